@@ -116,6 +116,31 @@ def test_environment_is_valid(
     assert [key.tenant for key in settings.keys] == ["default"]
 
 
+def test_compose_file_with_everything_has_valid_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full: dict[str, Any] = yaml.safe_load(text("compose.full.yaml"))
+    monkeypatch.setitem(ENVIRONMENT, "STORAGE_SECRET", "secret")
+    given = full["services"]["antiphon"]["environment"]
+    environ = {**compose_environment(), **{k: interpolated(v) for k, v in given.items()}}
+    (file := tmp_path / "antiphon.toml").write_text(full["configs"]["settings"]["content"])
+    assert full["services"]["antiphon"]["command"][-1] == "/etc/antiphon.toml"
+    settings = load(environ=environ, file=file).settings
+    assert settings.models["default"].engine == "chat_completions"
+    assert (settings.vectors, settings.files) == ("pgvector", "s3://antiphon")
+    assert settings.files_options["endpoint"] == "http://storage:7070"
+    engines = re.findall(r"http://([\w-]+):8000", full["configs"]["settings"]["content"])
+    assert set(engines) <= full["services"].keys() and len(engines) == 2
+    named = {each for one in full["services"].values() for each in _named_volumes(one)}
+    assert named <= full["volumes"].keys()
+
+
+def _named_volumes(service: Mapping[str, Any]) -> Iterator[str]:
+    for volume in service.get("volumes", ()):
+        if not volume.startswith("."):
+            yield volume.partition(":")[0]
+
+
 def test_urls_name_the_started_databases() -> None:
     services = compose()["services"]
     at = re.search(r"@([\w-]+):(\d+)/(\w+)", compose_environment()["ANTIPHON_STORE"])

@@ -521,6 +521,18 @@ def _files(loaded: Loaded, arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _migrate(loaded: Loaded, arguments: argparse.Namespace) -> None:
+    asyncio.run(_run_migrations(loaded.settings))
+
+
+async def _run_migrations(settings: Settings) -> None:
+    from antiphon.store import open_store
+
+    store = await open_store(settings.store, vectors=settings.vectors)
+    await store.close()
+    _print_line("The tables of the store are those of this version.")
+
+
 def _settings(loaded: Loaded, arguments: argparse.Namespace) -> None:
     for name, option in options(Settings).items():
         value = getattr(loaded.settings, name)
@@ -735,6 +747,11 @@ COMMANDS: Mapping[str, Command] = {
         groups=("Storage",),
         takes="migrate|collect ",
         arguments=_files_arguments,
+    ),
+    "migrate": Command(
+        help="Create or upgrade the tables of the store, as a server does when it starts.",
+        run=_migrate,
+        groups=("Storage",),
     ),
     "settings": Command(
         help="Show every setting and its origin.",

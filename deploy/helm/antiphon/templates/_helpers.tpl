@@ -1,0 +1,75 @@
+{{- define "antiphon.name" -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "antiphon.selector" -}}
+app.kubernetes.io/name: antiphon
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "antiphon.labels" -}}
+{{ include "antiphon.selector" . }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end -}}
+
+{{- define "antiphon.image" -}}
+{{ .Values.image.repository }}{{ if hasPrefix "sha256:" .Values.image.tag }}@{{ else }}:{{ end }}{{ .Values.image.tag }}
+{{- end -}}
+
+{{- define "antiphon.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "antiphon.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{- define "antiphon.environment" -}}
+envFrom:
+  - secretRef:
+      name: {{ .Values.existingSecret }}
+env:
+  - name: ANTIPHON_DRAIN_S
+    value: {{ .Values.drainSeconds | quote }}
+  - name: ANTIPHON_METRICS
+    value: {{ .Values.metrics }}
+  - name: ANTIPHON_VECTORS
+    value: {{ .Values.vectors }}
+  {{- with .Values.opentelemetry }}
+  {{- if .endpoint }}
+  - name: ANTIPHON_OTLP_ENDPOINT
+    value: {{ .endpoint | quote }}
+  - name: ANTIPHON_TRACES
+    value: {{ ternary "otlp" "off" .traces | quote }}
+  - name: ANTIPHON_METRICS_EXPORT
+    value: {{ ternary "otlp" "off" .metrics | quote }}
+  {{- end }}
+  {{- end }}
+  {{- with .Values.env }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{- define "antiphon.mounts" -}}
+volumeMounts:
+  - name: settings
+    mountPath: /etc/antiphon
+    readOnly: true
+  - name: models
+    mountPath: /var/lib/antiphon/models
+  - name: scratch
+    mountPath: /tmp
+    subPath: tmp
+  - name: scratch
+    mountPath: /var/lib/antiphon/.cache
+    subPath: cache
+{{- end -}}

@@ -1,0 +1,175 @@
+"""The Helm chart renders to valid objects with settings that the server accepts."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from antiphon.cli.main import COMMANDS
+from antiphon.config.load import load
+from antiphon.config.settings import Settings
+
+helm = pytest.importorskip("helm_python")
+
+CHART = Path(__file__).parents[1] / "deploy" / "helm" / "antiphon"
+Manifests = dict[str, Any]
+#: Values that turn everything on.
+EVERYTHING = {
+    "autoscaling": {"enabled": True},
+    "opentelemetry": {"endpoint": "http://collector:4318"},
+    "networkPolicy": {
+        "ingressFrom": [{"namespaceSelector": {}}],
+        "metricsFrom": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}],
+        "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}],
+    },
+    "serviceAccount": {"annotations": {"role": "files"}},
+    "service": {"annotations": {"a": "b"}},
+    "imagePullSecrets": [{"name": "registry"}],
+    "env": [{"name": "TZ", "value": "UTC"}],
+    "vectors": "pgvector",
+    "podAnnotations": {"a": "b"},
+    "podLabels": {"c": "d"},
+    "nodeSelector": {"a": "b"},
+    "tolerations": [{"key": "a", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    ],
+}
+
+
+def values_of(name: str) -> dict[str, Any]:
+    """Return the values of a file of the chart."""
+    found: dict[str, Any] = yaml.safe_load((CHART / name).read_text("utf-8"))
+    return found
+
+
+CASES = {
+    "default": {},
+    "everything": EVERYTHING,
+    "vllm": values_of("values-vllm-production-stack.yaml"),
+    "llm-d": values_of("values-llm-d.yaml"),
+}
+
+
+@functools.cache
+def rendered(case: str) -> Manifests:
+    """Return the objects of a case by kind."""
+    with helm.Chart.load(CHART) as chart:
+        texts = chart.render(CASES[case], name="demo", namespace="prod")
+    documents = [yaml.safe_load(text) for name, text in texts.items() if name.endswith(".yaml")]
+    return {each["kind"]: each for each in documents if each}
+
+
+def pod(manifest: Any) -> Any:
+    return manifest["spec"]["template"]["spec"]
+
+
+def settings_of(case: str, folder: Path) -> Settings:
+    """Return the settings of a pod: its file and its variables."""
+    found = rendered(case)
+    file = folder / "antiphon.toml"
+    file.write_text(found["ConfigMap"]["data"]["antiphon.toml"])
+    given = pod(found["Deployment"])["containers"][0]["env"]
+    environ = {each["name"]: each["value"] for each in given}
+    environ["ANTIPHON_STORE"] = "postgresql://u:p@h/d"
+    return load(environ=environ, file=file).settings
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_object_is_valid(case: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the imports of the validator
+        import kubernetes_validate
+    for manifest in rendered(case).values():
+        kubernetes_validate.validate(manifest, "1.33", strict=True)
+
+
+def test_objects_of_the_default_values() -> None:
+    assert rendered("default").keys() == {
+        "ConfigMap",
+        "Deployment",
+        "Job",
+        "NetworkPolicy",
+        "PodDisruptionBudget",
+        "Service",
+        "ServiceAccount",
+    }
+    assert "HorizontalPodAutoscaler" in rendered("everything")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_pods_have_no_privileges(case: str) -> None:
+    for kind in ("Deployment", "Job"):
+        spec = pod(rendered(case)[kind])
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["automountServiceAccountToken"] is False
+        for container in spec["containers"]:
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            mounted = {each["mountPath"] for each in container["volumeMounts"]}
+            assert "/tmp" in mounted
+            assert {each["name"] for each in container["volumeMounts"]} <= {
+                each["name"] for each in spec["volumes"]
+            }
+
+
+def test_selectors_match_the_pods() -> None:
+    found = rendered("default")
+    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
+    job_labels = found["Job"]["spec"]["template"]["metadata"]["labels"].items()
+    for selector in (
+        found["Deployment"]["spec"]["selector"]["matchLabels"],
+        found["Service"]["spec"]["selector"],
+        found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+        found["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"],
+    ):
+        assert selector.items() <= labels
+    assert not found["Service"]["spec"]["selector"].items() <= job_labels
+    assert found["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"].items() <= job_labels
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_settings_and_commands_are_those_of_the_server(case: str, tmp_path: Path) -> None:
+    settings = settings_of(case, tmp_path)
+    found = rendered(case)
+    assert "default" in settings.models
+    grace = pod(found["Deployment"])["terminationGracePeriodSeconds"]
+    assert grace >= 2 * settings.drain_s + 15
+    for kind in ("Deployment", "Job"):
+        container = pod(found[kind])["containers"][0]
+        assert container["args"][0] in COMMANDS
+        assert container["envFrom"] == [{"secretRef": {"name": "antiphon"}}]
+
+
+def test_values_reach_their_settings(tmp_path: Path) -> None:
+    settings = settings_of("everything", tmp_path)
+    assert (settings.traces, settings.metrics_export) == ("otlp", "otlp")
+    assert settings.otlp_endpoint == "http://collector:4318"
+    assert settings.vectors == "pgvector"
+    metric = rendered("everything")["HorizontalPodAutoscaler"]["spec"]["metrics"][0]["pods"]
+    assert metric["metric"]["name"] == "antiphon_num_requests_waiting"
+    assert rendered("vllm")["HorizontalPodAutoscaler"]["spec"]["maxReplicas"] == 10
+    assert settings_of("vllm", tmp_path).models["default"].router == "vllm-router"
+    assert settings_of("llm-d", tmp_path).models["default"].router == "llm-d"
+
+
+@pytest.mark.parametrize(
+    "values", [{"replica": 3}, {"vectors": "faiss"}, {"replicas": 0}, {"settings": {"a": 1}}]
+)
+def test_wrong_values_are_refused(values: dict[str, Any]) -> None:
+    with helm.Chart.load(CHART) as chart, pytest.raises(helm.HelmError):
+        chart.render(values, name="demo", namespace="prod")
+
+
+def test_metric_of_autoscaling_is_one_of_the_server() -> None:
+    metrics = (CHART.parents[2] / "docs" / "metrics.md").read_text("utf-8")
+    name = values_of("values.yaml")["autoscaling"]["waitingRequests"]["metric"]
+    assert f"| `{name}` |" in metrics
