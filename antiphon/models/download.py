@@ -24,6 +24,7 @@ from antiphon.errors import SetupError
 
 __all__ = [
     "DEFAULT",
+    "DEFAULT_SAMPLERS",
     "DEFAULT_SAMPLING",
     "Progress",
     "ensure_default",
@@ -47,8 +48,16 @@ DEFAULT = "SmolLM2-135M-Instruct"
 DEFAULT_SAMPLING: Mapping[str, float] = {
     "temperature": 0.2,
     "top_p": 0.9,
-    "repetition_penalty": 1.15,
+    "repetition_penalty": 1.05,
     "max_output_tokens": 1024,
+}
+#: llama.cpp's DRY sampler, which ends loops and leaves single words alone. From this length on, a
+#: copy of earlier text gets less likely with each token.
+DEFAULT_SAMPLERS: Mapping[str, float] = {
+    "dry_multiplier": 0.8,
+    "dry_base": 1.75,
+    "dry_allowed_length": 8,
+    "dry_penalty_last_n": 1024,
 }
 DEFAULT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 FASTER_FILE = "SmolLM2-135M-Instruct.Q8_0.gguf"

@@ -21,7 +21,7 @@ from antiphon.errors import SetupError
 from antiphon.plugins import load_plugin, plugin_names
 
 from .dialect_factories import available_formats, create_dialect
-from .download import Progress, fetch_gguf, pull_folder
+from .download import DEFAULT, DEFAULT_SAMPLERS, Progress, fetch_gguf, pull_folder
 from .embedding_factories import EMBEDDERS, rerank, upstream_options
 
 __all__ = ["ENGINES", "Factory", "backend_factory", "local_backend"]
@@ -36,9 +36,11 @@ async def _llama(name: str, model: Model, settings: Settings, progress: Progress
     from antiphon.engines.llama.engine import load
 
     path = await fetch_gguf(model.source, settings.cache_dir, progress)
+    samplers = DEFAULT_SAMPLERS if model.source == DEFAULT else {}
     options = replace(
         _load_options(name, model, settings),
         projector=_projector(model),
+        engine_options={**samplers, **model.engine_options},
     )
     return await local_backend(await load(path, options), model, settings)
 

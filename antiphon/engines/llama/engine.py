@@ -56,6 +56,13 @@ REQUEST_FIELDS: Mapping[str, str] = {
     "frequency_penalty": "frequency_penalty",
     "repetition_penalty": "repeat_penalty",
 }
+#: llama.cpp's own samplers that ``engine_options`` may set, for text that no grammar constrains.
+SAMPLER_OPTIONS = (
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+)
 
 
 async def load(
@@ -77,10 +84,13 @@ async def load(
     in one step; other generations and an abort wait that long; GPUs run faster with more.
     ``prompt_cache_mib``: main memory for copies of the states of prompts that another conversation
     displaced; not used with ``options.separate_caches`` or with adapters.
+    ``options.engine_options``: ``SAMPLER_OPTIONS``.
 
-    Raises ``SetupError``: the extra is not installed, or a file is missing or unusable.
+    Raises ``SetupError``: the extra is not installed, a file is missing or unusable, or an option
+    is unknown.
     """
     require_llama()
+    samplers = _sampler_options(options.engine_options)
     head = await asyncio.to_thread(read_gguf, path)
     tokenizer = await asyncio.to_thread(LlamaTokenizer, path)
     projector, parallel = options.projector, options.parallel
@@ -115,7 +125,19 @@ async def load(
         parallel,
         tuple(adapters),
         separates_caches=bool(adapters) or options.separate_caches or not prompt_cache_mib,
+        samplers=samplers,
     )
+
+
+def _sampler_options(options: Mapping[str, Any]) -> Mapping[str, float]:
+    """Check the values of ``SAMPLER_OPTIONS``. Raises ``SetupError``."""
+    for name, value in options.items():
+        if name not in SAMPLER_OPTIONS:
+            known = ", ".join(SAMPLER_OPTIONS)
+            raise SetupError(f"llama.cpp has no engine option {name!r} (there are: {known})")
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            raise SetupError(f"the engine option {name} must be a number from 0, not {value!r}")
+    return options
 
 
 def start_server(
@@ -182,8 +204,10 @@ class LlamaEngine:
         adapters: Sequence[str] = (),
         *,
         separates_caches: bool = False,
+        samplers: Mapping[str, float] = {},
     ) -> None:
         self._server = server
+        self._samplers = samplers
         self._adapters = tuple(adapters)
         self._bos = tokenizer.special.get(tokenizer.bos or "") if tokenizer.add_bos else None
         self._detokenizer: PromptDetokenizer | None = None
@@ -252,6 +276,8 @@ class LlamaEngine:
 
     def _request(self, prompt: Prompt, sampling: Sampling, slot: Slot) -> bytes:
         request = _request(prompt, sampling, slot)
+        if sampling.constraint is None:  # formats repeat themselves by their nature
+            request |= self._samplers
         if prompt.images and self._detokenizer is not None:
             request["prompt"] = self._detokenizer.request_prompt(prompt)
         request["lora"] = [

@@ -41,6 +41,31 @@ async def test_says_what_the_file_says(llama: LlamaEngine, smollm2_path: Path) -
     assert card.fingerprint and card.fingerprint in read_gguf(smollm2_path).vocabulary_digest
 
 
+async def test_dry_sampler_ends_loops_of_text_but_not_of_formats(smollm2_path: Path) -> None:
+    dry = {"dry_multiplier": 2, "dry_allowed_length": 2, "dry_penalty_last_n": 64}
+    options = LoadOptions(parallel=1, threads=1, context_size=256, engine_options=dry)
+    llama = await load(smollm2_path, options)
+    try:
+        loop = prompt(llama, " The cat sat on the mat." * 6)
+        text, form = [
+            b"".join(map(llama.tokenizer.piece, (await collect(llama, loop, sampling)).ids))
+            for sampling in (
+                greedy(7),
+                greedy(7, constraint=Constraint(r"start: /( The cat sat on the mat\.| No\.)+/")),
+            )
+        ]
+    finally:
+        await llama.close()
+    assert b"The cat sat on the mat." not in text
+    assert form == b" The cat sat on the mat."
+
+
+@pytest.mark.parametrize("options", [{"mirostat": 1}, {"dry_base": -1}, {"dry_base": "1"}])
+async def test_unusable_engine_option_is_refused(smollm2_path: Path, options: Any) -> None:
+    with pytest.raises(SetupError, match=next(iter(options))):
+        await load(smollm2_path, LoadOptions(engine_options=options))
+
+
 async def test_yields_the_end_token_it_sampled(llama: LlamaEngine) -> None:
     request = "<|im_start|>user\nSay hi.<|im_end|>\n<|im_start|>assistant\n"
     end = llama.tokenizer.special["<|im_end|>"]
