@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import Visitor, model, visiting
+from tests.browser.test_playground import sent_body
 from tests.conformance.test_tool_search import tool_call
 from tests.e2e.server import Server, serving
 from tests.sandbox.real_sandboxes import sandbox
@@ -85,11 +86,14 @@ def test_image_is_shown_enlarged_and_downloaded(visitor: Visitor) -> None:
     assert "tokens/s" not in turn.locator(".figures").inner_text(), "a tool ran meanwhile"
 
 
-def test_files_of_a_container_are_downloaded(visitor: Visitor) -> None:
+def test_files_of_a_container_are_downloaded(visitor: Visitor, server: Server) -> None:
     page = visitor.open()
     page.get_by_role("switch", name="Code interpreter").check()
+    page.get_by_text("Small models seldom call tools").wait_for()
+    page.get_by_label("Tool choice").select_option("required")
     turn = visitor.answered("What are the powers?")
     turn.get_by_role("button", name="Ran code").wait_for()
+    assert sent_body(visitor, server)["parallel_tool_calls"] is False
     source = turn.get_by_label("Sources").get_by_role("button", name="table.csv")
     assert downloaded(page, source.click) == ("table.csv", TABLE.encode())
     page = visitor.open("containers")

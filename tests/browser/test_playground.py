@@ -275,6 +275,7 @@ def test_settings_are_sent(visitor: Visitor, server: Server) -> None:
     assert body["instructions"] == "Be brief."
     assert (body["temperature"], body["top_k"]) == (0.3, 40)
     assert [tool["type"] for tool in body["tools"]] == ["web_search", "image_generation"]
+    assert "parallel_tool_calls" not in body
     assert "image_generation" in turn.get_by_role("note").last.inner_text()  # not enabled here
 
 

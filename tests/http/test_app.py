@@ -93,10 +93,11 @@ async def test_access_log_has_one_line_per_request_without_content(
     assert "CANARY" not in app.log.getvalue()
 
 
-async def test_monitoring_requests_are_logged_at_debug_level(make_app: Any) -> None:
+async def test_monitoring_and_files_of_the_page_are_logged_at_debug_level(make_app: Any) -> None:
     app = make_app()
     await app.client.get("/health")
-    assert [line["level"] for line in app.lines()] == ["debug"]
+    await app.client.get("/ui/js/app.js")  # a page has forty of them
+    assert [line["level"] for line in app.lines()] == ["debug", "debug"]
 
 
 async def test_health_and_readiness(make_app: Any, service: Any) -> None:

@@ -34,8 +34,9 @@ _STARTS = ("http.response.start", "websocket.http.response.start")
 #: Headers of the W3C trace context, by the names in ``TraceHeaders``.
 _TRACE_HEADERS = (("traceparent", b"traceparent"), ("tracestate", b"tracestate"))
 
-#: Polled by monitoring: logged at debug level only.
+#: Polled by monitoring, and the files of the web page: logged at debug level only.
 _QUIET = frozenset({"/health", "/ready", "/metrics"})
+_PAGE_FILES = "/ui/"
 
 #: nginx's status for a request whose client disconnected before the response.
 CLIENT_CLOSED_REQUEST = 499
@@ -186,7 +187,9 @@ class RequestContextMiddleware:
         self._count_request(method, route, status)
         if context.span.is_recording:
             self._end_span(context, method, route, status)
-        log = self._log.debug if route_path(scope) in _QUIET else self._log.info
+        path = route_path(scope)
+        is_quiet = path in _QUIET or path.startswith(_PAGE_FILES)
+        log = self._log.debug if is_quiet else self._log.info
         fields: dict[str, Any] = {
             "key": context.key,
             "model": context.model,

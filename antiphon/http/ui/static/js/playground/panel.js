@@ -89,7 +89,7 @@ function Tools({ settings }) {
     </div>
     <${Choice} label="Tool choice" value=${settings.toolChoice} onChange=${(toolChoice) => setSettings({ toolChoice })}
       options=${[["", "auto"], ["required", "required"], ["none", "none"]]}
-      hint=${toolCount(settings) && !settings.toolChoice ? "Small models seldom call tools by themselves: choose “required”." : ""} />
+      hint=${toolCount(settings) && !settings.toolChoice ? "Small models seldom call tools by themselves: choose “required”, one call at a time." : ""} />
     ${dialog?.list === "servers" && html`<${ServerDialog} server=${settings.servers[dialog.index]} onClose=${close}
       onSave=${(server) => change("servers", dialog.index, server)} />`}
     ${dialog?.list === "functions" && html`<${FunctionDialog} tool=${settings.functions[dialog.index]} onClose=${close}

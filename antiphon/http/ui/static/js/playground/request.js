@@ -56,6 +56,8 @@ export function buildRequest(settings, input, previousResponseId) {
     previous_response_id: previousResponseId ?? undefined,
     tools: tools.length ? tools : undefined,
     tool_choice: tools.length ? settings.toolChoice || undefined : undefined,
+    // A small model that has to call tools would call them until its limit of tokens.
+    parallel_tool_calls: tools.length && settings.toolChoice === "required" ? false : undefined,
     include: buildInclude(settings),
     reasoning: nonEmpty({ effort: settings.effort, summary: settings.summary }),
     text: buildText(settings),
