@@ -259,6 +259,10 @@ class MonitoredReply(ReplyWrapper):
     def prompt_tokens(self) -> PromptTokens | None:
         return None if self._uses_retries else self._reply.prompt_tokens
 
+    @property
+    def reports_tokens(self) -> bool:
+        return not self._uses_retries and self._reply.reports_tokens
+
     def resume(self, point: ResumePoint) -> Reply:
         return MonitoredReply(self._reply.resume(point), self._validator, self._retrying)
 
@@ -279,6 +283,7 @@ class MonitoredReply(ReplyWrapper):
                     raise _format_error(fault)
                 if fault is not None:
                     self._uses_retries = True
+                    yield ()  # who needs the tokens ends the reply here
                     rest = self._retrying.continue_from(_prepend(batch, deltas))
                     async with aclosing(rest) as held:
                         async for each in held:

@@ -72,9 +72,9 @@ class RawMessagesReply(ReplyWrapper):
             async for batch in deltas:
                 if len(self._times) == 1:
                     self._times.append(self._clock())
-                    if self._detokenizer is not None and not self._reply.reports_tokens:
-                        # The model was being loaded when the request was checked.
-                        raise RunError(_UNSUPPORTED, param=_FIELD, code="unsupported_parameter")
+                if self._detokenizer is not None and not self._reply.reports_tokens:
+                    # The model was being loaded when the request was checked, or retries began.
+                    raise RunError(_UNSUPPORTED, param=_FIELD, code="unsupported_parameter")
                 if self._with_metrics and batch and isinstance(last := batch[-1], Finish):
                     usage = _with_turns(last.usage, self._turn_usages or (last.usage,))
                     batch = (*batch[:-1], replace(last, usage=usage))

@@ -14,6 +14,8 @@ from antiphon.errors import RunError
 from antiphon.runs.execution.token_log import append_prompt
 from antiphon.runs.replies.raw_messages import RawMessagesReply
 from antiphon.stream.deltas import Delta
+from tests.backends.local.test_backend import engine as played_engine
+from tests.backends.validation.test_retry import GRAMMARS, SCHEMA, reply_to
 from tests.conformance.server import engine, local
 
 
@@ -73,3 +75,17 @@ async def test_hidden_tokens_end_the_run_before_the_model_answers() -> None:
         async for _ in reply.deltas():
             pass
     assert inner.batches == 0
+
+
+async def test_retries_that_hide_the_tokens_do_not_begin() -> None:
+    """The engine was to enforce the format, but let a fault through."""
+    played = played_engine("No idea.", '{"age": 7}', capabilities=GRAMMARS)
+    inner = await reply_to(played, text=SCHEMA)
+    assert inner.reports_tokens
+    reply = RawMessagesReply(
+        inner, local(engine(["x"])), with_messages=True, with_metrics=False, clock=lambda: 0.0
+    )
+    with pytest.raises(RunError, match="not known here"):
+        async for _ in reply.deltas():
+            pass
+    assert len(played.requests) == 1
