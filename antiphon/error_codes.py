@@ -386,6 +386,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "A text is too long.",
         "Send a shorter text.",
     ),
+    "tool_not_allowed": ErrorCode(
+        403,
+        "The API key, or its tenant, may not use this tool.",
+        "Leave the tool out. Operator: see the tools of the key in `keys` and `tenants`.",
+    ),
     "unknown_parameter": ErrorCode(
         400,
         "The field does not exist.",
@@ -422,11 +427,6 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "The field is known, but this server or model cannot honour it.",
         "Leave the field out.",
         fails_run=True,
-    ),
-    "tool_not_allowed": ErrorCode(
-        403,
-        "The API key, or its tenant, may not use this tool.",
-        "Leave the tool out. Operator: see `tools` of the key and of the tenant.",
     ),
     "unsupported_tool": ErrorCode(
         400,

@@ -166,7 +166,7 @@ async def test_missing_file_is_looked_up_once_per_request() -> None:
         request_count = 0
 
         async def read(self, tenant: str, file_id: str) -> Any:
-            self.asked += 1
+            self.request_count += 1
             return await super().read(tenant, file_id)
 
     files = Nothing(MemoryStore(), clock=lambda: 0, ids=str)
@@ -175,7 +175,7 @@ async def test_missing_file_is_looked_up_once_per_request() -> None:
     one = attachments.Attachments(files).resolving_backend(backend, "t")
     for _ in range(3):
         await one.prepare(Conversation((removed,), past_count=1), Options())
-    assert files.asked == 1
+    assert files.request_count == 1
     (last_parts,) = backend.requests[-1][0].items[0].content
     assert last_parts.text == "[file omitted: it can no longer be read]"
 

@@ -106,6 +106,7 @@ class FakeModel:
         self.context_size = context_size
         self.created = 1700000000
         self.embedding = None
+        self.reranking = None
         self.status = Status(value="loaded")
 
 

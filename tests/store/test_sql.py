@@ -12,7 +12,7 @@ from antiphon.store.sql import migrations, queries
 def test_every_query_has_a_name() -> None:
     named = queries("antiphon.store.sqlite")
     assert len(named) > 10
-    assert all(text and "-- " not in text for text in named.values())
+    assert all(text and not re.search(r"^-- \w+$", text, re.M) for text in named.values())
 
 
 def test_queries_run_on_sqlite_3_34() -> None:
@@ -28,6 +28,11 @@ def test_migrations_are_in_order() -> None:
     assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
 
 
+#: Tables that may be scanned: `audit` in the order of its key, up to a limit; the others have a row
+#: for each process or running response.
+SCANNED = ("audit", "locks", "owners")
+
+
 def test_every_query_uses_an_index() -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
         for _, script in migrations("antiphon.store.sqlite"):
@@ -40,6 +45,7 @@ def test_every_query_uses_an_index() -> None:
                 scanned = step.startswith("SCAN") and "INDEX" not in step
                 source = step.partition(" ")[2]
                 is_derived = source == "u" or source.startswith(
-                    ("chain", "queued", "(subquery", "CONSTANT")
+                    ("chain", "queued", "(subquery", "CONSTANT", *SCANNED)
                 )
-                assert not scanned or is_derived, (name, step)
+                is_rare = name.startswith("drop_tenant_")
+                assert not scanned or is_derived or is_rare, (name, step)

@@ -706,7 +706,7 @@ def test_grammar_output_is_parsed(form: str) -> None:
     shown = collect_tools(options, ())
     grammar = GrammarBuilder(tokenizer, row, None).constraint(options, shown, False)
     for seed in range(3):
-        ids = ConstrainedWriter(tokenizer, grammar, end=end).write_calls(random.Random(seed))
+        ids = ConstrainedWriter(tokenizer, grammar, end=end).written(random.Random(seed))
         parser = FormatParser(
             tokenizer, reasoning=thinks, tools=row, shapes=shown.shapes, thinking=False
         )

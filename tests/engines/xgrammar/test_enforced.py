@@ -77,7 +77,7 @@ class Enforced:
 
 def texts(enforced: Enforced, tokenizer: ByteTokenizer, count: int) -> Iterator[str]:
     for seed in range(count):
-        if (ids := enforced.write_calls(random.Random(seed))) is not None:
+        if (ids := enforced.written(random.Random(seed))) is not None:
             yield b"".join(map(tokenizer.piece, ids)).decode("utf-8", "surrogateescape")
 
 
