@@ -374,7 +374,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_serve_prints_its_url_and_stops_on_a_signal(
     serve: Callable[..., subprocess.Popen[str]], number: signal.Signals
 ) -> None:
