@@ -293,9 +293,9 @@ def images():
     follow(types, *(f"image_generation_call.{step}" for step in steps), "output_item.done")
     named = {"type": "image_generation_call", "id": image.id}
     for way in (
-        {"asked": "Make it green", "previous_response_id": final.id},
-        {"asked": [named, {"role": "user", "content": "Make it green"}]},
-        {"asked": [image.to_dict(), {"role": "user", "content": "Make it green"}]},
+        {"request": "Make it green", "previous_response_id": final.id},
+        {"request": [named, {"role": "user", "content": "Make it green"}]},
+        {"request": [image.to_dict(), {"role": "user", "content": "Make it green"}]},
     ):
         _, changed = streamed(tools=[tool], **way)
         assert changed.output[0].action == "edit" and changed.output_text == "Greener now."
