@@ -261,11 +261,15 @@ async def _serve_sockets(
     async with open_app(
         settings, log=log, origins=loaded.origins, owns_process=True, worker=worker
     ) as app:
+
+        async def apply(new: Loaded) -> None:
+            await app.reload(new)
+            if worker is None or worker.number == 1:  # one record for all workers
+                await app.service.audit.record("settings.reloaded")
+
         on_hangup = None
         if reload is not None:
-            on_hangup = Reloads(
-                loaded, reload.sources, app.reload, log=log, level=reload.level
-            ).start
+            on_hangup = Reloads(loaded, reload.sources, apply, log=log, level=reload.level).start
         url = address(settings.host, sockets[0].getsockname()[1])
 
         def started() -> None:
@@ -388,7 +392,7 @@ async def _open_blobs(
     """Open where the contents of files are, and delete what no file has."""
     blobs = await files_blobs(settings, store, encryptor)
     if blobs is not None:
-        collector = BlobCollector(store.files, blobs, clock=_clock, log=log)
+        collector = BlobCollector(store, blobs, clock=_clock, log=log)
         await stack.enter_async_context(collector)
     return blobs
 

@@ -377,7 +377,7 @@ async def test_hangup_reloads_keys_limits_and_models_under_a_stream(tmp_path: Pa
                 await anext(lines)
                 write("max_responses = 'many'")
                 os.kill(os.getpid(), signal.SIGHUP)  # invalid: nothing changes
-                write(f'[[keys]]\ntenant = "t"\nsha256 = "{digest}"')
+                write(f'operators = ["k"]\n[[keys]]\nname = "k"\ntenant = "t"\nsha256 = "{digest}"')
                 os.kill(os.getpid(), signal.SIGHUP)
                 while await status("old") != 401:
                     await asyncio.sleep(0.01)
@@ -385,6 +385,8 @@ async def test_hangup_reloads_keys_limits_and_models_under_a_stream(tmp_path: Pa
                 assert "response.completed" in text and "response.failed" not in text
             key = {"authorization": f"Bearer {secret}"}
             assert (await status("new", **key), await status("old", **key)) == (200, 404)
+            audit = await client.get(f"{serving.url}/antiphon/audit", headers=key)
+            assert [event["type"] for event in audit.json()["data"]] == ["settings.reloaded"]
         os.kill(os.getpid(), signal.SIGTERM)
         await running
 
