@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from antiphon.store.files import FileStore
+from antiphon.store.base import Store
 
 from .base import Blobs
 
@@ -23,13 +23,12 @@ _BATCH = 500
 class BlobCollector:
     """Collects every minute, and searches for abandoned uploads every day, while the block runs.
 
-    Several servers may do so at once: deleting twice does no harm. ``clock`` returns unix seconds.
+    Several servers may do so at once: deleting twice does no harm. ``clock`` returns unix seconds
+    for stores that have no clock of their own.
     """
 
-    def __init__(
-        self, files: FileStore, blobs: Blobs, *, clock: Callable[[], float], log: Any
-    ) -> None:
-        self._files = files
+    def __init__(self, store: Store, blobs: Blobs, *, clock: Callable[[], float], log: Any) -> None:
+        self._store = store
         self._blobs = blobs
         self._clock = clock
         self._log = log
@@ -58,16 +57,17 @@ class BlobCollector:
     async def delete_unused(self) -> int:
         """Delete the blobs that no file has any more. Return how many."""
         total = 0
-        while keys := await self._files.list_unused_blobs(_BATCH):
+        while keys := await self._store.files.list_unused_blobs(_BATCH):
             for key in keys:
                 await self._blobs.delete(key)
-            await self._files.forget_blobs(keys)
+            await self._store.files.forget_blobs(keys)
             total += len(keys)
         return total
 
     async def delete_abandoned(self) -> int:
         """Delete what uploads left more than a day ago without becoming a file. Return how many."""
-        before = self._clock() - _ABANDONED_S
+        # A server whose clock is wrong must not delete what others are uploading.
+        before = await self._store.clock(self._clock()) - _ABANDONED_S
         await self._blobs.remove_leftovers(before)
         total, batch = 0, set[str]()
         async for blob in self._blobs.list():
@@ -79,7 +79,7 @@ class BlobCollector:
         return total + await self._delete_unknown(batch)
 
     async def _delete_unknown(self, keys: set[str]) -> int:
-        unknown = await self._files.find_unknown_blobs(keys)
+        unknown = await self._store.files.find_unknown_blobs(keys)
         for key in unknown:
             await self._blobs.delete(key)
         return len(unknown)

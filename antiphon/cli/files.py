@@ -56,7 +56,7 @@ async def collect(settings: Settings, show: Callable[[str], None]) -> None:
         if blobs is None:
             raise SetupError("files: contents are in the store, which deletes them itself")
         collector = BlobCollector(
-            store.files,
+            store,
             blobs,
             clock=time.time,  # noqa: TID251 - the clock of the command
             log=structlog.get_logger(__name__),
