@@ -29,7 +29,8 @@ class _Entry(Struct, frozen=True):
 
 class ChainCache:
     """Recently continued chains, over a store. Each time, the store is asked whether the last
-    response still exists.
+    response still exists. An ancestor that was deleted while its continuation ran may be in the
+    chain although the store has it no more: deleted ancestors are part of a chain.
     """
 
     def __init__(self, store: Store, max_bytes: int = _MAX_BYTES) -> None:
