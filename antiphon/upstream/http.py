@@ -1,15 +1,18 @@
 """HTTP connections to one server, over aiohttp.
 
-No redirects, cookies, decompression or retries. Every failure is an ``OSError``.
+No redirects, cookies or decompression. Every failure is an ``OSError``. A request is repeated only
+if the server closed the connection while it was idle.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from weakref import WeakSet
+
+from msgspec import Struct
 
 from antiphon.errors import SetupError
 from antiphon.installation import needs_extra
@@ -21,7 +24,15 @@ __all__ = ["HttpClient", "HttpResponse"]
 
 #: Seconds after which an idle connection is closed.
 _IDLE_S = 30.0
+#: How many connections that the server has closed are replaced for one request.
+_MAX_REPLACED = 3
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+class _Connection(Struct):
+    """What is known about the connection of a request."""
+
+    is_reused: bool = False
 
 
 class HttpResponse:
@@ -97,17 +108,24 @@ class HttpClient:
         if host is not None:
             headers = {**(headers or {}), "host": host}
             name = urlsplit(f"//{host}").hostname if url.startswith("https:") else None
-        try:
-            response = await session.request(
-                method,
-                url,
-                data=body or None,
-                headers=headers,
-                allow_redirects=False,
-                server_hostname=name,
-            )
-        except Exception as error:
-            raise _failure(error) from None
+        for attempt in range(_MAX_REPLACED + 1):
+            connection = _Connection()
+            try:
+                response = await session.request(
+                    method,
+                    url,
+                    data=body or None,
+                    headers=headers,
+                    allow_redirects=False,
+                    server_hostname=name,
+                    trace_request_ctx=connection,
+                )
+                break
+            except Exception as error:
+                # Servers close idle connections, many after 5 seconds: a request may cross that.
+                is_stale = connection.is_reused and _is_disconnect(error)
+                if not is_stale or attempt == _MAX_REPLACED:
+                    raise _failure(error) from None
         answer = HttpResponse(response)
         self._answers.add(answer)
         return answer
@@ -127,6 +145,8 @@ class HttpClient:
             raise ConnectionError("the connections are closed")
         if self._session is None:
             connect_s, silence_s = self._times
+            tracing = aiohttp.TraceConfig()
+            tracing.on_connection_reuseconn.append(_note_reuse)
             self._session = aiohttp.ClientSession(
                 headers=self._headers,
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S),
@@ -135,8 +155,23 @@ class HttpClient:
                     total=None, sock_connect=connect_s, sock_read=silence_s
                 ),
                 auto_decompress=False,
+                trace_configs=[tracing],
             )
         return self._session
+
+
+async def _note_reuse(session: Any, context: Any, params: Any) -> None:
+    """Note that a request is sent over a connection that was idle."""
+    context.trace_request_ctx.is_reused = True
+
+
+def _is_disconnect(error: Exception) -> bool:
+    """Whether the connection broke before the response."""
+    import aiohttp
+
+    return isinstance(
+        error, aiohttp.ServerDisconnectedError | ConnectionError | aiohttp.ClientOSError
+    )
 
 
 def _failure(error: Exception) -> Exception:

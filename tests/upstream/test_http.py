@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -130,3 +130,34 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(SetupError, match=r"pip install .*\[upstream\]"):
         HttpClient({}, connect_s=1, silence_s=1)
+
+
+async def test_request_is_repeated_if_its_idle_connection_was_closed() -> None:
+    """Each connection serves one request; the next one on it is dropped unanswered."""
+    counts = {"connections": 0, "requests": 0}
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        counts["connections"] += 1
+        with suppress(asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            counts["requests"] += 1
+            writer.write(HEAD + b"content-length: 4\r\n\r\nword")
+            await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    client = HttpClient({}, connect_s=60, silence_s=60)
+    for _ in range(3):
+        with closing(await client.request("POST", url, b"{}")) as response:
+            assert await response.read() == b"word" and await response.read() == b""
+    await client.close()
+    server.close()
+    assert counts == {"connections": 3, "requests": 3}
+
+
+async def test_request_on_a_new_connection_is_sent_once() -> None:
+    async with upstream(b"") as (url, connections, received):
+        with pytest.raises(OSError):
+            await connections.request("POST", url, b"{}")
+    assert len(received) == 1
