@@ -23,7 +23,7 @@ __all__ = ["DNS_PREFIX", "Replica", "ReplicaPool", "split_addresses"]
 DNS_PREFIX = "dns+"
 #: A replica may have this many times as many requests as the average before its sessions move
 #: ("consistent hashing with bounded loads"), and always this many.
-_LOAD_FACTOR, _MIN_LOAD = 1.25, 4
+_LOAD_FACTOR, _MIN_LOAD = 1.25, 16
 #: Failures in a row after which a replica that still answers is down.
 _MAX_FAILURES = 3
 #: Seconds before a replica that is down is probed: the first time, and at most.

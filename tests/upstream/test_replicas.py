@@ -47,7 +47,7 @@ def test_sessions_leave_a_replica_with_too_many_requests() -> None:
     favourite = replicas.choose("one")
     favourite.running = 50
     assert replicas.choose("one") is not favourite
-    favourite.running = 3
+    favourite.running = 15  # a small difference is cheaper than another prefix cache
     assert replicas.choose("one") is favourite
 
 
