@@ -266,12 +266,15 @@ class Upstream:
         ):
             self._resolved_at = now
             await self._resolve_replicas(self._resolve)
-        if len(self._pool) > 1:
-            for replica in self._pool.due():
-                replica.is_probing = True
-                probe = asyncio.create_task(self._probe(replica))
-                self._probes.add(probe)
-                probe.add_done_callback(self._probes.discard)
+        self._start_probes()
+
+    def _start_probes(self) -> None:
+        """Probe each replica that is down until it answers. One upstream is probed by requests."""
+        for replica in self._pool.unprobed() if len(self._pool) > 1 else ():
+            replica.is_probing = True
+            probe = asyncio.create_task(self._probe_until_up(replica))
+            self._probes.add(probe)
+            probe.add_done_callback(self._probes.discard)
 
     async def _resolve_replicas(self, resolve: Resolver) -> None:
         parts = urlsplit(self.root)
@@ -286,23 +289,28 @@ class Upstream:
             roots = [f"{parts.scheme}://{host}{port}{parts.path}" for host in hosts]
             self._pool.replace(roots, parts.netloc)
 
-    async def _probe(self, replica: Replica) -> None:
+    async def _probe_until_up(self, replica: Replica) -> None:
         """Ask a replica that was down for its models. Any answer but a failure shows that it is
         up."""
+        try:
+            while (delay_s := self._pool.probe_delay_s(replica)) is not None:
+                await asyncio.sleep(delay_s)
+                if await self._answers(replica):
+                    _log.info("upstream is up again", upstream=replica.root)
+                    self._pool.report_up(replica)
+                else:
+                    self._pool.report_failed_probe(replica)
+        finally:
+            replica.is_probing = False
+
+    async def _answers(self, replica: Replica) -> bool:
         url = self._replica_url(replica, f"{self.versioned}/models")
         try:
             async with asyncio.timeout(_PROBE_S):
                 with closing(await self._client.request("GET", url, host=replica.host)) as answer:
-                    is_up = answer.status < 500
+                    return answer.status < 500
         except OSError:
-            is_up = False
-        finally:
-            replica.is_probing = False
-        if is_up:
-            _log.info("upstream is up again", upstream=replica.root)
-            self._pool.report_up(replica)
-        else:
-            self._pool.report_failure(replica, UpstreamDown("The upstream does not answer."))
+            return False
 
     def _session_headers(self, session: Session | None, is_retry: bool) -> dict[str, str]:
         """What the router has to know about the conversation. A retry is sent as a session of its

@@ -27,14 +27,17 @@ _LOAD_FACTOR, _MIN_LOAD = 1.25, 16
 #: Failures in a row after which a replica that still answers is down.
 _MAX_FAILURES = 3
 #: Seconds before a replica that is down is probed: the first time, and at most.
-_FIRST_PROBE_S, _MAX_PROBE_S = 1.0, 30.0
+_FIRST_PROBE_S, _MAX_PROBE_S = 1.0, 10.0
+#: The longest time in seconds that a replica's ``Retry-After`` is obeyed.
+_MAX_RETRY_AFTER_S = 30.0
 
 
 class Replica(Struct, eq=False, kw_only=True):
     """One server of an upstream.
 
     ``root``: its address without a final ``/v1``. ``host``: the name that it is called by, if
-    ``root`` has its IP address. ``running``: requests that it works on. ``failures``: in a row.
+    ``root`` has its IP address. ``running``: requests that it works on. ``failures``: of requests
+    in a row. ``outages``: how often it was found to be down since it answered a request.
     ``probe_at``: when it has to be probed, if it ``is_down``.
     """
 
@@ -42,6 +45,7 @@ class Replica(Struct, eq=False, kw_only=True):
     host: str | None = None
     running: int = 0
     failures: int = 0
+    outages: int = 0
     is_down: bool = False
     is_probing: bool = False
     probe_at: float = 0.0
@@ -88,35 +92,47 @@ class ReplicaPool:
         """Whether there is a replica that is up and has not been tried."""
         return any(not each.is_down and each not in tried for each in self._replicas)
 
-    def due(self) -> list[Replica]:
-        """The replicas that have to be probed now."""
-        now = self._clock()
-        return [
-            each
-            for each in self._replicas
-            if each.is_down and not each.is_probing and each.probe_at <= now
-        ]
+    def unprobed(self) -> list[Replica]:
+        """The replicas that are down and are not probed yet."""
+        return [each for each in self._replicas if each.is_down and not each.is_probing]
+
+    def probe_delay_s(self, replica: Replica) -> float | None:
+        """Seconds until the next probe of a replica; None if it is up or no longer there."""
+        if not replica.is_down or replica not in self._replicas:
+            return None
+        return max(0.0, replica.probe_at - self._clock())
 
     def report_success(self, replica: Replica) -> None:
         """A request was answered."""
-        replica.failures, replica.is_down = 0, False
+        replica.failures, replica.outages, replica.is_down = 0, 0, False
 
     def report_up(self, replica: Replica) -> None:
         """A probe was answered. Another failure of a request marks the replica as down again."""
         replica.is_down = False
 
+    def report_failed_probe(self, replica: Replica) -> None:
+        """A probe was not answered: the next one follows later."""
+        self._mark_down(replica, None)
+
     def report_failure(self, replica: Replica, error: BackendError) -> None:
-        """A request or a probe failed. A replica that does not answer, or says when to come back,
-        is down at once; one that sends errors is down after several in a row."""
+        """A request failed. A replica that does not answer, or says when to come back, is down at
+        once; one that sends errors is down after several in a row. All requests of a replica that
+        dies fail at once: they are one outage."""
         if error.permanent:
             return  # the request's own fault
         replica.failures += 1
         waits = error.retry_after_s is not None
-        if not (waits or isinstance(error, UpstreamDown) or replica.failures >= _MAX_FAILURES):
-            return
-        pause_s = _FIRST_PROBE_S * 2 ** min(replica.failures - 1, 5)
+        is_failed = isinstance(error, UpstreamDown) or replica.failures >= _MAX_FAILURES
+        if (is_failed or waits) and not replica.is_down:
+            self._mark_down(replica, error.retry_after_s)
+
+    def _mark_down(self, replica: Replica, retry_after_s: float | None) -> None:
+        pause_s = min(_FIRST_PROBE_S * 2**replica.outages, _MAX_PROBE_S)
+        if retry_after_s is not None:
+            pause_s = min(retry_after_s, _MAX_RETRY_AFTER_S)
         replica.is_down = True
-        replica.probe_at = self._clock() + min(error.retry_after_s or pause_s, _MAX_PROBE_S)
+        replica.outages = min(replica.outages + 1, 10)
+        replica.probe_at = self._clock() + pause_s
 
 
 def split_addresses(text: str) -> list[str]:

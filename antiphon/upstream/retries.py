@@ -19,10 +19,12 @@ __all__ = ["RetryPolicy", "RetryState", "UpstreamHealth", "track_retries"]
 _log = structlog.get_logger(__name__)
 
 _ATTEMPTS = 4
-#: Behind a router, which retries as well.
-_ROUTED_ATTEMPTS = 3
-#: Seconds before the second attempt; each later one waits twice as long.
-_FIRST_PAUSE_S = 0.25
+#: Behind a router, which may retry as well, and retries at once besides: they are sent as other
+#: sessions, so that the router may choose another engine.
+_ROUTED_ATTEMPTS, _ROUTED_QUICK_RETRIES = 2, 1
+#: Seconds before the second attempt; each later one waits twice as long. A router has to find first
+#: that an engine is back.
+_FIRST_PAUSE_S, _ROUTED_PAUSE_S = 0.25, 2.0
 #: The longest time in seconds that one request waits between its attempts. If the next wait ends
 #: later, such as after a longer ``Retry-After``, the request fails.
 _PATIENCE_S = 20.0
@@ -79,6 +81,9 @@ class RetryPolicy:
         self._attempt = 0
         self._waited_s = 0.0
         self._is_over = False
+        self._is_routed = is_routed
+        #: The reply has begun: its client cannot repeat the request.
+        self._is_continued = False
         attempts = _ROUTED_ATTEMPTS if is_routed else _ATTEMPTS
         self._max_attempts = 1 if health.is_failing else attempts
         self.session = session
@@ -103,7 +108,9 @@ class RetryPolicy:
         self._set_retrying(is_retrying=False)
 
     def restart(self) -> None:
-        """The reply has made progress: its next failure is counted as the first one."""
+        """The reply has made progress: its next failure is counted as the first one. From now on
+        only the longest wait limits the attempts."""
+        self._is_continued = True
         self._tried.clear()
         self._quick_retries = self._attempt = 0
         self._waited_s, self._is_over = 0.0, False
@@ -118,7 +125,7 @@ class RetryPolicy:
         if error.permanent or self._is_over:
             self._set_retrying(is_retrying=False)
             raise error
-        if self._quick_retries < len(self._pool) and self._pool.has_others(self._tried):
+        if self._has_quick_retry():
             self._quick_retries += 1
             _log.warning("upstream failed, trying another", upstream=root, error=str(error))
             return
@@ -126,8 +133,10 @@ class RetryPolicy:
         _log.warning("upstream failed", upstream=root, attempt=self._attempt, error=str(error))
         wait_s = error.retry_after_s
         if wait_s is None:
-            wait_s = _FIRST_PAUSE_S * 2 ** (self._attempt - 1)
-        self._is_over = self._attempt >= self._max_attempts or self._waited_s + wait_s > _PATIENCE_S
+            pause_s = _ROUTED_PAUSE_S if self._is_routed else _FIRST_PAUSE_S
+            wait_s = pause_s * 2 ** (self._attempt - 1)
+        is_last = self._attempt >= self._max_attempts and not self._is_continued
+        self._is_over = is_last or self._waited_s + wait_s > _PATIENCE_S
         if self._is_over:
             self._health.is_failing = True
             self._set_retrying(is_retrying=False)
@@ -135,6 +144,12 @@ class RetryPolicy:
         self._waited_s += wait_s
         self._set_retrying(is_retrying=True)
         await self._pause(wait_s)
+
+    def _has_quick_retry(self) -> bool:
+        """Whether the next attempt need not wait, because another engine may answer it."""
+        if self._is_routed:
+            return self._quick_retries < _ROUTED_QUICK_RETRIES
+        return self._quick_retries < len(self._pool) and self._pool.has_others(self._tried)
 
     def report(self, error: BackendError) -> None:
         """The current attempt has failed, whether it is repeated or not."""

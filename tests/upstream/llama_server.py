@@ -11,6 +11,7 @@ import xllamacpp
 
 def serve(model: str, port: int = 0, projector: str = "") -> None:
     with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after a crash
         probe.bind(("127.0.0.1", port))
         port = probe.getsockname()[1]
     params = xllamacpp.CommonParams()

@@ -11,8 +11,10 @@ import pytest
 
 from antiphon.errors import BackendError, SetupError
 from antiphon.sampling import Session
+from antiphon.upstream import replicas
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.endpoint import open_upstream
+from antiphon.upstream.retries import RetryPolicy, UpstreamHealth
 from antiphon.upstream.routers import ROUTERS, find_router
 
 from .fakes import Answer, Fake, fake, json_answer, sse
@@ -128,6 +130,40 @@ async def test_fleet_that_is_down_fails_as_one_upstream() -> None:
         assert len(pauses.waited) == 3
 
 
+@pytest.mark.requirement("UP-FLEET")
+async def test_replica_that_is_up_again_is_found_without_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replicas, "_FIRST_PROBE_S", 0.01)
+    async with fleet([Answer(cut=True), GOOD], [Answer(cut=True), GOOD]) as (upstream, fakes, _):
+        assert await ask(upstream, "one") == [b'{"n": 1}']
+        async with asyncio.timeout(60):
+            while any(each.is_down for each in upstream._pool._replicas):
+                await asyncio.sleep(0.01)
+        assert sum(map(request_count, fakes)) == 3
+
+
+async def test_reply_that_has_begun_is_retried_as_long_as_a_request_may_wait() -> None:
+    pauses = Pauses()
+    pool = replicas.ReplicaPool(["http://engine"], lambda: 0.0)
+    policy = RetryPolicy(pool, pauses, UpstreamHealth(is_failing=True))
+    policy.next_replica()
+    policy.restart()
+    with pytest.raises(BackendError):
+        while True:
+            await policy.wait_before_retry(BackendError("The upstream failed."))
+    assert len(pauses.waited) > 4 and 10 < sum(pauses.waited) <= 20
+
+
+async def test_first_retry_behind_a_router_follows_at_once_as_another_session() -> None:
+    bad = json_answer({}, 502)
+    async with fleet([bad, bad, GOOD], router=ROUTERS["vllm-router"]) as (upstream, fakes, pauses):
+        assert await ask(upstream, KEY) == [b'{"n": 1}']
+        assert pauses.waited == [2.0]
+        keys = [sent["x-session-id"] for _, _, sent in fakes[0].asked]
+    assert keys[0] == KEY and len(set(keys)) == 3
+
+
 async def test_rejected_request_is_not_sent_to_another_replica() -> None:
     bad = json_answer({"error": {"message": "no such field"}}, 400)
     async with fleet(bad, bad) as (upstream, fakes, _):
@@ -222,7 +258,7 @@ async def test_retry_behind_a_router_leaves_the_engine_of_the_session() -> None:
         await ask(upstream, KEY)
     keys = [headers["x-session-id"] for _, _, headers in playing.asked]
     assert keys[0] == KEY and keys[1] != KEY
-    assert pauses.waited == [0.25]
+    assert pauses.waited == []
 
 
 async def test_retries_do_not_multiply_with_those_of_a_router() -> None:

@@ -63,15 +63,30 @@ def test_replica_is_down_until_a_probe_answers() -> None:
     replicas = pool(clock)
     lost = replicas.choose("one")
     replicas.report_failure(lost, DOWN)
-    assert lost.is_down and replicas.due() == []
+    assert lost.is_down and replicas.unprobed() == [lost]
+    assert replicas.probe_delay_s(lost) == 1
     clock.now += 1
-    assert replicas.due() == [lost]
-    replicas.report_failure(lost, DOWN)
-    assert replicas.due() == []
-    clock.now += 2
-    assert replicas.due() == [lost]
+    assert replicas.probe_delay_s(lost) == 0
+    replicas.report_failed_probe(lost)
+    assert replicas.probe_delay_s(lost) == 2
     replicas.report_up(lost)
-    assert replicas.choose("one") is lost
+    assert replicas.choose("one") is lost and replicas.probe_delay_s(lost) is None
+
+
+def test_requests_that_fail_together_are_one_outage() -> None:
+    replicas = pool()
+    lost = replicas.choose("one")
+    for _ in range(32):
+        replicas.report_failure(lost, DOWN)
+    assert replicas.probe_delay_s(lost) == 1
+
+
+def test_replica_that_was_removed_is_not_probed() -> None:
+    replicas = pool()
+    lost = replicas.choose("one")
+    replicas.report_failure(lost, DOWN)
+    replicas.replace([root for root in ROOTS if root != lost.root], "engine")
+    assert replicas.probe_delay_s(lost) is None
 
 
 def test_single_errors_do_not_move_sessions() -> None:
@@ -93,9 +108,7 @@ def test_replica_that_says_when_to_come_back_is_left_alone_until_then() -> None:
     chosen = replicas.choose("one")
     replicas.report_failure(chosen, BackendError("busy", retry_after_s=7))
     clock.now += 6
-    assert replicas.choose("one") is not chosen and replicas.due() == []
-    clock.now += 1
-    assert replicas.due() == [chosen]
+    assert replicas.choose("one") is not chosen and replicas.probe_delay_s(chosen) == 1
 
 
 def test_if_all_are_down_one_is_still_tried() -> None:
