@@ -16,7 +16,7 @@ from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.items import InputText, Message, OutputText
 from antiphon.wire.response import Response, Usage
 
-from . import eventlogs, filesearch, filesearch_quality, pgvector, state, tools, upstreams
+from . import eventlogs, filesearch, filesearch_quality, fleet, pgvector, state, tools, upstreams
 from .constraints import constraints
 from .engines import engines
 from .kernel import kernel
@@ -352,6 +352,8 @@ BENCHES: dict[str, Bench] = {
     "filesearch": filesearch.speed,
     "filesearch_quality": filesearch_quality.quality,
     "pgvector": pgvector.pgvector,
+    "fleet": fleet.cached,
+    "fleet_failover": fleet.failover,
     "long": state.turns,
     "appends": state.appends,
     "followers": state.followers,

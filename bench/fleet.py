@@ -1,0 +1,371 @@
+"""Fleets of engines: two llama-servers behind vllm-router, behind SMG, and without a router.
+
+``VLLM_ROUTER`` and ``SMG`` name the programs of the routers; without one, its part is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from .table import Line
+
+__all__ = ["cached", "failover"]
+
+_ROOT = Path(__file__).parents[1]
+_MODEL = _ROOT / "tests" / "tiny_models" / "tiny-tools" / "tiny-tools.gguf"
+_ENGINE = _ROOT / "tests" / "upstream" / "llama_server.py"
+_ENGINES, _CONVERSATIONS, _TURNS, _CONCURRENT = 2, 50, 10, 8
+_STREAMS, _KILLS = 32, 12
+_WAIT_S = 300
+_SETTINGS = """port = 0
+host = "127.0.0.1"
+log_level = "error"
+stall_log_ms = 0
+sandbox = "off"
+ui = "off"
+[models.fleet]
+context_size = 1024
+{model}
+"""
+_WORDS = (
+    "harbour lantern copper winter river garden engine paper mirror ladder basket thunder bridge"
+    " candle forest pocket saddle window hammer needle".split()
+)
+
+
+class _Router(Struct, frozen=True, kw_only=True):
+    """A router's command. ``policy``: without the session's key, it chooses by the prompt.
+    ``engine``: how Antiphon calls the engines behind it."""
+
+    variable: str
+    arguments: tuple[str, ...]
+    policy: str
+    engine: str
+
+
+#: SMG refuses prompts of token ids for engines like these.
+_ROUTERS = {
+    "vllm-router": _Router(
+        variable="VLLM_ROUTER",
+        arguments=("--prometheus-host", "127.0.0.1"),
+        policy="consistent_hash",
+        engine=f'engine = "completions"\nengine_options = {{ tokenizer = "{_MODEL}" }}',
+    ),
+    "smg": _Router(
+        variable="SMG",
+        arguments=("--backend", "sglang", "--prometheus-host", "127.0.0.1"),
+        policy="consistent_hashing",
+        engine='engine = "chat_completions"\nengine_options = { flavour = "llama-server" }',
+    ),
+}
+#: vllm-router's own retries go to the same engine, and by default it takes 60 s to find that an
+#: engine is back.
+_QUICK = (
+    *("--disable-retries", "--health-check-interval-secs", "1", "--health-failure-threshold", "1"),
+    *("--health-success-threshold", "1", "--cb-failure-threshold", "1"),
+    *("--cb-success-threshold", "1", "--cb-timeout-duration-secs", "1"),
+)
+_LIST = _ROUTERS["vllm-router"].engine
+
+
+# --- processes -----------------------------------------------------------------------------------
+
+
+class _Engine:
+    """A llama-server that can be killed and started again at its address."""
+
+    def __init__(self) -> None:
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.start()
+
+    def start(self) -> None:
+        """Start, and wait until it has loaded the model."""
+        self._process = subprocess.Popen(
+            [sys.executable, str(_ENGINE), str(_MODEL), str(self.port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            _wait_for(f"{self.url}/health")
+        except BaseException:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """End it at once, as a crash does."""
+        self._process.kill()
+        self._process.communicate()
+
+
+@contextmanager
+def _engines() -> Iterator[list[_Engine]]:
+    engines = [_Engine() for _ in range(_ENGINES)]
+    try:
+        yield engines
+    finally:
+        for engine in engines:
+            engine.kill()
+
+
+@contextmanager
+def _router(name: str, urls: Sequence[str], *more: str) -> Iterator[str]:
+    """Start a router over the engines and yield its address."""
+    row, port, metrics = _ROUTERS[name], _free_port(), _free_port()
+    program = _program(name)
+    assert program is not None
+    command = [program, *(["launch"] if name == "smg" else [])]
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            [
+                *(*command, "--host", "127.0.0.1", "--port", str(port), "--worker-urls", *urls),
+                *("--prometheus-port", str(metrics), "--policy", row.policy),
+                *(*row.arguments, *more),
+            ],
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            _wait_for(f"http://127.0.0.1:{port}/v1/models")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(_WAIT_S)
+
+
+def _program(name: str) -> str | None:
+    return os.environ.get(_ROUTERS[name].variable) or shutil.which(name)
+
+
+@contextmanager
+def _antiphon(model: str) -> Iterator[str]:
+    """Start a server with this model and yield its address."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = f'store = "sqlite:{folder}/bench.db"\n{_SETTINGS.format(model=model)}'
+        (Path(folder) / "antiphon.toml").write_text(settings)
+        with (Path(folder) / "log").open("w+") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "antiphon", "serve"],
+                cwd=folder,
+                env={**os.environ, "HOME": folder, "PYTHONPATH": str(_ROOT)},
+                stderr=log,
+            )
+            try:
+                yield _announced_url(Path(log.name))
+            finally:
+                process.terminate()
+                process.wait(_WAIT_S)
+
+
+def _announced_url(log: Path) -> str:
+    """Wait for the server's address in its log."""
+    until = time.monotonic() + _WAIT_S
+    while time.monotonic() < until:
+        if (found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text())) is not None:
+            return found[0]
+        time.sleep(0.05)
+    raise RuntimeError("the server did not start")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for(url: str) -> None:
+    until = time.monotonic() + _WAIT_S
+    while time.monotonic() < until:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise RuntimeError(f"{url} does not answer")
+
+
+# --- the prefix cache ----------------------------------------------------------------------------
+
+
+def cached() -> Iterator[Line]:
+    """The share of reusable prompt tokens that the engines had cached, with the session's key and
+    without it."""
+    with _engines() as engines:
+        urls = [engine.url for engine in engines]
+        for name, row in _ROUTERS.items():
+            if _program(name) is None:
+                continue
+            shares = []
+            for setting in (f'router = "{name}"', ""):
+                with (
+                    _router(name, urls) as url,
+                    _antiphon(f'source = "{url}/v1"\n{setting}\n{row.engine}') as server,
+                ):
+                    shares.append(asyncio.run(_cached_share(server)))
+            yield _share_line(f"behind {name}", *shares)
+        with _antiphon(f"source = {json.dumps([f'{url}/v1' for url in urls])}\n{_LIST}") as server:
+            yield _share_line("with a list of URLs", asyncio.run(_cached_share(server)))
+
+
+def _share_line(where: str, share: float, without: float | None = None) -> Line:
+    note = "" if without is None else f"{without:.1%} without the key"
+    what = f"fleet: reusable tokens cached, {where}"
+    return Line(what=what, value=share * 100, unit="%", at_least=95, note=note)
+
+
+async def _cached_share(server: str) -> float:
+    """Hold all conversations, some at a time. A turn can reuse the prompt of the turn before: the
+    tiny model reasons first, and is not shown its old reasoning, so its answers have moved."""
+    slots, counts = asyncio.Semaphore(_CONCURRENT), [0, 0]
+
+    async def converse(number: int, client: Any) -> None:
+        words, previous, known = random.Random(number), None, 0
+        for _ in range(_TURNS):
+            body = {
+                "model": "fleet",
+                "input": " ".join(words.choices(_WORDS, k=12)),
+                "previous_response_id": previous,
+                "temperature": 0,
+                "max_output_tokens": 16,
+            }
+            async with slots:
+                answer = await client.post("/v1/responses", json=body)
+            answer.raise_for_status()
+            response = answer.json()
+            usage = response["usage"]
+            if previous is not None:
+                counts[0] += min(usage["input_tokens_details"]["cached_tokens"], known)
+                counts[1] += known
+            previous, known = response["id"], usage["input_tokens"]
+
+    async with _client(server) as client:
+        await asyncio.gather(*(converse(number, client) for number in range(_CONVERSATIONS)))
+    return counts[0] / counts[1]
+
+
+@asynccontextmanager
+async def _client(server: str) -> AsyncIterator[Any]:
+    import httpx
+
+    async with httpx.AsyncClient(base_url=server, timeout=300) as client:
+        yield client
+
+
+# --- engines that die ----------------------------------------------------------------------------
+
+
+def failover() -> Iterator[Line]:
+    """Streams whose engines are killed at random moments: how many fail, and how many have another
+    text than undisturbed ones."""
+    for name in ("vllm-router", ""):
+        if name and _program(name) is None:
+            continue
+        with ExitStack() as stack:
+            engines = stack.enter_context(_engines())
+            urls = [engine.url for engine in engines]
+            if name:
+                url = stack.enter_context(_router(name, urls, *_QUICK))
+                source = f'source = "{url}/v1"\nrouter = "{name}"'
+            else:
+                source = f"source = {json.dumps([f'{url}/v1' for url in urls])}"
+            server = stack.enter_context(_antiphon(f"{source}\n{_LIST}"))
+            result = asyncio.run(_disturb(server, engines))
+        where = f"behind {name}" if name else "with a list of URLs"
+        yield Line(
+            what=f"fleet: failed replies {where}",
+            value=result.failed,
+            unit="",
+            at_most=0,
+            note=f"of {result.replies}, while engines were killed {_KILLS} times",
+        )
+        yield Line(
+            what=f"fleet: replies with another text {where}",
+            value=result.different / result.replies * 100,
+            unit="%",
+            note=f"{result.noise:.1%} without kills: llama.cpp rounds by batches",
+        )
+
+
+class _Disturbed(Struct):
+    """Replies in all, those that failed, and those with another text than alone. ``noise``: the
+    share of replies with another text without kills."""
+
+    replies: int = 0
+    failed: int = 0
+    different: int = 0
+    noise: float = 0.0
+
+
+async def _disturb(server: str, engines: Sequence[_Engine]) -> _Disturbed:
+    result, chance, is_over = _Disturbed(), random.Random(1), asyncio.Event()
+    async with _client(server) as client:
+        numbers = range(_STREAMS)
+        expected = [await _reply(client, number) for number in numbers]
+        undisturbed = [
+            await asyncio.gather(*(_reply(client, number) for number in numbers)) for _ in range(3)
+        ]
+        texts = [pair for replies in undisturbed for pair in zip(replies, expected, strict=True)]
+        result.noise = sum(text != other for text, other in texts) / len(texts)
+
+        async def stream(number: int) -> None:
+            while not is_over.is_set():
+                text = await _reply(client, number)
+                result.replies += 1
+                result.failed += text is None
+                result.different += text is not None and text != expected[number]
+
+        streams = [asyncio.create_task(stream(number)) for number in numbers]
+        try:
+            for _ in range(_KILLS):
+                await asyncio.sleep(chance.uniform(1, 6))
+                victim = chance.choice(engines)
+                await asyncio.to_thread(victim.kill)
+                await asyncio.sleep(chance.uniform(0, 1))
+                await asyncio.to_thread(victim.start)
+        finally:
+            is_over.set()
+            await asyncio.gather(*streams)
+    return result
+
+
+async def _reply(client: Any, number: int) -> str | None:
+    """Stream a reply and return its text; None if it failed."""
+    body = {
+        "model": "fleet",
+        "input": f"What is {number % 8} plus {number // 8}?",
+        "stream": True,
+        "store": False,
+        "temperature": 0,
+        "ignore_eos": True,
+        "max_output_tokens": 150,
+    }
+    text: list[str] = []
+    last: dict[str, Any] = {}
+    async with client.stream("POST", "/v1/responses", json=body) as answer:
+        async for line in answer.aiter_lines():
+            if line.startswith("data: {"):
+                last = json.loads(line[6:])
+                if last["type"] == "response.output_text.delta":
+                    text.append(last["delta"])
+    if last.get("type") != "response.incomplete":  # it has used up its tokens
+        sys.stderr.write(json.dumps(last)[:600] + "\n")
+        return None
+    return "".join(text)
