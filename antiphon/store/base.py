@@ -16,6 +16,7 @@ from antiphon.wire.items import Item
 from antiphon.wire.response_list import ResponseSummary
 
 from .audit import AuditLog
+from .containers import ContainerDirectory
 from .files import FileStore
 from .keys import KeyStore
 from .rates import RateStore
@@ -97,6 +98,10 @@ class Store(Protocol):
     @property
     def rates(self) -> RateStore:
         """What the processes of this store know of the requests of limited clients."""
+
+    @property
+    def containers(self) -> ContainerDirectory:
+        """Which process owns which container."""
 
     @property
     def usage_log(self) -> UsageLog:

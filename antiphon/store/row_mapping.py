@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from antiphon.search_terms import index_terms
+from antiphon.wire.containers import ContainerResource
 from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.files import File
 from antiphon.wire.items import Item, Message
@@ -21,6 +22,7 @@ from antiphon.wire.response_list import ResponseSummary, summarize
 from antiphon.wire.skills import Skill, SkillVersion
 from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore
 
+from .containers import ContainerRecord, expired
 from .files import BlobRef, StoredContent
 from .keys import KeyRecord
 from .records import Claim, EventBatch, Job, ResponseQuery, StoredResponse, TurnTokens
@@ -31,6 +33,7 @@ __all__ = [
     "blob_of",
     "chunk_row",
     "claim_of",
+    "container_of",
     "conversation_of",
     "encode",
     "encode_usage",
@@ -69,6 +72,7 @@ _decode_batch = msgspec.json.Decoder(FileBatch).decode
 _decode_skill_version = msgspec.json.Decoder(SkillVersion).decode
 _decode_item = msgspec.json.Decoder(Item).decode
 _decode_key = msgspec.json.Decoder(KeyRecord).decode
+_decode_container = msgspec.json.Decoder(ContainerResource).decode
 _decode_items = msgspec.json.Decoder(tuple[Item, ...]).decode
 
 Row = Sequence[Any]
@@ -171,6 +175,19 @@ def item_of(row: Row) -> Item:
 def key_of(row: Row) -> KeyRecord:
     """Read the column body."""
     return _decode_key(row[0])
+
+
+def container_of(row: Row) -> ContainerRecord:
+    """Read the columns tenant, owner, is_auto, url, whether it is active, and body."""
+    tenant, owner, is_auto, url, is_active, body = row
+    resource = _decode_container(body)
+    return ContainerRecord(
+        tenant=tenant,
+        resource=resource if is_active else expired(resource),
+        owner=owner,
+        url=url if is_active else "",
+        is_auto=bool(is_auto),
+    )
 
 
 def conversation_of(row: Row) -> ConversationResource:

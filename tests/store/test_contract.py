@@ -12,6 +12,7 @@ from antiphon.errors import SetupError
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.sqlite.store import SqliteStore
+from antiphon.testing.container_check import CHECKS as CONTAINER_CHECKS
 from antiphon.testing.file_check import CHECKS as FILE_CHECKS
 from antiphon.testing.key_check import CHECKS as KEY_CHECKS
 from antiphon.testing.postgres import Postgres
@@ -49,6 +50,7 @@ ALL_CHECKS = {
     **RATE_CHECKS,
     **SKILL_CHECKS,
     **KEY_CHECKS,
+    **CONTAINER_CHECKS,
     **TENANT_CHECKS,
     **USAGE_CHECKS,
     **VECTOR_CHECKS,
@@ -80,6 +82,7 @@ async def test_check_store_runs_every_check() -> None:
         RATE_CHECKS,
         SKILL_CHECKS,
         KEY_CHECKS,
+        CONTAINER_CHECKS,
         TENANT_CHECKS,
         USAGE_CHECKS,
         VECTOR_CHECKS,

@@ -30,7 +30,7 @@ def test_migrations_are_in_order() -> None:
 
 #: Tables that may be scanned: `audit` in the order of its key, up to a limit; the others have a row
 #: for each process or running response.
-SCANNED = ("audit", "locks", "owners")
+SCANNED = ("audit", "container_owners", "locks", "owners")
 
 
 def test_every_query_uses_an_index() -> None:

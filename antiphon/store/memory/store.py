@@ -29,6 +29,7 @@ from antiphon.wire.items import Item
 from antiphon.wire.response_list import ResponseSummary, summarize
 
 from .audit import MemoryAudit
+from .containers import MemoryContainers
 from .files import MemoryFiles
 from .keys import MemoryKeys
 from .rates import MemoryRates
@@ -107,6 +108,7 @@ class MemoryStore:
         self.keys = MemoryKeys(self._check)
         self.audit = MemoryAudit(self._check)
         self.rates = MemoryRates(self._check)
+        self.containers = MemoryContainers(self._check)
         self.usage_log = MemoryUsage(self._check)
         self.runs = MemoryRuns(self._save, self._check)
         self.skills = MemorySkills(self._check)

@@ -1180,3 +1180,72 @@ DELETE FROM usage_rows WHERE id = ANY (ARRAY(
 DELETE FROM usage_sums WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM usage_sums WHERE tenant = $1 LIMIT $2
 )) RETURNING 1
+
+-- drop_tenant_containers
+DELETE FROM containers WHERE seq = ANY (ARRAY(
+    SELECT seq FROM containers WHERE tenant = $1 LIMIT $2
+)) RETURNING 1
+
+-- drop_lost_container_owners
+-- Of several processes, one deletes an owner; it lets the containers expire in the same transaction.
+DELETE FROM container_owners WHERE name = ANY (ARRAY(
+    SELECT name FROM container_owners WHERE lease_until <= now() ORDER BY name
+    FOR UPDATE SKIP LOCKED
+)) RETURNING name
+
+-- expire_containers_of_owners
+UPDATE containers SET expired_at = now() WHERE owner = ANY ($1::text[]) AND expired_at IS NULL
+
+-- renew_container_owner
+INSERT INTO container_owners (name, url, lease_until)
+VALUES ($1, $2, now() + $3::float8 * interval '1 second')
+ON CONFLICT (name) DO UPDATE SET url = excluded.url, lease_until = excluded.lease_until
+
+-- add_container_owner
+INSERT INTO container_owners (name, url, lease_until)
+VALUES ($1, $2, now() + $3::float8 * interval '1 second') ON CONFLICT DO NOTHING
+
+-- report_containers
+UPDATE containers SET body = u.body FROM unnest($2::text[], $3::bytea[]) AS u (id, body)
+WHERE containers.owner = $1 AND containers.id = u.id AND containers.expired_at IS NULL
+
+-- drop_expired_containers
+DELETE FROM containers WHERE seq = ANY (ARRAY(
+    SELECT seq FROM containers WHERE expired_at < now() - $1::float8 * interval '1 second'
+    FOR UPDATE SKIP LOCKED
+))
+
+-- active_containers_of_owner
+SELECT id FROM containers WHERE owner = $1 AND expired_at IS NULL
+
+-- lock_containers
+SELECT pg_advisory_xact_lock(1634628615, hashtext($1))
+
+-- count_active_containers
+SELECT count(*) FROM containers AS c JOIN container_owners AS o ON o.name = c.owner
+WHERE c.tenant = $1 AND c.expired_at IS NULL AND o.lease_until > now()
+
+-- add_container
+INSERT INTO containers (tenant, id, owner, is_auto, body) VALUES ($1, $2, $3, $4, $5)
+
+-- expire_containers
+UPDATE containers SET expired_at = now()
+WHERE owner = $1 AND id = ANY ($2::text[]) AND expired_at IS NULL
+
+-- container
+SELECT c.tenant, c.owner, c.is_auto, coalesce(o.url, ''),
+    c.expired_at IS NULL AND coalesce(o.lease_until > now(), false), c.body
+FROM containers AS c LEFT JOIN container_owners AS o ON o.name = c.owner
+WHERE c.tenant = $1 AND c.id = $2
+
+-- containers
+SELECT c.tenant, c.owner, c.is_auto, coalesce(o.url, ''),
+    c.expired_at IS NULL AND coalesce(o.lease_until > now(), false), c.body
+FROM containers AS c LEFT JOIN container_owners AS o ON o.name = c.owner
+WHERE c.tenant = $1 ORDER BY c.seq
+
+-- drop_container
+DELETE FROM containers WHERE tenant = $1 AND id = $2 RETURNING 1
+
+-- drop_container_owner
+DELETE FROM container_owners WHERE name = $1

@@ -35,6 +35,7 @@ from antiphon.wire.items import Item
 from antiphon.wire.response_list import ResponseSummary
 
 from .audit import PostgresAudit
+from .containers import PostgresContainers
 from .files import PostgresFiles
 from .keys import PostgresKeys
 from .pgvector import Pgvector
@@ -63,6 +64,7 @@ class PostgresStore:
         self.keys = PostgresKeys(pool)
         self.audit = PostgresAudit(pool)
         self.rates = PostgresRates(pool)
+        self.containers = PostgresContainers(pool)
         self.usage_log = PostgresUsage(pool)
 
     @classmethod

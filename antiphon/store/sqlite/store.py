@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.store.base import Retention
+from antiphon.store.containers import ContainerDirectory
+from antiphon.store.memory.containers import MemoryContainers
 from antiphon.store.memory.rates import MemoryRates
 from antiphon.store.rates import RateStore
 from antiphon.store.records import (
@@ -44,6 +46,7 @@ from .database import Database
 from .files import SqliteFiles
 from .keys import SqliteKeys
 from .runs import SqliteRuns
+from .shared_containers import SharedSqliteContainers
 from .shared_rates import SharedSqliteRates
 from .shared_runs import SharedSqliteRuns
 from .skills import SqliteSkills
@@ -59,6 +62,8 @@ _FORGET_PROCESSES = (
     "forget_reservations",
     "forget_rate_levels",
     "forget_rate_running",
+    "forget_container_owners",
+    "forget_containers",
     "restore_locks",
 )
 
@@ -71,12 +76,15 @@ class SqliteStore:
         self._queries = database.queries
         self.runs: SqliteRuns | SharedSqliteRuns
         self.rates: RateStore
+        self.containers: ContainerDirectory
         if peers is None:
             self.runs = SqliteRuns(database, self._save_work)
             self.rates = MemoryRates(database.check_open)
+            self.containers = MemoryContainers(database.check_open)
         else:
             self.runs = SharedSqliteRuns(database, self._save_work, peers)
             self.rates = SharedSqliteRates(database)
+            self.containers = SharedSqliteContainers(database)
         self.files = SqliteFiles(database)
         self.skills = SqliteSkills(database)
         self.vectors = SqliteVectorIndex(database)
