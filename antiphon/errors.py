@@ -19,6 +19,7 @@ AntiphonError
 │   ├── ToolError             (ConnectorError: HTTP 424)
 │   ├── StoreError            the store does not answer: HTTP 503
 │   ├── ConversationLost
+│   ├── PeerLost              another process of the server does not answer
 │   ├── ServerStopped
 │   └── Timeout
 └── GrammarError              an event violates the event grammar: a bug in Antiphon
@@ -39,6 +40,7 @@ __all__ = [
     "InvalidRequest",
     "NotFound",
     "Overloaded",
+    "PeerLost",
     "QuotaExceeded",
     "RequestError",
     "RunError",
@@ -261,6 +263,17 @@ class ConversationLost(RunError):
             "Another response may have been added to the conversation while this one was made, so "
             "it was not added."
         )
+
+
+class PeerLost(RunError):
+    """Another process, which a call needs, does not answer. ``is_gone``: nothing listens at its
+    address, or the connection was closed; otherwise it may be there, but cannot be reached."""
+
+    is_transient = True
+
+    def __init__(self, *, is_gone: bool) -> None:
+        super().__init__("Another process of the server does not answer.")
+        self.is_gone = is_gone
 
 
 class ServerStopped(RunError):

@@ -42,7 +42,10 @@ from antiphon.http.app import create_app
 from antiphon.http.metrics import Metrics
 from antiphon.http.middleware import auth as guard
 from antiphon.installation import antiphon_command
+from antiphon.ipc.http_calls import HttpCaller
+from antiphon.ipc.http_endpoint import HttpCallEndpoint, is_call
 from antiphon.ipc.server import CallServer
+from antiphon.ipc.signatures import CallSigner
 from antiphon.logs import LogLevel, capture_libraries, open_log
 from antiphon.loop_watchdog import LoopWatchdog
 from antiphon.models.download import progress_bar
@@ -65,6 +68,7 @@ from antiphon.store.measured import measured
 from antiphon.store.sweeper import Sweeper
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.registry import ContainerRegistry
+from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.tracing.base import Tracer
 from antiphon.tracing.metrics import MetricsExporter
 from antiphon.webhooks.deliver import WebhookDeliveries, WebhookSender
@@ -98,6 +102,10 @@ __all__ = [
 ]
 
 
+#: Hosts that mean all addresses of a machine, and the one by which it reaches itself.
+EVERY_ADDRESS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+#: Bytes of a call between servers besides the file that it carries.
+_CALL_BYTES = 1 << 20
 #: Value of the setting ``files``.
 FILES_IN_STORE = "store"
 
@@ -112,15 +120,20 @@ class App:
         models: catalog.Catalog,
         capabilities: tuple[Capability, ...] = (),
         rebuild: Callable[[Loaded], Awaitable[ASGIApp]] | None = None,
+        calls: ASGIApp | None = None,
     ) -> None:
         self._asgi = asgi
+        self._calls = calls
         self._rebuild = rebuild
         self.capabilities = capabilities
         self.service = service
         self.models = models
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._asgi(scope, receive, send)
+        if self._calls is not None and is_call(scope):
+            await self._calls(scope, receive, send)
+        else:
+            await self._asgi(scope, receive, send)
 
     async def reload(self, loaded: Loaded) -> None:
         """Apply the keys, limits and models of new settings to later requests; see
@@ -258,8 +271,14 @@ async def _serve_sockets(
 ) -> None:
     """Open the app and serve it at these sockets until SIGTERM or SIGINT."""
     settings = loaded.settings
+    url = address(settings.host, sockets[0].getsockname()[1])
     async with open_app(
-        settings, log=log, origins=loaded.origins, owns_process=True, worker=worker
+        settings,
+        log=log,
+        origins=loaded.origins,
+        owns_process=True,
+        worker=worker,
+        url="" if settings.host in EVERY_ADDRESS else url,
     ) as app:
 
         async def apply(new: Loaded) -> None:
@@ -270,7 +289,6 @@ async def _serve_sockets(
         on_hangup = None
         if reload is not None:
             on_hangup = Reloads(loaded, reload.sources, apply, log=log, level=reload.level).start
-        url = address(settings.host, sockets[0].getsockname()[1])
 
         def started() -> None:
             if settings.log_format == "json":
@@ -309,6 +327,7 @@ async def open_app(
     origins: Mapping[str, str] | None = None,
     owns_process: bool = False,
     worker: WorkerContext | None = None,
+    url: str = "",
 ) -> AsyncIterator[App]:
     """Open store, models, tools and service, and yield the ASGI app over them.
 
@@ -317,7 +336,8 @@ async def open_app(
     default lines on standard error. ``origins``: where settings come from, by name, as ``load``
     returns them; operators see them. ``owns_process``: nothing else runs in this process until the
     app is open; then memory that models have cleared but not used goes back to the system.
-    ``worker``: what this process shares with other workers. Raises ``SetupError``.
+    ``worker``: what this process shares with other workers. ``url``: where it listens, if other
+    servers can reach it there; the setting ``replica_url`` has precedence. Raises ``SetupError``.
     """
     log = log or _open_log(settings)
     shown = _shown_settings(settings, origins or {})
@@ -342,8 +362,9 @@ async def open_app(
         _check_search_models(settings, models)
         documents = Documents(await stack.enter_async_context(open_reader(settings, log)))
         files = Files(store, clock=_clock, ids=_new_id, blobs=blobs)
+        relay, calls = await _open_relay(stack, settings, store, worker, url, log)
         containers, providers = await _tools(
-            stack, settings, store, files, seal, fetcher, documents, log
+            stack, settings, store, files, seal, fetcher, documents, log, relay
         )
         dependencies = _run_dependencies(settings, models, store, seal, tracer, metrics)
         service = Service(
@@ -367,7 +388,36 @@ async def open_app(
         )
         asgi = factory.build(settings, shown)
         async with _watchdog(settings, log, metrics):
-            yield App(asgi, service, models, abilities, factory.rebuild)
+            yield App(asgi, service, models, abilities, factory.rebuild, calls)
+
+
+async def _open_relay(
+    stack: AsyncExitStack,
+    settings: Settings,
+    store: Store,
+    worker: WorkerContext | None,
+    url: str,
+    log: Any,
+) -> tuple[ContainerRelay, ASGIApp | None]:
+    """Return how this process reaches the containers of others, and the app that answers their
+    calls over HTTP; None if no other server uses the store."""
+    folder = None if worker is None else worker.folder.peers
+    url = settings.replica_url or url
+    if "://" not in settings.store or settings.sandbox == "off":
+        return ContainerRelay(folder=folder), None
+    if not url or find_spec("aiohttp") is None:
+        reason = "replica_url is not set" if not url else "aiohttp is not installed"
+        log.info("other servers cannot use the containers of this one", reason=reason)
+        return ContainerRelay(folder=folder), None
+    secret = (settings.replica_secret or "").encode() or await store.get_or_create_secret(
+        "replicas", secrets.token_bytes(32)
+    )
+    signer = CallSigner(secret, clock=_clock, nonce=lambda: secrets.token_hex(16))
+    caller = HttpCaller(signer)
+    stack.push_async_callback(caller.close)
+    relay = ContainerRelay(folder=folder, url=url, caller=caller)
+    max_bytes = max(settings.max_file_bytes, settings.max_body_bytes) + _CALL_BYTES
+    return relay, HttpCallEndpoint(signer, relay.find, max_bytes=max_bytes)
 
 
 async def _open_store(
@@ -480,14 +530,16 @@ async def find_capabilities(settings: Settings, *, log: Any) -> tuple[Capability
             stack.push_async_callback(fetcher.close)
         seal = await open_encryptor(settings, store)
         files = Files(store, clock=_clock, ids=_new_id)
-        _, providers = await _tools(stack, settings, store, files, seal, fetcher, Documents(), log)
+        relay = ContainerRelay()
+        _, providers = await _tools(
+            stack, settings, store, files, seal, fetcher, Documents(), log, relay
+        )
         return list_capabilities(settings, providers, has_fetcher=fetcher is not None)
 
 
 def address(host: str, port: int) -> str:
     """Return the URL that reaches a server listening on ``host`` from its own machine."""
-    every = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
-    name = every.get(host, host).strip("[]")
+    name = EVERY_ADDRESS.get(host, host).strip("[]")
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
@@ -577,6 +629,7 @@ async def _tools(
     fetcher: Fetcher | None,
     documents: Documents,
     log: Any,
+    relay: ContainerRelay,
 ) -> tuple[ContainerRegistry | None, Mapping[str, ToolProvider]]:
     """Open the containers and all server-side tools."""
     uploads = _Uploads(files)
@@ -590,6 +643,8 @@ async def _tools(
             clock=_clock,
             ids=_new_id,
             quotas=_quotas(settings),
+            directory=store.containers,
+            relay=relay,
         )
     )
     dependencies = ToolDependencies(

@@ -23,9 +23,11 @@ from antiphon.quotas import TenantQuotas
 from antiphon.sandbox.base import Sandbox
 from antiphon.security.encryption import Encryptor
 from antiphon.security.ssrf import parse_network
+from antiphon.store.containers import ContainerDirectory
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.container import ContainerPolicy, Uploads
 from antiphon.tools.containers.registry import ContainerRegistry
+from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.tools.containers.skills import SkillLibrary
 from antiphon.tools.image_generation.base import ImageGenerator
 from antiphon.tools.unavailable import UnavailableTool
@@ -51,7 +53,6 @@ SandboxFactory = Callable[[Settings], Awaitable[Sandbox]]
 _BUBBLEWRAP, _AUTO, _OFF = "bubblewrap", "auto", "off"
 _BUILT_IN_SANDBOXES = (_AUTO, _OFF, _BUBBLEWRAP)
 _PROGRAMS = "programmatic_tool_calling"
-_NO_SHARED_CONTAINERS = "Workers cannot share containers yet: set workers to 1 to run code."
 _SANDBOX_GROUP = "antiphon.sandboxes"
 
 
@@ -91,19 +92,17 @@ async def open_containers(
     clock: Callable[[], float],
     ids: Callable[[str], str],
     quotas: TenantQuotas,
+    directory: ContainerDirectory,
+    relay: ContainerRelay,
 ) -> AsyncIterator[OpenedContainers]:
     """Open the containers that run code.
 
     There are none if code execution is off, or if bubblewrap does not work on this machine, which
-    is logged: code never runs outside a sandbox. Raises ``SetupError`` if a plug-in fails.
+    is logged: code never runs outside a sandbox. ``directory`` and ``relay``: of all processes on
+    the store. Raises ``SetupError`` if a plug-in fails.
     """
     if settings.sandbox == _OFF:
         yield OpenedContainers()
-        return
-    if settings.workers > 1:
-        if settings.sandbox != _AUTO:
-            raise SetupError(f"sandbox {settings.sandbox}: {_NO_SHARED_CONTAINERS}")
-        yield OpenedContainers(None, _NO_SHARED_CONTAINERS)
         return
     policy = ContainerPolicy(
         idle_s=settings.sandbox_idle_s,
@@ -126,9 +125,21 @@ async def open_containers(
         sandbox = await factory(settings)
         log.info("code execution is on, in sandboxes", sandbox=settings.sandbox)
     async with ContainerRegistry(
-        sandbox, policy, uploads=uploads, library=library, clock=clock, ids=ids, quotas=quotas
+        sandbox,
+        policy,
+        uploads=uploads,
+        library=library,
+        clock=clock,
+        ids=ids,
+        quotas=quotas,
+        directory=directory,
+        owner=relay.owner,
     ) as containers:
-        yield OpenedContainers(containers)
+        await relay.open(containers)
+        try:
+            yield OpenedContainers(containers)
+        finally:
+            await relay.close()
 
 
 def _sandbox_plugin(name: str) -> Any:

@@ -76,6 +76,8 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "webhooks": {"errors", "installation", "security", "store"},
     "tools": {
         *ROOTS,
+        "ipc",
+        "store",
         "wire",
         "stream",
         "dialects",
@@ -95,6 +97,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "security",
         "attachments",
         "sandbox",
+        "store",
         "tools",
         "quotas",
     },

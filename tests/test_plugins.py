@@ -28,6 +28,7 @@ from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.store_check import check_store
 from antiphon.testing.tool_check import ToolTrial, check_tool
 from antiphon.tool_factories import open_containers, open_reader
+from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.wire.tools import WebSearch
 
 ROOT = Path(__file__).parents[1]
@@ -72,6 +73,8 @@ async def sandbox_of(settings: Settings) -> Any:
         clock=lambda: 0.0,
         ids=lambda prefix: prefix,
         quotas=NO_QUOTAS,
+        directory=MemoryStore().containers,
+        relay=ContainerRelay(),
     )
     with capture_logs():
         async with opened as containers:

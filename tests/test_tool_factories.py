@@ -22,6 +22,7 @@ from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.memory.store import MemoryStore
 from antiphon.tool_factories import ToolDependencies, open_containers, open_tools
 from antiphon.tools.base import ReportsAvailability
+from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.tools.web_search.browser import SearchOptions
 from antiphon.tools.web_search.index import PageDocument, PageIndex
 from tests.conformance.fake_containers import Uploads
@@ -122,6 +123,8 @@ async def containers(log: Log, **settings: Any) -> bool:
         clock=lambda: 0.0,
         ids=lambda prefix: prefix,
         quotas=NO_QUOTAS,
+        directory=MemoryStore().containers,
+        relay=ContainerRelay(),
     )
     async with opened as registry:
         async with open_tools(

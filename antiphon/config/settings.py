@@ -86,6 +86,23 @@ class Settings(Struct, frozen=True, kw_only=True):
             ge=0.2,
         ),
     ] = 5
+    replica_url: Annotated[
+        str | None,
+        _server(
+            "URL at which other servers on the same PostgreSQL reach this one, such as "
+            "`http://10.0.0.3:8000`, to use the containers that it runs. Unset: the address that "
+            "it listens at, unless that is every address of the machine. See scaling.md."
+        ),
+    ] = None
+    replica_secret: Annotated[
+        str | None,
+        _server(
+            "Secret that signs the calls of servers to each other, the same for all of them. "
+            "Unset: one that is kept in the store.",
+            flag=None,
+            secret=True,
+        ),
+    ] = None
     metrics: Annotated[
         Literal["loopback", "everybody", "nobody"],
         _server("Who may read `/metrics` without a key."),

@@ -17,7 +17,7 @@ import msgspec
 from antiphon.errors import AntiphonError, BackendError
 
 from .frames import FrameConnection
-from .messages import CallMessage, MessageKind, decode_error, encode
+from .messages import CallMessage, MessageKind, decode_error, encode, encode_error
 
 __all__ = ["CallClient"]
 
@@ -81,6 +81,29 @@ class CallClient:
                 self._cancel(answers)
             del self._answers[answers.call]
 
+    async def forward(self, message: CallMessage) -> AsyncGenerator[bytes, None]:
+        """Make a call that somebody else has encoded, and yield its answers, encoded: its items,
+        then its result or its error. Closing the iterator cancels the call."""
+        try:
+            frames = await self._open()
+            answers = self._begin(frames, message.method, message.payload)
+        except AntiphonError as error:
+            yield _error_message(message.call, error)
+            return
+        try:
+            while True:
+                try:
+                    answer = await answers.next()
+                except AntiphonError as error:
+                    yield _error_message(message.call, error)
+                    return
+                yield encode((answer.kind, message.call, "", answer.payload))
+                if answer.kind is not MessageKind.ITEM:
+                    return
+        finally:
+            self._cancel(answers)
+            del self._answers[answers.call]
+
     def notify(self, method: str, *arguments: Any) -> None:
         """Call a method without an answer. Nothing happens if there is no connection."""
         if self._frames is not None:
@@ -126,7 +149,7 @@ class CallClient:
         await loop.create_unix_connection(lambda: frames, self._path)
         return frames
 
-    def _begin(self, frames: FrameConnection, method: str, arguments: tuple[Any, ...]) -> _Answers:
+    def _begin(self, frames: FrameConnection, method: str, arguments: Any) -> _Answers:
         self._calls += 1
         answers = self._answers[self._calls] = _Answers(self._calls, frames)
         frames.send(encode((MessageKind.CALL, self._calls, method, arguments)))
@@ -184,3 +207,7 @@ class _Answers:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _error_message(call: int, error: AntiphonError) -> bytes:
+    return encode((MessageKind.ERROR, call, "", msgspec.Raw(encode_error(error))))

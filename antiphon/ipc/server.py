@@ -6,8 +6,6 @@ The socket is in a folder that only this user may enter, which is all the authen
 from __future__ import annotations
 
 import asyncio
-import inspect
-import typing
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -20,6 +18,7 @@ from antiphon.errors import AntiphonError, BackendError
 
 from .frames import FrameConnection
 from .messages import CallMessage, MessageKind, encode, encode_error
+from .methods import CallableMethods, Method, reported_error
 
 __all__ = ["CallServer"]
 
@@ -70,7 +69,7 @@ class _Connection:
         self._target = target
         self._on_end = on_end
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._methods: dict[str, _Method] = {}
+        self._methods = CallableMethods(target)
 
     async def end(self) -> None:
         """Cancel the unfinished calls and wait for their ends."""
@@ -95,7 +94,7 @@ class _Connection:
                 task.cancel()
             return
         try:
-            method = self._method(message.method)
+            method = self._methods.find(message.method)
             arguments = method.decode(message.payload)
         except (AttributeError, msgspec.MsgspecError) as error:
             _log.error("a call of another process is invalid", method=message.method, exc_info=True)
@@ -108,17 +107,7 @@ class _Connection:
         self._tasks[message.call] = task
         task.add_done_callback(lambda _: self._tasks.pop(message.call, None))
 
-    def _method(self, name: str) -> _Method:
-        method = self._methods.get(name)
-        if method is None:
-            if name.startswith("_") or name == "on_disconnect":
-                raise AttributeError(name)
-            method = self._methods[name] = _Method(getattr(self._target, name))
-        return method
-
-    def _call_plain(
-        self, message: CallMessage, method: _Method, arguments: tuple[Any, ...]
-    ) -> None:
+    def _call_plain(self, message: CallMessage, method: Method, arguments: tuple[Any, ...]) -> None:
         try:
             result = method.function(*arguments)
         except Exception as error:
@@ -127,7 +116,7 @@ class _Connection:
         if message.kind is MessageKind.CALL:
             self._send(MessageKind.RESULT, message.call, result)
 
-    async def _run(self, call: int, method: _Method, arguments: tuple[Any, ...]) -> None:
+    async def _run(self, call: int, method: Method, arguments: tuple[Any, ...]) -> None:
         try:
             result = None
             if method.is_stream:
@@ -145,11 +134,8 @@ class _Connection:
         except Exception as error:
             self._report(call, method, error)
 
-    def _report(self, call: int, method: _Method, error: Exception) -> None:
-        if not isinstance(error, AntiphonError):
-            _log.error("a call of another process failed", method=method.name, exc_info=error)
-            error = BackendError("An internal error occurred.")
-        self._send_error(call, error)
+    def _report(self, call: int, method: Method, error: Exception) -> None:
+        self._send_error(call, reported_error(method.name, error))
 
     def _send(self, kind: MessageKind, call: int, value: Any) -> None:
         self.frames.send(encode((kind, call, "", value)))
@@ -157,18 +143,3 @@ class _Connection:
     def _send_error(self, call: int, error: AntiphonError) -> None:
         payload = msgspec.Raw(encode_error(error))
         self.frames.send(encode((MessageKind.ERROR, call, "", payload)))
-
-
-class _Method:
-    """A method that can be called, with the types of its arguments."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-        self.name = function.__name__
-        self.is_stream = inspect.isasyncgenfunction(function)
-        self.is_plain = not self.is_stream and not inspect.iscoroutinefunction(function)
-        hints = typing.get_type_hints(function)
-        hints.pop("return", None)
-        self.decode: Callable[[bytes], tuple[Any, ...]] = msgspec.msgpack.Decoder(
-            tuple[tuple(hints.values())] if hints else tuple[()]  # type: ignore[misc]
-        ).decode

@@ -29,7 +29,7 @@ class Containers:
     """Operations on containers.
 
     All methods raise ``NotFound`` for unknown ids, which include those of other tenants, and
-    ``InvalidRequest`` for an expired container.
+    ``InvalidRequest`` for an expired container, and ``Overloaded`` if its owner does not answer.
     """
 
     def __init__(self, all: registries.ContainerRegistry | None) -> None:
@@ -51,37 +51,37 @@ class Containers:
         with _translate_errors():
             return await self._registry.create(tenant, request)
 
-    def list(self, tenant: str, params: PageParams) -> Page[wc.ContainerResource]:
+    async def list(self, tenant: str, params: PageParams) -> Page[wc.ContainerResource]:
         """Return a page of the tenant's containers."""
-        return self._registry.list(tenant, params)
+        return await self._registry.list(tenant, params)
 
-    def usage(self, tenant: str) -> QuotaUsage:
+    async def usage(self, tenant: str) -> QuotaUsage:
         """Return how many containers of a tenant are active, and how many may be."""
         registry = self._registry_or_none
         if registry is None:
             return QuotaUsage(0, 0)
-        return QuotaUsage(registry.count_active(tenant), registry.quotas.of(tenant).max_containers)
+        active = await registry.count_active(tenant)
+        return QuotaUsage(active, registry.quotas.of(tenant).max_containers)
 
-    def retrieve(self, tenant: str, container_id: str) -> wc.ContainerResource:
+    async def retrieve(self, tenant: str, container_id: str) -> wc.ContainerResource:
         """Return a container, even an expired one."""
-        return self._registry.get(tenant, container_id).resource
+        return await self._registry.retrieve(tenant, container_id)
 
     async def delete(self, tenant: str, container_id: str) -> None:
         """Delete a container and its files."""
         await self._registry.delete(tenant, container_id)
 
-    def check_active(self, tenant: str, container_id: str) -> None:
+    async def check_active(self, tenant: str, container_id: str) -> None:
         """Raise if the container is unknown or expired."""
-        self._registry.get_active(tenant, container_id)
+        await self._registry.get_active(tenant, container_id)
 
     async def add_file(
         self, tenant: str, container_id: str, name: str, content: bytes
     ) -> wc.ContainerFile:
         """Write a file of the client."""
         with _translate_errors():
-            return await self._registry.get_active(tenant, container_id).write_file(
-                safe_file_name(name), content
-            )
+            container = await self._registry.get_active(tenant, container_id)
+            return await container.write_file(safe_file_name(name), content)
 
     async def copy_file(self, tenant: str, container_id: str, file_id: str) -> wc.ContainerFile:
         """Copy an uploaded file into the container."""
@@ -98,12 +98,13 @@ class Containers:
     async def retrieve_file(self, tenant: str, container_id: str, file_id: str) -> wc.ContainerFile:
         """Return a file without its content."""
         with _translate_errors():
-            return await self._registry.get_active(tenant, container_id).get_file(file_id)
+            container = await self._registry.get_active(tenant, container_id)
+            return await container.get_file(file_id)
 
     async def read_file(self, tenant: str, container_id: str, file_id: str) -> ContainerFileContent:
         """Return a file with its content."""
         with _translate_errors():
-            container = self._registry.get_active(tenant, container_id)
+            container = await self._registry.get_active(tenant, container_id)
             return ContainerFileContent(
                 await container.get_file(file_id), await container.read_file(file_id)
             )
@@ -111,7 +112,8 @@ class Containers:
     async def delete_file(self, tenant: str, container_id: str, file_id: str) -> None:
         """Delete a file."""
         with _translate_errors():
-            await self._registry.get_active(tenant, container_id).delete_file(file_id)
+            container = await self._registry.get_active(tenant, container_id)
+            await container.delete_file(file_id)
 
 
 @contextmanager

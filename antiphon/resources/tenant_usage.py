@@ -43,7 +43,7 @@ class TenantUsages:
             uploads_bytes=QuotaUsage(uploads_bytes, limits.max_files_bytes),
             skills_bytes=QuotaUsage(used.skills_bytes, limits.max_files_bytes),
             vector_stores=QuotaUsage(used.vector_stores, limits.max_vector_stores),
-            containers=self._containers.usage(tenant),
+            containers=await self._containers.usage(tenant),
         )
         runs = BackgroundUsage(
             queued=used.queued_runs, in_progress=used.running_runs, limit=self._max_runs

@@ -166,7 +166,8 @@ class Tenants:
     async def _container_resources(self, tenant: str) -> AsyncIterator[_Entry]:
         after: str | None = None
         while self._containers.are_enabled:
-            page = self._containers.list(tenant, PageParams(limit=_PAGE, order="asc", after=after))
+            params = PageParams(limit=_PAGE, order="asc", after=after)
+            page = await self._containers.list(tenant, params)
             for container in page.data:
                 yield "container", container
             if not page.has_more:

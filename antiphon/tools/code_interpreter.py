@@ -12,11 +12,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon.errors import InvalidRequest, NotFound, RunError, ToolError
+from antiphon.errors import InvalidRequest, NotFound, RequestError, RunError, ToolError
 from antiphon.sandbox.base import EndReason, ExecutionResult
-from antiphon.tools.containers.container import Container
+from antiphon.tools.containers.handle import ContainerHandle
 from antiphon.tools.containers.registry import ContainerRegistry
-from antiphon.tools.containers.skills import ContainerSkill, skills_prompt
+from antiphon.tools.containers.skills import SkillSummary, skills_prompt
 from antiphon.wire import containers as wc
 from antiphon.wire import tools as tl
 from antiphon.wire.items import Annotation, CodeInterpreterCall, Item
@@ -69,7 +69,7 @@ class CodeInterpreterProvider:
         tenant's."""
         where = f"{path}.container"
         if isinstance(tool.container, str):
-            self._containers.check_reference(response.tenant, tool.container, where)
+            await self._containers.check_reference(response.tenant, tool.container, where)
         else:
             await self._containers.check_auto(
                 response.tenant, wc.read_auto_container(tool.container, where), where
@@ -81,13 +81,14 @@ class CodeInterpreterProvider:
     async def declared_functions(
         self, tool: Any, response: ResponseContext
     ) -> tuple[ToolFunction, ...]:
-        container = self._existing_container(tool, response)
+        container = await self._existing_container(tool, response)
         return (_function(() if container is None else container.skills),)
 
     @asynccontextmanager
     async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
         session = _CodeSession(
-            self._container(tool, response), with_outputs=_INCLUDE_OUTPUTS in response.include
+            await self._container(tool, response),
+            with_outputs=_INCLUDE_OUTPUTS in response.include,
         )
         function = replace(
             _function(session.container.skills),
@@ -97,29 +98,31 @@ class CodeInterpreterProvider:
         try:
             yield Toolset(functions=(function,), citation_finder=session.file_citations)
         finally:
-            self._containers.release(session.container)
+            await self._containers.release(session.container)
 
-    def _existing_container(self, tool: Any, response: ResponseContext) -> Container | None:
+    async def _existing_container(
+        self, tool: Any, response: ResponseContext
+    ) -> ContainerHandle | None:
         """Return the container that ``_container`` will return, None if it does not exist yet."""
         if not isinstance(tool.container, str):
-            return self._containers.last_active(response.tenant, response.items)
+            return await self._containers.last_active(response.tenant, response.items)
         try:
-            return self._containers.get_active(response.tenant, tool.container)
-        except (NotFound, InvalidRequest):
+            return await self._containers.get_active(response.tenant, tool.container)
+        except RequestError:
             return None
 
-    def _container(self, tool: Any, response: ResponseContext) -> Container:
+    async def _container(self, tool: Any, response: ResponseContext) -> ContainerHandle:
         """Return the container that the request names, that of the last call, or a new one."""
         try:
             if isinstance(tool.container, str):
-                return self._containers.acquire(response.tenant, tool.container)
+                return await self._containers.acquire(response.tenant, tool.container)
             request = wc.read_auto_container(tool.container, "container")
-            return self._containers.acquire_auto(response.tenant, request, response.items)
+            return await self._containers.acquire_auto(response.tenant, request, response.items)
         except (NotFound, InvalidRequest) as error:
             raise RunError(error.message, code="invalid_prompt") from None
 
 
-def _function(skills: Sequence[ContainerSkill]) -> ToolFunction:
+def _function(skills: Sequence[SkillSummary]) -> ToolFunction:
     """Return the function as the model sees it, without container and handler."""
     return ToolFunction(
         tool=tl.Custom(name=NAME, description=_DESCRIPTION + skills_prompt(skills)),
@@ -131,7 +134,7 @@ def _function(skills: Sequence[ContainerSkill]) -> ToolFunction:
 class _CodeSession:
     """The calls of one response in its container."""
 
-    def __init__(self, container: Container, *, with_outputs: bool) -> None:
+    def __init__(self, container: ContainerHandle, *, with_outputs: bool) -> None:
         self.container = container
         self._with_outputs = with_outputs
         #: Files written and not cited yet, by path.
@@ -144,7 +147,7 @@ class _CodeSession:
         yield ToolProgress("interpreting")
         try:
             outcome, files = await self.container.run_python(code)
-        except NotFound as error:
+        except RequestError as error:
             raise ToolError(error.message) from None
         self._uncited_files.update((file.path, file) for file in files)
         with_outputs = self._with_outputs or context.caller is not None

@@ -12,13 +12,13 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from antiphon.errors import InvalidRequest, NotFound, RunError, ToolError
+from antiphon.errors import InvalidRequest, NotFound, RequestError, RunError, ToolError
 from antiphon.sandbox.base import ExecutionResult
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS, shell_function
 from antiphon.tools.client_tools.shell_arguments import CommandObserver, shell_action
-from antiphon.tools.containers.container import Container
+from antiphon.tools.containers.handle import ContainerHandle
 from antiphon.tools.containers.registry import ContainerRegistry
-from antiphon.tools.containers.skills import ContainerSkill, local_skills_prompt, skills_prompt
+from antiphon.tools.containers.skills import SkillSummary, local_skills_prompt, skills_prompt
 from antiphon.wire import containers as wc
 from antiphon.wire.items import Item, ShellCall, ShellCallOutput
 from antiphon.wire.parsing.fields import known_fields
@@ -88,7 +88,9 @@ class ShellProvider:
             return
         if environment["type"] == "container_reference":
             container_id = environment["container_id"]
-            self._containers.check_reference(response.tenant, container_id, f"{where}.container_id")
+            await self._containers.check_reference(
+                response.tenant, container_id, f"{where}.container_id"
+            )
         else:
             request = wc.read_auto_container(environment, where, "container_auto")
             await self._containers.check_auto(response.tenant, request, where)
@@ -107,10 +109,10 @@ class ShellProvider:
             skills = await containers.resolve_skills(
                 response.tenant, request.skills, "environment.skills"
             )
-            return (_hosted_function(skills),)
+            return (_hosted_function([skill.summary for skill in skills]),)
         try:
-            container = containers.get_active(response.tenant, environment["container_id"])
-        except (NotFound, InvalidRequest):
+            container = await containers.get_active(response.tenant, environment["container_id"])
+        except RequestError:
             return (_hosted_function(()),)
         return (_hosted_function(container.skills),)
 
@@ -149,10 +151,10 @@ class ShellProvider:
         try:
             yield Toolset(functions=(function,))
         finally:
-            containers.release(container)
+            await containers.release(container)
 
 
-def _hosted_function(skills: Iterable[ContainerSkill], container_id: str = "") -> ToolFunction:
+def _hosted_function(skills: Iterable[SkillSummary], container_id: str = "") -> ToolFunction:
     """Return the function for commands in a container, without its handler."""
     return ToolFunction(
         tool=shell_function(_DESCRIPTION + skills_prompt(skills)),
@@ -169,15 +171,16 @@ def _hosted_function(skills: Iterable[ContainerSkill], container_id: str = "") -
 
 async def _acquire_container(
     containers: ContainerRegistry, environment: Mapping[str, Any], response: ResponseContext
-) -> tuple[Container, tuple[ContainerSkill, ...]]:
+) -> tuple[ContainerHandle, tuple[SkillSummary, ...]]:
     """Return the container that the request names, that of the last call, or a new one; and the
     skills that the model is shown."""
     if environment["type"] == "container_reference":
-        container = containers.acquire(response.tenant, environment["container_id"])
+        container = await containers.acquire(response.tenant, environment["container_id"])
         return container, container.skills
     request = wc.read_auto_container(environment, "environment", "container_auto")
     skills = await containers.resolve_skills(response.tenant, request.skills, "environment.skills")
-    return containers.acquire_auto(response.tenant, request, response.items, skills), skills
+    container = await containers.acquire_auto(response.tenant, request, response.items, skills)
+    return container, tuple(skill.summary for skill in skills)
 
 
 def _extend_description(function: ToolFunction, text: str) -> ToolFunction:
@@ -188,7 +191,7 @@ def _extend_description(function: ToolFunction, text: str) -> ToolFunction:
 
 
 async def _run_commands(
-    container: Container, arguments: str, context: CallContext
+    container: ContainerHandle, arguments: str, context: CallContext
 ) -> AsyncGenerator[ToolProgress | FollowUpItem | ToolResult, None]:
     """Run the commands one after the other, up to the first that does not end by itself."""
     fields = _parse_action(arguments)
@@ -198,7 +201,7 @@ async def _run_commands(
     timeout_ms, max_output = action["timeout_ms"], action["max_output_length"]
     try:
         await container.ensure_ready()
-    except NotFound as error:
+    except RequestError as error:
         raise ToolError(error.message) from None
     yield FollowUpItem(
         ShellCallOutput(call_id=context.call_id, output=(), max_output_length=max_output), fields
@@ -249,7 +252,7 @@ async def _stream_output(
             yield piece
         try:
             yield await task
-        except (NotFound, ToolError) as error:  # the output of earlier commands is kept
+        except (RequestError, ToolError) as error:  # the output of earlier commands is kept
             yield ExecutionResult(output="", stderr=error.message, end_reason="died", exit_code=1)
     finally:
         task.cancel()

@@ -50,8 +50,13 @@ class WorkerContext:
 
     def own_settings(self, settings: Settings) -> Settings:
         """Return the settings with this worker's part of what is divided among the workers."""
-        part, rest = divmod(settings.max_background_runs, settings.workers)
-        return replace(settings, max_background_runs=part + (self.number <= rest))
+        runs, more_runs = divmod(settings.max_background_runs, settings.workers)
+        boxes, more_boxes = divmod(settings.sandbox_pool, settings.workers)
+        return replace(
+            settings,
+            max_background_runs=runs + (self.number <= more_runs),
+            sandbox_pool=boxes + (self.number <= more_boxes),
+        )
 
     def admission(
         self, clock: Callable[[], float], on_admitted: Callable[[float], None]

@@ -10,11 +10,12 @@ from antiphon.errors import NotFound
 from antiphon.quotas import Quotas, TenantQuotas
 from antiphon.resources.skills import Skills
 from antiphon.sandbox.base import ExecutionResult
+from antiphon.store.containers import ContainerDirectory
 from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.tools.containers.container import ContainerPolicy
-from antiphon.tools.containers.registry import ContainerRegistry
+from antiphon.tools.containers.registry import ContainerOwner, ContainerRegistry
 
 __all__ = ["Clock", "Uploads", "code_interpreter_options", "containers", "run_command"]
 
@@ -81,6 +82,9 @@ def containers(
     uploads: Any = None,
     library: Any = None,
     max_containers: int | None = None,
+    directory: ContainerDirectory | None = None,
+    owner: ContainerOwner | None = None,
+    prefix: str = "",
     **rules: Any,
 ) -> ContainerRegistry:
     numbers = itertools.count(1)
@@ -90,8 +94,11 @@ def containers(
         uploads=uploads or Uploads(UPLOADS),
         library=library or Skills(MemoryStore(), clock=clock or Clock(), ids=lambda prefix: prefix),
         clock=clock or Clock(),
-        ids=lambda prefix: f"{prefix}_{next(numbers)}",
+        ids=lambda kind: f"{kind}_{prefix}{next(numbers)}",
         quotas=TenantQuotas(Quotas(max_containers=max_containers)),
+        directory=directory or MemoryStore().containers,
+        owner=owner or ContainerOwner(id="here"),
+        lease_s=3600,
     )
 
 

@@ -186,9 +186,9 @@ async def test_container_deleted_before_the_run_fails_the_response(
     tool = {"type": "code_interpreter", "container": created.id}
     admitted = registry.check_reference
 
-    def check(tenant: str, container_id: str, path: str) -> None:
-        admitted(tenant, container_id, path)
-        registry._containers.clear()
+    async def check(tenant: str, container_id: str, path: str) -> None:
+        await admitted(tenant, container_id, path)
+        await registry.delete(tenant, container_id)
 
     registry.check_reference = check  # type: ignore[method-assign]
     answer = await ask_foreground(server, tools=[tool])
@@ -280,7 +280,7 @@ async def test_forced_call_and_unused_container_cleanup(serve: Serve, ask_foregr
     assert first is not None and first.needed and "python" in first.lark
     registry = containers()
     await ask_foreground(serve("No need.", **code_interpreter_options(registry)), tools=[CODE])
-    assert registry._containers == {}
+    assert list(registry.local) == [] and not await registry.count_active("default")
 
 
 async def test_code_runs_in_a_real_sandbox(serve: Serve, ask_foreground: Ask) -> None:

@@ -100,7 +100,7 @@ async def test_unused_container_expires(serve: Serve) -> None:
     assert (await server.client.get(f"{URL}/{long['id']}/files")).status_code == 200
     clock.now += 800
     assert (await server.client.get(f"{URL}/{long['id']}")).json()["status"] == "active"
-    assert not registry.get("default", short["id"])._box
+    assert not registry.local.get("default", short["id"])._box
 
 
 @pytest.mark.parametrize(
@@ -164,16 +164,18 @@ async def test_idle_auto_container_is_evicted_at_the_limit(serve: Serve) -> None
 async def test_container_in_use_is_not_evicted() -> None:
     registry = containers(max_containers=1)
     request = AutoContainer()
-    first = registry.acquire_auto("t", request, ())
+    first = await registry.acquire_auto("t", request, ())
     await first.list_files()
     with pytest.raises(QuotaExceeded, match="max_containers = 1"):
-        registry.acquire_auto("t", request, ())
-    again = registry.acquire("t", first.id)
-    registry.release(first)
+        await registry.acquire_auto("t", request, ())
+    again = await registry.acquire("t", first.id)
+    await registry.release(first)
     with pytest.raises(QuotaExceeded):
-        registry.acquire_auto("t", request, ())
-    registry.release(again)
-    assert registry.acquire_auto("t", request, ()).id != first.id and not first.is_active
+        await registry.acquire_auto("t", request, ())
+    await registry.release(again)
+    new = await registry.acquire_auto("t", request, ())
+    assert new.id != first.id
+    assert (await registry.retrieve("t", first.id)).status == "expired"
 
 
 async def test_container_of_another_tenant_is_unknown() -> None:
@@ -183,7 +185,7 @@ async def test_container_of_another_tenant_is_unknown() -> None:
 
         mine = await registry.create("a", CreateContainer(name="x"))
         with pytest.raises(NotFound):
-            registry.get("b", mine.id)
+            await registry.retrieve("b", mine.id)
         with pytest.raises(NotFound):
             await registry.delete("b", mine.id)
 

@@ -34,7 +34,7 @@ async def test_cancelled_code_stops_and_the_container_stays() -> None:
         async with aclosing(function.handler("x = 5", CONTEXT)) as steps:
             events = [step async for step in steps]
         assert isinstance(events[-1], ToolResult) and not events[-1].failed
-        (container,) = registry._containers.values()
+        (container,) = registry.local
 
         async def endless() -> None:
             assert function.handler is not None

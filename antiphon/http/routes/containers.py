@@ -50,13 +50,13 @@ class ContainerRoutes:
     async def list(self, request: Request) -> Reply:
         """List the tenant's containers, by default newest first."""
         return json_reply(
-            self._containers.list(_tenant(request), Query(request.scope).page_params())
+            await self._containers.list(_tenant(request), Query(request.scope).page_params())
         )
 
     @operation("retrieveContainer", answer=ContainerResource)
     async def retrieve(self, request: Request) -> Reply:
         """Return a container, with its status."""
-        return json_reply(self._containers.retrieve(*_container_key(request)))
+        return json_reply(await self._containers.retrieve(*_container_key(request)))
 
     @operation("deleteContainer", answer=Deleted)
     async def delete(self, request: Request) -> Reply:
@@ -72,7 +72,7 @@ class ContainerRoutes:
     async def add_file(self, request: Request) -> Reply:
         """Add a file from a form, or a copy of an uploaded file."""
         tenant, container_id = _container_key(request)
-        self._containers.check_active(tenant, container_id)
+        await self._containers.check_active(tenant, container_id)
         kind = (header(request.scope, b"content-type") or b"").partition(b";")[0].strip().lower()
         if kind == b"multipart/form-data":
             limit = min(self._limits.max_file_bytes, MAX_WHOLE_BYTES)

@@ -81,8 +81,8 @@ class MemoryContainers:
         self._check()
         self._end_lease(owner)
 
-    def _active(self) -> list[_Key]:
-        return [key for key in self._records if key not in self._expired_at]
+    def _active(self) -> tuple[_Key, ...]:
+        return tuple(key for key in self._records if key not in self._expired_at)
 
     def _shown(self, key: _Key) -> ContainerRecord:
         record = self._records[key]

@@ -12,7 +12,7 @@ from antiphon.errors import InvalidRequest, NotFound, ToolError
 from antiphon.sandbox.base import Box, ExecutionResult, FileEntry, Limits, OutputCallback
 from antiphon.wire import containers as wc
 
-from .skills import ContainerSkill
+from .skills import ContainerSkill, SkillSummary
 
 __all__ = ["Container", "ContainerPolicy", "Uploads", "safe_file_name"]
 
@@ -64,7 +64,8 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
 
 
 class Container:
-    """One container. Its box is opened on first use and filled with the requested files."""
+    """One container of this process. Its box is opened on first use and filled with the requested
+    files. ``is_auto``: a response created it for itself."""
 
     def __init__(
         self,
@@ -77,8 +78,12 @@ class Container:
         uploads: Uploads,
         clock: Callable[[], float],
         ids: Callable[[str], str],
+        is_auto: bool = False,
     ) -> None:
         self.id = id
+        self.is_auto = is_auto
+        #: Responses that use the container.
+        self._user_count = 0
         self.tenant = tenant
         self.request = request
         self._policy = policy
@@ -119,11 +124,6 @@ class Container:
         """Time of the last use, in Unix seconds."""
         return self._last_used
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a call is running in the container or about to run."""
-        return self._use_count > 0
-
     def expire(self) -> None:
         """Make the container unusable.
 
@@ -133,8 +133,33 @@ class Container:
 
     @property
     def is_unused(self) -> bool:
-        """Whether the container was never used and no call is about to use it."""
-        return self._box is None and not self._use_count and not self._is_closed
+        """Whether the container was never used and no response is about to use it."""
+        is_idle = not self._use_count and not self._user_count
+        return self._box is None and is_idle and not self._is_closed
+
+    @property
+    def is_replaceable(self) -> bool:
+        """Whether no client created the container and no response uses it."""
+        return self.is_auto and self.is_active and not self._user_count and not self._use_count
+
+    def expire_if_replaceable(self) -> bool:
+        """Let the container expire if it is replaceable. Returns whether it has expired."""
+        if self.is_replaceable:
+            self.expire()
+        return not self.is_active
+
+    async def acquire(
+        self, file_ids: Iterable[str] = (), skills: Iterable[ContainerSkill] = ()
+    ) -> None:
+        """Count one more response that uses the container, until ``release``, and add files and
+        skills."""
+        self._user_count += 1
+        self.add_files(file_ids)
+        self.add_skills(skills)
+
+    async def release(self) -> None:
+        """End a response's use of the container."""
+        self._user_count -= 1
 
     @property
     def resource(self) -> wc.ContainerResource:
@@ -162,9 +187,9 @@ class Container:
         self._skills.update((each.name, each) for each in skills)
 
     @property
-    def skills(self) -> tuple[ContainerSkill, ...]:
+    def skills(self) -> tuple[SkillSummary, ...]:
         """The container's skills."""
-        return tuple(self._skills.values())
+        return tuple(skill.summary for skill in self._skills.values())
 
     async def run_python(self, code: str) -> tuple[ExecutionResult, tuple[wc.ContainerFile, ...]]:
         """Run Python code. Returns its result and the files it wrote. Raises ``ToolError``."""
@@ -255,7 +280,7 @@ class Container:
             await self._box.write(safe_file_name(name), content)
             await self.refresh_files(self._box, "user", safe_file_name(name))
             self._loaded_file_ids.add(self._pending_file_ids.pop(0))
-        for skill in self.skills:
+        for skill in tuple(self._skills.values()):
             if self._mounted_skill_keys.get(skill.name) != skill.key:
                 await _mount_skill(self._box, skill)
                 self._mounted_skill_keys[skill.name] = skill.key

@@ -27,6 +27,7 @@ __all__ = [
     "SKILLS_FOLDER",
     "ContainerSkill",
     "SkillLibrary",
+    "SkillSummary",
     "check_inline_skills",
     "local_skills_prompt",
     "resolve_skills",
@@ -54,14 +55,27 @@ class SkillLibrary(Protocol):
         """Return the files of a version as a zip. Raises ``NotFound``."""
 
 
+class SkillSummary(Struct, frozen=True):
+    """What the model is told about a skill."""
+
+    name: str
+    description: str
+
+
 class ContainerSkill(Struct, frozen=True, kw_only=True):
     """A skill for a container. ``key`` identifies its version or content. ``load`` returns the zip
-    and raises ``NotFound``."""
+    and raises ``NotFound``. ``source``: this version or content, as a request names it."""
 
     name: str
     description: str
     key: str
+    source: ShellSkill
     load: Callable[[], Awaitable[bytes]]
+
+    @property
+    def summary(self) -> SkillSummary:
+        """What the model is told about the skill."""
+        return SkillSummary(self.name, self.description)
 
     async def read(self) -> Bundle:
         """Return the skill's files. Raises ``NotFound``, ``ToolError``."""
@@ -109,7 +123,7 @@ async def check_inline_skills(
                 ) from None
 
 
-def skills_prompt(skills: Iterable[ContainerSkill]) -> str:
+def skills_prompt(skills: Iterable[SkillSummary]) -> str:
     """Return the text that tells the model about the skills of its container; empty if there are
     none."""
     return _skills_prompt(
@@ -141,6 +155,7 @@ async def _stored_skill(
         name=resolved.name,
         description=resolved.description,
         key=f"{resolved.skill_id} {resolved.version}",
+        source=SkillReference(skill_id=resolved.skill_id, version=resolved.version),
         load=partial(library.read_bundle, tenant, resolved.skill_id, resolved.version),
     )
 
@@ -160,5 +175,6 @@ def _inline_skill(skill: InlineSkill, path: str) -> ContainerSkill:
         name=skill.name,
         description=skill.description,
         key=sha256(content).hexdigest(),
+        source=skill,
         load=load,
     )

@@ -1,0 +1,126 @@
+"""Calls of other servers over HTTP, answered as an ASGI app.
+
+A call is a POST with the encoded message; the answer is a stream of frames, of which an empty one
+says that the call still runs. A caller that disconnects cancels its call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any, TypeAlias
+
+import msgspec
+
+from .messages import CallMessage
+from .signatures import CallSigner, content_digest
+
+__all__ = ["CALLS_PATH", "KEEPALIVE_S", "AnswerCall", "HttpCallEndpoint", "is_call"]
+
+CALLS_PATH = "/antiphon/calls/"
+#: Seconds without an answer after which an empty frame is sent.
+KEEPALIVE_S = 10.0
+_LENGTH_BYTES = 4
+#: Bodies with at least this many bytes are hashed in a thread.
+_THREAD_BYTES = 1 << 20
+_decode = msgspec.msgpack.Decoder(CallMessage).decode
+
+#: Runs a call and yields its encoded answers.
+AnswerCall: TypeAlias = Callable[[CallMessage], AsyncGenerator[bytes, None]]
+_Receive: TypeAlias = Callable[[], Any]
+_Send: TypeAlias = Callable[[dict[str, Any]], Any]
+
+
+class HttpCallEndpoint:
+    """The ASGI app. ``find`` returns who answers the calls to a process, None if this server does
+    not have it. ``max_bytes``: the largest body."""
+
+    def __init__(
+        self, signer: CallSigner, find: Callable[[str], AnswerCall | None], *, max_bytes: int
+    ) -> None:
+        self._signer = signer
+        self._find = find
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Any, receive: _Receive, send: _Send) -> None:
+        owner = scope["path"].rpartition("/")[2]
+        headers = {
+            name.decode("latin-1"): text.decode("latin-1") for name, text in scope["headers"]
+        }
+        digest = self._signer.check(owner, headers) if scope["method"] == "POST" else None
+        if digest is None:
+            return await _refuse(send, 401)
+        body = await self._read(receive)
+        if body is None:
+            return await _refuse(send, 413)
+        is_large = len(body) >= _THREAD_BYTES
+        found = await asyncio.to_thread(content_digest, body) if is_large else content_digest(body)
+        if found != digest:
+            return await _refuse(send, 401)
+        answer = self._find(owner)
+        if answer is None:
+            return await _refuse(send, 404)
+        try:
+            message = _decode(body)
+        except msgspec.MsgspecError:
+            return await _refuse(send, 400)
+        async with aclosing(answer(message)) as answers:
+            await _stream(answers, receive, send)
+
+    async def _read(self, receive: _Receive) -> bytes | None:
+        """Return the body; None if it is too large or the caller is gone."""
+        body = bytearray()
+        while len(body) <= self._max_bytes:
+            event = await receive()
+            if event["type"] != "http.request":
+                return None
+            body += event.get("body", b"")
+            if not event.get("more_body"):
+                return bytes(body)
+        return None
+
+
+def is_call(scope: Any) -> bool:
+    """Return whether an ASGI request is for a ``HttpCallEndpoint``."""
+    path: str = scope.get("path", "")
+    return scope["type"] == "http" and path.startswith(scope.get("root_path", "") + CALLS_PATH)
+
+
+async def _refuse(send: _Send, status: int) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _stream(answers: AsyncGenerator[bytes, None], receive: _Receive, send: _Send) -> None:
+    """Send the answers until they end or the caller is gone."""
+    headers = [(b"content-type", b"application/octet-stream")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    gone = asyncio.ensure_future(_wait_for_disconnect(receive))
+    pending: asyncio.Future[bytes | None] | None = None
+    try:
+        while True:
+            pending = pending or asyncio.ensure_future(anext(answers, None))
+            await asyncio.wait(
+                (pending, gone), timeout=KEEPALIVE_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            if gone.done():
+                return
+            payload: bytes | None = b""
+            if pending.done():
+                payload, pending = pending.result(), None
+            if payload is None:
+                break
+            frame = len(payload).to_bytes(_LENGTH_BYTES, "big") + payload
+            await send({"type": "http.response.body", "body": frame, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+    finally:
+        for future in (gone, pending):
+            if future is not None:
+                future.cancel()
+                await asyncio.gather(future, return_exceptions=True)
+
+
+async def _wait_for_disconnect(receive: _Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,79 @@
+"""The methods of an object that other processes may call."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+import structlog
+
+from antiphon.errors import AntiphonError, BackendError
+
+from .messages import CallMessage, MessageKind, encode, encode_error
+
+__all__ = ["CallableMethods", "Method", "reported_error"]
+
+_log = structlog.get_logger(__name__)
+
+
+class Method:
+    """A method that can be called, with the types of its arguments."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.name = function.__name__
+        self.is_stream = inspect.isasyncgenfunction(function)
+        self.is_plain = not self.is_stream and not inspect.iscoroutinefunction(function)
+        hints = typing.get_type_hints(function)
+        hints.pop("return", None)
+        self.decode: Callable[[bytes], tuple[Any, ...]] = msgspec.msgpack.Decoder(
+            tuple[tuple(hints.values())] if hints else tuple[()]  # type: ignore[misc]
+        ).decode
+
+
+class CallableMethods:
+    """The public methods of ``target`` by name."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+        self._methods: dict[str, Method] = {}
+
+    def find(self, name: str) -> Method:
+        """Return a method. Raises ``AttributeError`` if there is none that may be called."""
+        method = self._methods.get(name)
+        if method is None:
+            if name.startswith("_") or name == "on_disconnect":
+                raise AttributeError(name)
+            method = self._methods[name] = Method(getattr(self._target, name))
+        return method
+
+    async def answers(self, message: CallMessage) -> AsyncGenerator[bytes, None]:
+        """Run a call and yield its answers, encoded: its items, then its result or its error."""
+        call = message.call
+        try:
+            method = self.find(message.method)
+            arguments = method.decode(message.payload)
+            result = None
+            if method.is_stream:
+                async with aclosing(method.function(*arguments)) as items:
+                    async for item in items:
+                        yield encode((MessageKind.ITEM, call, "", item))
+            else:
+                result = method.function(*arguments)
+                result = result if method.is_plain else await result
+            yield encode((MessageKind.RESULT, call, "", result))
+        except Exception as error:
+            payload = msgspec.Raw(encode_error(reported_error(message.method, error)))
+            yield encode((MessageKind.ERROR, call, "", payload))
+
+
+def reported_error(method: str, error: Exception) -> AntiphonError:
+    """Return the error that the caller gets; an unexpected one is logged."""
+    if isinstance(error, AntiphonError):
+        return error
+    _log.error("a call of another process failed", method=method, exc_info=error)
+    return BackendError("An internal error occurred.")

@@ -1,0 +1,67 @@
+"""Signatures of calls over HTTP: whoever knows the secret may call, for a short time, once."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+
+__all__ = ["CallSigner", "content_digest"]
+
+_TIME, _NONCE = "x-antiphon-time", "x-antiphon-nonce"
+_DIGEST, _SIGNATURE = "x-antiphon-digest", "x-antiphon-signature"
+#: How far the clocks of two servers may differ, in seconds, together with the way of a call.
+_TOLERANCE_S = 300
+#: Nonces that are remembered at most; more calls than this within the tolerance are refused.
+_MAX_NONCES = 1_000_000
+
+
+class CallSigner:
+    """Signs calls and checks signatures. ``clock`` returns Unix seconds, ``nonce`` a text that is
+    never returned again."""
+
+    def __init__(
+        self, secret: bytes, *, clock: Callable[[], float], nonce: Callable[[], str]
+    ) -> None:
+        self._secret = secret
+        self._clock = clock
+        self._nonce = nonce
+        #: When a nonce can be forgotten. In the order of arrival.
+        self._nonces: dict[str, float] = {}
+
+    def sign(self, owner: str, digest: str) -> dict[str, str]:
+        """Return the headers of a call to a process whose body has this digest."""
+        fields = {_TIME: str(int(self._clock())), _NONCE: self._nonce(), _DIGEST: digest}
+        return {**fields, _SIGNATURE: self._signature(owner, *fields.values())}
+
+    def check(self, owner: str, headers: Mapping[str, str]) -> str | None:
+        """Return the digest that the body of the call must have; None if the headers are not signed
+        by a holder of the secret, too old, or those of an earlier call."""
+        at, nonce, digest, signature = (
+            headers.get(name, "") for name in (_TIME, _NONCE, _DIGEST, _SIGNATURE)
+        )
+        expected = self._signature(owner, at, nonce, digest)
+        if not hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace")):
+            return None
+        now = self._clock()
+        if abs(now - int(at)) > _TOLERANCE_S:
+            return None
+        for old in [old for old, until in self._first_nonces() if until < now]:
+            del self._nonces[old]
+        if nonce in self._nonces or len(self._nonces) >= _MAX_NONCES:
+            return None
+        self._nonces[nonce] = now + 2 * _TOLERANCE_S
+        return digest
+
+    def _first_nonces(self) -> list[tuple[str, float]]:
+        """Return the oldest nonces: more than one call adds, so that the others are forgotten."""
+        return [item for item, _ in zip(self._nonces.items(), range(4), strict=False)]
+
+    def _signature(self, owner: str, at: str, nonce: str, digest: str) -> str:
+        text = "\n".join((owner, at, nonce, digest))
+        return hmac.new(self._secret, text.encode("utf-8", "replace"), sha256).hexdigest()
+
+
+def content_digest(content: bytes) -> str:
+    """Return the digest of a body."""
+    return sha256(content).hexdigest()

@@ -1,0 +1,89 @@
+"""What tools and endpoints use of a container, whichever process owns it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from msgspec import Struct
+
+from antiphon.errors import InvalidRequest, NotFound
+from antiphon.sandbox.base import ExecutionResult, OutputCallback
+from antiphon.wire import containers as wc
+
+from .skills import ContainerSkill, SkillSummary
+
+__all__ = ["ContainerHandle", "ContainerView", "container_expired", "container_not_found"]
+
+
+class ContainerView(Struct, frozen=True):
+    """A container as its owner shows it, and its skills."""
+
+    resource: wc.ContainerResource
+    skills: tuple[SkillSummary, ...] = ()
+
+
+class ContainerHandle(Protocol):
+    """A container of this process or of another one.
+
+    Methods raise ``NotFound`` for unknown files, ``ToolError`` if the box fails, and what
+    ``ContainerRegistry.get_active`` raises if the container is no longer there.
+    """
+
+    @property
+    def id(self) -> str:
+        """The container's id."""
+
+    @property
+    def skills(self) -> tuple[SkillSummary, ...]:
+        """The container's skills."""
+
+    async def acquire(
+        self, file_ids: Iterable[str] = (), skills: Iterable[ContainerSkill] = ()
+    ) -> None:
+        """Count one more response that uses the container, until ``release``, and add files and
+        skills."""
+
+    async def release(self) -> None:
+        """End a response's use of the container."""
+
+    async def run_python(self, code: str) -> tuple[ExecutionResult, tuple[wc.ContainerFile, ...]]:
+        """Run Python code. Returns its result and the files it wrote."""
+
+    async def ensure_ready(self) -> None:
+        """Open the box if it is not open."""
+
+    async def run_command(
+        self,
+        command: str,
+        *,
+        timeout_s: float,
+        max_output: int,
+        on_output: OutputCallback | None = None,
+    ) -> ExecutionResult:
+        """Run a command in a shell. ``on_output`` receives its output while it runs."""
+
+    async def write_file(self, name: str, content: bytes) -> wc.ContainerFile:
+        """Write a file on the user's behalf."""
+
+    async def list_files(self) -> tuple[wc.ContainerFile, ...]:
+        """Return all files, ordered by path."""
+
+    async def get_file(self, file_id: str) -> wc.ContainerFile:
+        """Return a file's metadata."""
+
+    async def read_file(self, file_id: str) -> bytes:
+        """Return a file's content."""
+
+    async def delete_file(self, file_id: str) -> None:
+        """Delete a file."""
+
+
+def container_not_found(container_id: str) -> NotFound:
+    """Return the error for a container that does not exist."""
+    return NotFound(f"Container with id '{container_id}' not found.", param="container_id")
+
+
+def container_expired(container_id: str) -> InvalidRequest:
+    """Return the error for a container that can no longer be used."""
+    return InvalidRequest(f"Container '{container_id}' has expired.", code="container_expired")

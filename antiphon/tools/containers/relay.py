@@ -1,0 +1,106 @@
+"""How the processes that share a store reach each other's containers: over Unix sockets on one
+machine, over signed HTTP between servers.
+
+A server of several workers has one URL; the worker that gets a call passes it on to the owner.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from antiphon.errors import PeerLost
+from antiphon.ipc.calls import Calls, NoCalls
+from antiphon.ipc.client import CallClient
+from antiphon.ipc.http_calls import HttpCaller
+from antiphon.ipc.http_endpoint import AnswerCall
+from antiphon.ipc.methods import CallableMethods
+from antiphon.ipc.server import CallServer
+
+from .registry import ContainerOwner, ContainerRegistry
+
+__all__ = ["ContainerRelay"]
+
+_SUFFIX = ".containers"
+
+
+class ContainerRelay:
+    """The calls of this process to the owners of containers, and theirs to it.
+
+    ``folder``: of the sockets of all workers of this server, None if it has no workers. ``url``:
+    where other servers reach this one, empty if they cannot; ``caller`` calls them.
+    """
+
+    def __init__(
+        self, *, folder: Path | None = None, url: str = "", caller: HttpCaller | None = None
+    ) -> None:
+        self._id = secrets.token_hex(8)
+        self._folder = folder
+        self._url = url
+        self._caller = caller
+        self._clients: dict[str, CallClient] = {}
+        self._methods: CallableMethods | None = None
+        self._server: CallServer | None = None
+
+    @property
+    def owner(self) -> ContainerOwner:
+        """This process, as the registry of its containers knows it."""
+        return ContainerOwner(id=self._id, url=self._url, connect=self.connect)
+
+    def connect(self, owner: str, url: str) -> Calls:
+        """Return the calls to a process. ``url``: of its server, empty if it has none."""
+        if (client := self._client(owner)) is not None:
+            return client
+        if url and url != self._url and self._caller is not None:
+            return self._caller.calls(owner, url)
+        return NoCalls(is_gone=self._has_ended(url))
+
+    def _has_ended(self, url: str) -> bool:
+        """Return whether a process that cannot be reached was one of this server."""
+        return bool(url and url == self._url) or (not url and self._folder is not None)
+
+    def find(self, owner: str) -> AnswerCall | None:
+        """Return who answers calls to a process of this server; None if there is no such one."""
+        if owner == self._id and self._methods is not None:
+            return self._methods.answers
+        client = self._client(owner)
+        return None if client is None else client.forward
+
+    async def open(self, registry: ContainerRegistry) -> None:
+        """Answer calls to the containers of this process."""
+        session: Callable[[], Any] = registry.session
+        self._methods = CallableMethods(session())
+        if self._folder is not None:
+            self._server = CallServer(session)
+            await self._server.open(self._socket(self._folder, self._id))
+
+    async def close(self) -> None:
+        """End all calls."""
+        self._methods = None
+        if self._folder is not None and self._server is not None:
+            self._socket(self._folder, self._id).unlink(missing_ok=True)
+            await self._server.close()
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()
+
+    def _client(self, owner: str) -> CallClient | None:
+        """Return the connection to a process of this server, None if it does not listen."""
+        if self._folder is None:
+            return None
+        path = self._socket(self._folder, owner)
+        if not path.exists():
+            if (client := self._clients.pop(owner, None)) is not None:
+                client.close()
+            return None
+        client = self._clients.get(owner)
+        if client is None:
+            client = CallClient(path, on_lost=lambda: PeerLost(is_gone=True))
+            self._clients[owner] = client
+        return client
+
+    @staticmethod
+    def _socket(folder: Path, owner: str) -> Path:
+        return folder / f"{owner}{_SUFFIX}"

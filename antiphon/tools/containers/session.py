@@ -1,0 +1,131 @@
+"""What other processes may call of the containers of this one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from msgspec import Struct
+
+from antiphon.sandbox.base import ExecutionResult
+from antiphon.wire import containers as wc
+from antiphon.wire.skills import ShellSkill
+
+from .container import Container
+from .handle import ContainerView
+from .local import LocalContainers
+from .skills import SkillLibrary, resolve_skills
+
+__all__ = ["CommandEvent", "ContainerSession", "PythonOutcome"]
+
+
+class PythonOutcome(Struct, frozen=True):
+    """The result of Python code, and the files it wrote."""
+
+    result: ExecutionResult
+    files: tuple[wc.ContainerFile, ...]
+
+
+class CommandEvent(Struct, frozen=True):
+    """New output of a command, or its result at the end."""
+
+    stdout: str = ""
+    stderr: str = ""
+    result: ExecutionResult | None = None
+
+
+class ContainerSession:
+    """Methods for ``RemoteContainer``. Each raises ``NotFound`` for a container that is not here,
+    or is another tenant's."""
+
+    def __init__(self, local: LocalContainers, library: SkillLibrary) -> None:
+        self._local = local
+        self._library = library
+
+    async def view(self, tenant: str, container_id: str) -> ContainerView:
+        """Return a container, even an expired one."""
+        container = self._local.get(tenant, container_id)
+        return ContainerView(container.resource, container.skills)
+
+    async def use(
+        self,
+        tenant: str,
+        container_id: str,
+        file_ids: tuple[str, ...],
+        skills: tuple[ShellSkill, ...],
+    ) -> AsyncGenerator[bool, None]:
+        """Add files and skills, and use the container until the caller ends the call or is gone."""
+        container = self._active(tenant, container_id)
+        resolved = await resolve_skills(self._library, tenant, skills, "skills")
+        await container.acquire(file_ids, resolved)
+        try:
+            yield True
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await container.release()
+
+    async def ensure_ready(self, tenant: str, container_id: str) -> None:
+        """Open the box if it is not open."""
+        await self._active(tenant, container_id).ensure_ready()
+
+    async def run_python(self, tenant: str, container_id: str, code: str) -> PythonOutcome:
+        """Run Python code."""
+        return PythonOutcome(*await self._active(tenant, container_id).run_python(code))
+
+    async def run_command(
+        self, tenant: str, container_id: str, command: str, timeout_s: float, max_output: int
+    ) -> AsyncGenerator[CommandEvent, None]:
+        """Run a command in a shell. Yields its output while it runs, then its result."""
+        container = self._active(tenant, container_id)
+        events: asyncio.Queue[CommandEvent | None] = asyncio.Queue()
+        run = asyncio.create_task(
+            container.run_command(
+                command,
+                timeout_s=timeout_s,
+                max_output=max_output,
+                on_output=lambda *output: events.put_nowait(CommandEvent(*output)),
+            )
+        )
+        run.add_done_callback(lambda _: events.put_nowait(None))
+        try:
+            while (event := await events.get()) is not None:
+                yield event
+            yield CommandEvent(result=await run)
+        finally:
+            run.cancel()
+            await asyncio.gather(run, return_exceptions=True)
+
+    async def write_file(
+        self, tenant: str, container_id: str, name: str, content: bytes
+    ) -> wc.ContainerFile:
+        """Write a file on the user's behalf."""
+        return await self._active(tenant, container_id).write_file(name, content)
+
+    async def list_files(self, tenant: str, container_id: str) -> tuple[wc.ContainerFile, ...]:
+        """Return all files, ordered by path."""
+        return await self._active(tenant, container_id).list_files()
+
+    async def get_file(self, tenant: str, container_id: str, file_id: str) -> wc.ContainerFile:
+        """Return a file's metadata."""
+        return await self._active(tenant, container_id).get_file(file_id)
+
+    async def read_file(self, tenant: str, container_id: str, file_id: str) -> bytes:
+        """Return a file's content."""
+        return await self._active(tenant, container_id).read_file(file_id)
+
+    async def delete_file(self, tenant: str, container_id: str, file_id: str) -> None:
+        """Delete a file."""
+        await self._active(tenant, container_id).delete_file(file_id)
+
+    async def expire_if_replaceable(self, tenant: str, container_id: str) -> bool:
+        """Let a container expire if no client created it and no response uses it."""
+        return self._local.get(tenant, container_id).expire_if_replaceable()
+
+    async def close(self, tenant: str, container_id: str) -> None:
+        """Close the box and forget the container."""
+        container = self._local.get(tenant, container_id)
+        self._local.remove(container_id)
+        await container.close()
+
+    def _active(self, tenant: str, container_id: str) -> Container:
+        return self._local.get_active(tenant, container_id)

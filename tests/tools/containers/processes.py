@@ -1,0 +1,107 @@
+"""Several registries over one directory, each as another process would have it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.http.uvicorn_server import bind
+from antiphon.http.uvicorn_server import serve as serve_app
+from antiphon.ipc.http_calls import HttpCaller
+from antiphon.ipc.http_endpoint import HttpCallEndpoint
+from antiphon.ipc.signatures import CallSigner
+from antiphon.store.containers import ContainerDirectory
+from antiphon.store.memory.store import MemoryStore
+from antiphon.testing.sandbox import FakeSandbox
+from antiphon.tools.containers.registry import ContainerRegistry
+from antiphon.tools.containers.relay import ContainerRelay
+from tests.conformance.fake_containers import Clock, containers, run_command
+
+__all__ = ["Process", "over_http", "over_sockets", "signer"]
+
+SECRET = b"shared"
+
+
+class Process(Struct, kw_only=True):
+    """One process: its boxes, its registry and its relay."""
+
+    sandbox: FakeSandbox
+    registry: ContainerRegistry
+    relay: ContainerRelay
+    #: Ends the process: nobody answers at its address any more.
+    end: AsyncExitStack
+
+
+def signer(secret: bytes = SECRET, clock: Clock | None = None) -> CallSigner:
+    """Return the signer of a process."""
+    numbers = itertools.count()
+    prefix = f"{id(numbers)}"
+    return CallSigner(secret, clock=clock or Clock(), nonce=lambda: f"{prefix}{next(numbers)}")
+
+
+async def _process(
+    stack: AsyncExitStack, directory: ContainerDirectory, relay: ContainerRelay, **rules: Any
+) -> Process:
+    box = FakeSandbox(run_command)
+    registry = containers(
+        box, directory=directory, owner=relay.owner, prefix=relay.owner.id, **rules
+    )
+    end = await stack.enter_async_context(AsyncExitStack())
+    await relay.open(registry)
+    end.push_async_callback(relay.close)
+    return Process(sandbox=box, registry=registry, relay=relay, end=end)
+
+
+@asynccontextmanager
+async def over_sockets(folder: Path, count: int = 2, **rules: Any) -> AsyncIterator[list[Process]]:
+    """Yield processes of one machine."""
+    directory = MemoryStore().containers
+    async with AsyncExitStack() as stack:
+        yield [
+            await _process(stack, directory, ContainerRelay(folder=folder), **rules)
+            for _ in range(count)
+        ]
+
+
+@asynccontextmanager
+async def over_http(
+    count: int = 2, secrets: tuple[bytes, ...] = ()
+) -> AsyncIterator[list[Process]]:
+    """Yield processes of several servers. ``secrets``: those of the processes."""
+    directory = MemoryStore().containers
+    async with AsyncExitStack() as stack:
+        processes = []
+        for number in range(count):
+            sockets = bind("127.0.0.1", 0)
+            url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
+            own = signer(secrets[number] if secrets else SECRET)
+            caller = HttpCaller(own)
+            stack.push_async_callback(caller.close)
+            relay = ContainerRelay(url=url, caller=caller)
+            process = await _process(stack, directory, relay)
+            app = HttpCallEndpoint(own, relay.find, max_bytes=1 << 20)
+            await _listen(process.end, app, sockets)
+            processes.append(process)
+        yield processes
+
+
+async def _listen(stack: AsyncExitStack, app: Any, sockets: Any) -> None:
+    async def drain(grace_s: float) -> None: ...
+
+    started = asyncio.Event()
+    task = asyncio.create_task(serve_app(app, sockets, drain=drain, grace_s=0, started=started.set))
+
+    async def stop() -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        for each in sockets:
+            each.close()
+
+    stack.push_async_callback(stop)
+    await asyncio.wait_for(started.wait(), 60)
