@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.backends.base import Backend
 from antiphon.backends.embedding import EmbeddingBackend
@@ -28,6 +29,7 @@ from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.models.hosted_models import HostedModelManager, HostedModels, is_hosted
 from antiphon.models.manager import ModelManager, Resident
 from antiphon.models.model_host import ModelHostSession
+from antiphon.sampling import Session
 from antiphon.testing.embedder import WordEmbedder
 from antiphon.testing.embedder_check import check_embedder
 from antiphon.testing.engine import ScriptedEngine
@@ -109,7 +111,8 @@ async def test_engine_generates_what_the_hosted_one_does(tmp_path: Path) -> None
         assert engine.card == host.engine.card
         constraint = Constraint("start: /a/", schema={"maximum": 10**30})
         sampling = Sampling(max_tokens=50, logprobs=2, constraint=constraint, logit_bias={7: 1.5})
-        outcome = await collect(engine, Prompt((1, 2)), sampling)
+        session = Session(tenant="t", identity="i", digest=lambda content, **purpose: "d")
+        outcome = await collect(engine, Prompt((1, 2)), replace(sampling, session=session))
         assert outcome.text(engine) == ANSWER
         assert host.engine.requests[-1] == (Prompt((1, 2)), sampling)
         assert len(outcome.logprobs) == len(outcome.ids)

@@ -70,7 +70,8 @@ class HostedEngine:
             raise BackendError("The engine is closed.")
         # MessagePack has no integers of more than 64 bits, which a schema may contain.
         constraint = msgspec.json.encode(sampling.constraint)
-        plain = replace(sampling, constraint=None)
+        # The session is for routers in front of several engines; it has a key that stays here.
+        plain = replace(sampling, constraint=None, session=None)
         arguments = (self._name, prompt, plain, constraint)
         async with aclosing(self._calls.stream("generate", *arguments, returns=Chunk)) as chunks:
             async for chunk in chunks:
