@@ -41,6 +41,11 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         "The container was not used for longer than its expiry.",
         "Create another container.",
     ),
+    "container_unreachable": ErrorCode(
+        503,
+        "The container belongs to another server, which does not answer.",
+        "Send the request again; operator: see `replica_url`.",
+    ),
     "containers_disabled": ErrorCode(
         404,
         "The server runs no containers.",

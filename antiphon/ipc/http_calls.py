@@ -98,7 +98,7 @@ class HttpCalls:
             async with self._caller.post(self._owner, self._url, body) as response:
                 if response.status != 200:
                     _log.warning("a server refuses a call", url=self._url, status=response.status)
-                    raise PeerLost(is_gone=response.status == 404)
+                    raise PeerLost(is_gone=False)
                 while True:
                     message = _decode(await _read_frame(response.content))
                     if message.kind is MessageKind.ERROR:

@@ -77,7 +77,7 @@ class HttpCallEndpoint:
                 return None
             body += event.get("body", b"")
             if not event.get("more_body"):
-                return bytes(body)
+                return bytes(body) if len(body) <= self._max_bytes else None
         return None
 
 

@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from tests.e2e.server import Server, serving
+from tests.sandbox.real_sandboxes import sandbox
 
 WAIT_S = 60
 WORDS = " ".join(f"w{number}" for number in range(40))
@@ -27,6 +28,7 @@ lease_s = 1
 max_concurrent_requests = 45
 max_queued_requests = 1
 file_search_embeddings = "off"
+sandbox = "auto"
 """
 MODELS = f"""[models.fast]
 engine = "scripted"
@@ -122,6 +124,22 @@ async def test_what_one_worker_stores_others_read(client: httpx.AsyncClient) -> 
         previous = response["id"]
         found = (await client.get(f"/responses/{previous}")).json()
         assert text_of(found) == "Hello there."
+
+
+async def test_every_worker_uses_each_container(client: httpx.AsyncClient) -> None:
+    await sandbox()  # or the test is skipped
+    created = [(await client.post("/containers", json={"name": "x"})).json() for _ in range(4)]
+    for number in range(8):  # each over a new connection
+        url = f"/containers/{created[number % 4]['id']}"
+        added = await client.post(f"{url}/files", files={"file": ("a.bin", bytes([number, 255]))})
+        assert added.status_code == 200, added.text
+        content = await client.get(f"{url}/files/{added.json()['id']}/content")
+        assert content.content == bytes([number, 255])
+        listed = (await client.get("/containers", params={"order": "asc"})).json()["data"]
+        assert [each["id"] for each in listed] == [each["id"] for each in created]
+    for each in created:
+        assert (await client.delete(f"/containers/{each['id']}")).status_code == 200
+    assert (await client.get("/containers")).json()["data"] == []
 
 
 async def test_limits_and_metrics_are_those_of_all_workers(

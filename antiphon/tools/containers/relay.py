@@ -6,10 +6,14 @@ A server of several workers has one URL; the worker that gets a call passes it o
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from antiphon.errors import PeerLost
 from antiphon.ipc.calls import Calls, NoCalls
@@ -18,6 +22,7 @@ from antiphon.ipc.http_calls import HttpCaller
 from antiphon.ipc.http_endpoint import AnswerCall
 from antiphon.ipc.methods import CallableMethods
 from antiphon.ipc.server import CallServer
+from antiphon.security.ssrf import is_loopback
 
 from .registry import ContainerOwner, ContainerRegistry
 
@@ -36,7 +41,8 @@ class ContainerRelay:
     def __init__(
         self, *, folder: Path | None = None, url: str = "", caller: HttpCaller | None = None
     ) -> None:
-        self._id = secrets.token_hex(8)
+        self._scope = _loopback_scope()
+        self._id = f"{self._scope}-{secrets.token_hex(8)}"
         self._folder = folder
         self._url = url
         self._caller = caller
@@ -53,13 +59,14 @@ class ContainerRelay:
         """Return the calls to a process. ``url``: of its server, empty if it has none."""
         if (client := self._client(owner)) is not None:
             return client
+        is_local = is_loopback(urlsplit(url).hostname or "")
+        if is_local and not owner.startswith(f"{self._scope}-"):
+            return NoCalls()  # it listens at the loopback address of another machine
         if url and url != self._url and self._caller is not None:
             return self._caller.calls(owner, url)
-        return NoCalls(is_gone=self._has_ended(url))
-
-    def _has_ended(self, url: str) -> bool:
-        """Return whether a process that cannot be reached was one of this server."""
-        return bool(url and url == self._url) or (not url and self._folder is not None)
+        # A process that listened where this one does, or a worker of this server.
+        has_ended = is_local if url else self._folder is not None
+        return NoCalls(is_gone=has_ended)
 
     def find(self, owner: str) -> AnswerCall | None:
         """Return who answers calls to a process of this server; None if there is no such one."""
@@ -104,3 +111,14 @@ class ContainerRelay:
     @staticmethod
     def _socket(folder: Path, owner: str) -> Path:
         return folder / f"{owner}{_SUFFIX}"
+
+
+def _loopback_scope() -> str:
+    """Return what the processes have in common that share the loopback address: a machine since its
+    start and, with Linux, a network namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
+        scope = boot + os.readlink("/proc/self/ns/net")
+    except OSError:
+        scope = socket.gethostname()
+    return sha256(scope.encode()).hexdigest()[:8]

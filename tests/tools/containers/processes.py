@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import uvicorn
 from msgspec import Struct
 
 from antiphon.http.uvicorn_server import bind
-from antiphon.http.uvicorn_server import serve as serve_app
 from antiphon.ipc.http_calls import HttpCaller
 from antiphon.ipc.http_endpoint import HttpCallEndpoint
 from antiphon.ipc.signatures import CallSigner
@@ -23,7 +23,7 @@ from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.relay import ContainerRelay
 from tests.conformance.fake_containers import Clock, containers, run_command
 
-__all__ = ["Process", "over_http", "over_sockets", "signer"]
+__all__ = ["Process", "listening", "over_http", "over_sockets", "signer"]
 
 SECRET = b"shared"
 
@@ -86,22 +86,25 @@ async def over_http(
             relay = ContainerRelay(url=url, caller=caller)
             process = await _process(stack, directory, relay)
             app = HttpCallEndpoint(own, relay.find, max_bytes=1 << 20)
-            await _listen(process.end, app, sockets)
+            await process.end.enter_async_context(listening(app, sockets))
             processes.append(process)
         yield processes
 
 
-async def _listen(stack: AsyncExitStack, app: Any, sockets: Any) -> None:
-    async def drain(grace_s: float) -> None: ...
+@asynccontextmanager
+async def listening(app: Any, sockets: Any = None) -> AsyncIterator[str]:
+    """Serve an app and yield its URL."""
 
-    started = asyncio.Event()
-    task = asyncio.create_task(serve_app(app, sockets, drain=drain, grace_s=0, started=started.set))
-
-    async def stop() -> None:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        for each in sockets:
-            each.close()
-
-    stack.push_async_callback(stop)
-    await asyncio.wait_for(started.wait(), 60)
+    sockets = sockets or bind("127.0.0.1", 0)
+    config = uvicorn.Config(
+        app, lifespan="off", log_config=None, log_level="error", timeout_graceful_shutdown=1
+    )
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve(sockets=sockets))
+    try:
+        while not server.started:
+            await asyncio.sleep(0.01)
+        yield f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task

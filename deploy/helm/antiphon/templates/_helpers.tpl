@@ -38,6 +38,12 @@ envFrom:
   - secretRef:
       name: {{ .Values.existingSecret }}
 env:
+  - name: POD_IP
+    valueFrom:
+      fieldRef:
+        fieldPath: status.podIP
+  - name: ANTIPHON_REPLICA_URL
+    value: http://$(POD_IP):8000
   - name: ANTIPHON_DRAIN_S
     value: {{ .Values.drainSeconds | quote }}
   - name: ANTIPHON_METRICS
