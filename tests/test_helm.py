@@ -76,7 +76,7 @@ def settings_of(case: str, folder: Path) -> Settings:
     file = folder / "antiphon.toml"
     file.write_text(found["ConfigMap"]["data"]["antiphon.toml"])
     given = pod(found["Deployment"])["containers"][0]["env"]
-    environ = {each["name"]: each["value"] for each in given}
+    environ = {each["name"]: each["value"] for each in given if "value" in each}
     environ["ANTIPHON_STORE"] = "postgresql://u:p@h/d"
     return load(environ=environ, file=file).settings
 
