@@ -663,7 +663,6 @@ NOT_SCANNERS = {
     "runs/history/chain_cache.py": _CACHE,
     "runs/history/visible_history.py": "visits each item once",
     "runs/request/tool_selection.py": "a free name",
-    "runs/tenants.py": "pages of a store",
     "runs/tool_loop/toolsets.py": "a free name",
     "tokens.py": "a binary search",
     "upstream/routers.py": _CACHE,
