@@ -23,12 +23,14 @@ KEY = {"idempotency-key": "stainless-python-retry-1"}
 
 
 class Waiting(asyncio.Event):
-    """An event that counts the runs that wait for it."""
+    """An event that tells of each run that waits for it: ``arrivals`` is released."""
 
-    number = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrivals = asyncio.Semaphore(0)
 
     async def wait(self) -> Literal[True]:
-        self.number += 1
+        self.arrivals.release()
         return await super().wait()
 
 
@@ -78,8 +80,8 @@ async def test_concurrent_requests_with_one_key_share_a_run(serve: Serve, store:
     )
     requests = [asyncio.create_task(ask(server, stream=stream)) for stream in (False, True, False)]
     async with asyncio.timeout(20):
-        while waiting.number < 2:
-            await asyncio.sleep(0)
+        for _ in range(2):
+            await waiting.arrivals.acquire()
         waiting.set()
         plain, streamed, same = await asyncio.gather(*requests)
     assert plain.json() == same.json()
@@ -97,8 +99,7 @@ async def test_answer_is_available_after_a_disconnect(serve: Serve, store: Store
     )
     asking = asyncio.create_task(ask(server))
     async with asyncio.timeout(20):
-        while waiting.number < 1:
-            await asyncio.sleep(0)
+        await waiting.arrivals.acquire()
         asking.cancel()
         await asyncio.wait([asking])
         waiting.set()
