@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable
+import zlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -25,22 +26,36 @@ from tests.stalls import without_stalls
 from tests.stores import KINDS, open_empty_store
 
 Serve = Callable[..., Server]
-#: What a test with ``ask`` and ``store`` runs over: each mode, and over each store a mode without
-#: events and one that reads them back. A mode does not know its store.
-MODES_OF_STORES = (
-    *((mode, "memory") for mode in MODES),
-    *((mode, kind) for kind in KINDS if kind != "memory" for mode in ("plain", "resumed")),
+#: A mode of a client that waits for the run, and one of a client that does not.
+PAIRS_OF_MODES = (
+    ("plain", "background stream"),
+    ("stream", "resumed"),
+    ("websocket", "background"),
 )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test in a pair of modes, which its name decides; with ``--every-mode`` in all.
+
+    A mode does not know its store: over stores that keep events, one mode reads them back.
+    """
     names = set(metafunc.fixturenames)
+    modes = _modes_of(metafunc)
     if {"ask", "store"} <= names:
-        metafunc.parametrize(("ask", "store"), MODES_OF_STORES, indirect=True)
+        kept = [(mode, kind) for kind in KINDS if kind != "memory" for mode in ("plain", "resumed")]
+        metafunc.parametrize(
+            ("ask", "store"), [*((mode, "memory") for mode in modes), *kept], indirect=True
+        )
     elif "ask" in names:
-        metafunc.parametrize("ask", MODES, indirect=True)
+        metafunc.parametrize("ask", modes, indirect=True)
     elif "store" in names:
         metafunc.parametrize("store", KINDS, indirect=True)
+
+
+def _modes_of(metafunc: pytest.Metafunc) -> Sequence[str]:
+    if metafunc.config.getoption("--every-mode"):
+        return tuple(MODES)
+    return PAIRS_OF_MODES[zlib.crc32(metafunc.function.__name__.encode()) % len(PAIRS_OF_MODES)]
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """A complete server in the process: real app, service, dialect and store, and a scripted model.
 
-``MODES`` are the ways to send a request. Every conformance test with the fixture ``ask`` runs over
-each of them.
+``MODES`` are the ways to send a request. A conformance test with the fixture ``ask`` runs in two of
+them, or in all with ``--every-mode``.
 """
 
 from __future__ import annotations
