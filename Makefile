@@ -2,6 +2,8 @@
 # `make` without a target lists the targets.
 
 PYTHON ?= python3
+# What `make test` leaves to `make e2e`: server processes and real models.
+QUICK := --ignore tests/e2e -m 'not model'
 # How many mutated model outputs `make fuzz` checks.
 OUTPUTS ?= 10000000
 VENV   := .venv
@@ -32,9 +34,10 @@ SGLANG_TORCH ?= torch==2.14.1 torchvision
 SITE    := .venv-site/.with-zensical
 RELEASE := .venv-release/.with-hatchling
 LOCK    := .venv-lock/.with-uv
+PYTEST  := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo chat check review lint types test browser engines vllm sglang clients models golden docs site bench peers fuzz schemathesis simulation chaos soak wheel lock clean
+.PHONY: help serve demo chat check review lint types test e2e browser engines vllm sglang clients models golden docs site bench peers fuzz schemathesis simulation chaos soak wheel lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -48,7 +51,7 @@ demo: $(LOCAL) ## show the API at work: a scripted model, real tools
 chat: $(LOCAL) ## chat with the running server
 	@exec $(BIN)/antiphon chat $(ARGS)
 
-check: $(DEV) ## run lint, types and test, as continuous integration does
+check: $(DEV) ## run lint, types and test: what a change must pass
 	@$(MAKE) --no-print-directory lint types test
 
 lint: $(DEV) ## check format and lint rules without changing files
@@ -61,8 +64,11 @@ review: $(DEV) ## list long modules, functions and hard prose, or ARGS="--packag
 types: $(DEV) ## run mypy --strict
 	$(BIN)/mypy
 
-test: $(DEV) ## run every test, or ARGS="tests/stream -k writer"
-	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(DEV) ## run the tests, or ARGS="tests/stream -k writer"
+	$(PYTEST) $(or $(ARGS),$(QUICK))
+
+e2e: $(DEV) ## run the tests with server processes and real models
+	$(PYTEST) -m model tests/e2e tests/embeddings tests/engines tests/models $(ARGS)
 
 engines: $(ENGINES) ## test the engines that `make check` does not install
 	$(HEAVY)/bin/pytest -m engines $(ARGS)

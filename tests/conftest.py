@@ -30,6 +30,7 @@ settings.register_profile("fuzz", _UNTIMED, max_examples=2_000)
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="write the goldens again")
     parser.addoption("--pictures", action="store_true", help="make the docs' pictures again")
+    parser.addoption("--every-mode", action="store_true", help="send requests in every mode")
     parser.addoption("--kills", type=int, default=1, help="how often a server is killed (durable)")
 
 
@@ -60,13 +61,24 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+def pytest_runtest_teardown() -> None:
+    """Freeze again what a server in the process has unfrozen at its end."""
+    if gc.get_freeze_count() == 0:
+        gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the files that take long, then the others that wait for servers of their own."""
+    """Mark the tests with server processes, which ``make e2e`` runs by this mark. Start with the
+    files that take long, then the others that wait for servers of their own."""
     places = {Path(__file__).parent / name: place for place, name in enumerate(SLOW_FILES)}
 
     def place(item: pytest.Item) -> tuple[int, bool]:
         return places.get(item.path, len(places)), "e2e" not in item.path.parts
 
+    for item in items:
+        if "e2e" in item.path.parts:
+            item.add_marker("model")
     items.sort(key=place)
 
 
