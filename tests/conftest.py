@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from antiphon.store.base import Store
@@ -61,10 +62,12 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-def pytest_runtest_teardown() -> None:
-    """Freeze again what a server in the process has unfrozen at its end."""
-    if gc.get_freeze_count() == 0:
-        gc.freeze()
+def pytest_configure() -> None:
+    """Log exceptions as plain tracebacks: structlog's default takes up to a second for each."""
+    console = structlog.dev.ConsoleRenderer(
+        colors=False, exception_formatter=structlog.dev.plain_traceback
+    )
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], console])
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -85,6 +88,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores, since tests wait for processes."""
     return (os.cpu_count() or 1) + 1
+
+
+@pytest.fixture
+def freezes_again() -> Iterator[None]:
+    """Freeze what exists after a test with a server in the process, which unfreezes it at its end:
+    otherwise each later collection of garbage visits all that was collected to be run."""
+    yield
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

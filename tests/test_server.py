@@ -34,6 +34,8 @@ from antiphon.store.base import Retention
 from antiphon.store.memory.store import MemoryStore
 from tests.webhooks.receiver import SECRETS, Receiver
 
+pytestmark = pytest.mark.usefixtures("freezes_again")
+
 WAIT_S = 20
 MODELS = {"echo": Model(source="Hello there.", engine="scripted")}
 

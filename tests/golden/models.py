@@ -12,6 +12,7 @@ from functools import cache
 
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.dialects.chat.dialect import ChatDialect
+from antiphon.dialects.harmony.dialect import HarmonyDialect
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.errors import BackendError
 from antiphon.testing.harmony import HarmonyTokenizer
@@ -129,10 +130,20 @@ class CharacterTokenizer(HarmonyTokenizer):
 def backend(model: str, turns: Sequence[Sequence[str]]) -> LocalBackend:
     """Return the model of a story, which will write these turns."""
     if model == "harmony":
-        engine = ChunkPlayer(turns, CharacterTokenizer(gpt_oss.encoding()), end="<|return|>")
-        return LocalBackend(engine, gpt_oss.dialect(today=_today))
+        engine = ChunkPlayer(turns, _character_tokenizer(), end="<|return|>")
+        return LocalBackend(engine, _harmony_dialect())
     template, special, *_ = MODELS[model]
     return LocalBackend(ChunkPlayer(turns, ByteTokenizer(special), template), _dialect(model))
+
+
+@cache
+def _harmony_dialect() -> HarmonyDialect:
+    return gpt_oss.dialect(today=_today)
+
+
+@cache
+def _character_tokenizer() -> CharacterTokenizer:
+    return CharacterTokenizer(gpt_oss.encoding())
 
 
 @cache

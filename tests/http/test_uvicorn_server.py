@@ -21,6 +21,8 @@ from antiphon.http import uvicorn_server
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.uvicorn_server import ConnectionLimits, bind, raise_file_limit, serve
 
+pytestmark = pytest.mark.usefixtures("freezes_again")
+
 ASK = {"model": "tiny", "input": "hi"}
 WAIT_S = 20
 
