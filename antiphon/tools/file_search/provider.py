@@ -48,7 +48,10 @@ _FUNCTION = tl.Function(
     ),
     parameters={
         "type": "object",
-        "properties": {"queries": {"type": "array", "items": {"type": "string"}}},
+        # Bounds: a forced call of a small model may otherwise be empty.
+        "properties": {
+            "queries": {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1}
+        },
         "required": ["queries"],
     },
 )

@@ -47,7 +47,7 @@ _CURSOR = {"type": "integer", "description": "The number of a page that was show
 _FUNCTIONS: Mapping[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
     "search": (
         "Searches for information and shows results as numbered links 【id†title†domain】.",
-        {"query": {"type": "string"}},
+        {"query": {"type": "string", "minLength": 1}},
         ("query",),
     ),
     "open": (
