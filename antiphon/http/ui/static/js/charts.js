@@ -56,10 +56,14 @@ function Line({ values, at, step, y }) {
   return html`<path class="line series-${at}" d=${path.join("")} /><path class="dots-of series-${at}" d=${dots.join("")} />`;
 }
 
+/** Counted from the last step; a narrow chart shows every other label. */
 function StepLabels({ steps }) {
   const every = Math.ceil(steps.length / LABELS);
-  return html`<svg class="chart-steps" aria-hidden="true">${steps.map(([short], at) => (steps.length - 1 - at) % every === 0
-    && html`<text key=${short} x="${((at + 0.5) / steps.length) * 100}%" y="12" text-anchor="middle">${short}</text>`)}</svg>`;
+  return html`<svg class="chart-steps" aria-hidden="true">${steps.map(([short], at) => {
+    const fromEnd = steps.length - 1 - at;
+    return fromEnd % every === 0 && html`<text key=${short} class=${(fromEnd / every) % 2 ? "minor" : ""}
+      x="${((at + 0.5) / steps.length) * 100}%" y="12" text-anchor="middle">${short}</text>`;
+  })}</svg>`;
 }
 
 function Numbers({ title, steps, series, format }) {

@@ -27,7 +27,7 @@ export function Files() {
     <div class="view-body">
       <${Uploader} onDone=${first.reload} label="Drop files here, or" />
       ${(first.error || trouble) && html`<${Notice} kind="error">${first.error?.message ?? trouble}</${Notice}>`}
-      ${files.length > 0 && html`<div class="table-frame full" tabindex="0" role="region" aria-label="Files"><table>
+      ${files.length > 0 && html`<div class="table-frame full stacked" tabindex="0" role="region" aria-label="Files"><table>
         <thead><tr><th scope="col">Name</th><th scope="col" align="right">Size</th><th scope="col">Purpose</th><th scope="col">Created</th>
           <th scope="col"><span class="sr-only">Actions</span></th></tr></thead>
         <tbody>${files.map((file) => html`<tr key=${file.id}>

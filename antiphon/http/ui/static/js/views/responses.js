@@ -85,11 +85,11 @@ const Filter = ({ label, value, options, onChange }) => html`<span class="filter
   </select></span>`;
 
 function Table({ rows, onConversation }) {
-  return html`<div class="table-frame full" tabindex="0" role="region" aria-label="Responses"><table>
+  return html`<div class="table-frame full stacked" tabindex="0" role="region" aria-label="Responses"><table>
     <thead><tr><th scope="col">Question and answer</th><th scope="col">Status</th><th scope="col" class="model-cell">Model</th>
       <th scope="col" align="right">Tokens</th><th scope="col">Time</th></tr></thead>
     <tbody>${rows.map((row) => html`<tr key=${row.id}>
-      <td class="wide-cell"><a class="row-link" href="#/responses/${row.id}">${row.input_preview || row.id}</a>
+      <td class="wide-cell"><a class="row-link" href="#/responses/${row.id}">${row.input_preview || (row.previous_response_id ? "Result or approval" : row.id)}</a>
         <small class="preview">${row.error?.message ?? row.output_preview}</small>
         ${(row.tools.length > 0 || row.conversation) && html`<div class="chips">
           ${row.tools.map((tool) => html`<span class="chip" key=${tool}>${tool.replaceAll("_", " ")}</span>`)}
@@ -97,7 +97,7 @@ function Table({ rows, onConversation }) {
         </div>`}</td>
       <td><${Status} status=${row.status} /></td>
       <td class="model-cell">${row.model}</td>
-      <td align="right">${row.usage ? count(row.usage.total_tokens) : "–"}</td>
+      <td align="right" class="tokens">${row.usage ? count(row.usage.total_tokens) : "–"}</td>
       <td class="time">${moment(row.created_at)}${row.completed_at > row.created_at && html`<small>${wholeSeconds(row.completed_at - row.created_at)}</small>`}</td>
     </tr>`)}</tbody>
   </table></div>`;
@@ -220,7 +220,7 @@ function Items({ response, live }) {
     ${response.output.filter(Boolean).map((item, index) => html`<${Item} key=${item.id ?? index} item=${item} live=${live} format=${response.text?.format} />`)}
     ${children.value?.data.length > 0 && html`<div class="tree-divider"><span>Continued by</span></div>
       <ul class="children">${children.value.data.map((child) => html`<li key=${child.id}>
-        <a class="tree-link" href="#/responses/${child.id}"><${Icon} name="chevron" />${child.input_preview || child.id}</a><${Status} status=${child.status} /></li>`)}</ul>`}
+        <a class="tree-link" href="#/responses/${child.id}"><${Icon} name="chevron" />${child.input_preview || "Result or approval"}</a><${Status} status=${child.status} /></li>`)}</ul>`}
   </div>`;
 }
 
