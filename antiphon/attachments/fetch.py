@@ -23,6 +23,7 @@ __all__ = ["FetchError", "FetchResult", "Fetcher", "check"]
 
 _log = structlog.get_logger(__name__)
 
+_ADDRESS_REFUSED = "its address is not a public one (see the setting fetch_allowed_networks)"
 Reason = Literal["url", "address", "status", "large", "slow", "broken"]
 
 _TIMEOUT_S = 20.0
@@ -124,7 +125,7 @@ class Fetcher:
                 error, AddressNotAllowed
             ):
                 _log.warning("fetch refused: address is not public", host=urlsplit(url).hostname)
-                raise FetchError("address", "its address is not a public one") from None
+                raise FetchError("address", _ADDRESS_REFUSED) from None
             raise FetchError("broken", "the connection to the server failed") from None
 
     async def _read(self, response: Any) -> bytes:

@@ -114,7 +114,7 @@ async def test_unreachable_engine_raises_tool_error() -> None:
     )
     with pytest.raises(ToolError, match="cannot be reached"):
         await stopped_source.search("x", SearchOptions())
-    with pytest.raises(ToolError, match="not a public one"):
+    with pytest.raises(ToolError, match="fetch_allowed_networks"):
         await stopped_source.page(f"http://127.0.0.1:{port}/page")
     await stopped_source.close()
     await fetcher.close()
