@@ -35,7 +35,7 @@ LOOPBACK = (ipaddress.ip_network("127.0.0.1"),)
 
 @pytest.fixture
 async def provider() -> AsyncIterator[McpProvider]:
-    provider = McpProvider({}, SessionPool(connect_s=20, call_s=20), networks=LOOPBACK)
+    provider = McpProvider({}, SessionPool(connect_s=60, call_s=60), networks=LOOPBACK)
     yield provider
     await provider.close()
 
@@ -135,7 +135,7 @@ async def test_closing_a_call_cancels_it_at_the_server(provider: McpProvider, to
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -156,7 +156,7 @@ async def test_sse_is_the_fallback_transport(provider: McpProvider, toys: Toys) 
 async def test_dead_process_is_restarted_for_the_next_call() -> None:
     """The call that the process died of is not repeated."""
     process = McpEndpoint(command=sys.executable, args=(str(TOYS), "stdio"))
-    provider = McpProvider({"toys": process}, SessionPool(connect_s=20))
+    provider = McpProvider({"toys": process}, SessionPool(connect_s=60))
     try:
         tool_ = Mcp(server_label="toys", require_approval="never")
         async with provider.open(tool_, response_context()) as toolset:
@@ -170,7 +170,7 @@ async def test_dead_process_is_restarted_for_the_next_call() -> None:
 async def test_ended_session_is_replaced() -> None:
     """The call is repeated in a new session, because the server did not receive it."""
     process = McpEndpoint(command=sys.executable, args=(str(TOYS), "stdio"))
-    pool = SessionPool(connect_s=20)
+    pool = SessionPool(connect_s=60)
     provider = McpProvider({"toys": process}, pool)
 
     def is_over() -> bool:
