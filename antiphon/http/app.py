@@ -52,6 +52,7 @@ from antiphon.http.routes.settings import SettingRoutes
 from antiphon.http.routes.skills import SkillRoutes
 from antiphon.http.routes.tenants import TenantRoutes
 from antiphon.http.routes.tokens import TokenRoutes
+from antiphon.http.routes.tools import ToolRoutes
 from antiphon.http.routes.uploads import UploadRoutes
 from antiphon.http.routes.usage import UsageRoutes
 from antiphon.http.routes.vector_stores import VectorStoreRoutes
@@ -175,6 +176,7 @@ def _routes(
             "/antiphon/responses/{response_id}/transcript", responses.transcript, methods=["GET"]
         ),
         Route("/antiphon/usage", UsageRoutes(deps).retrieve, methods=["GET"]),
+        Route("/antiphon/tools", ToolRoutes(service).list, methods=["GET"]),
         *_organization_routes(OrganizationUsageRoutes(service, access)),
         Route("/v1/embeddings", embeddings, methods=["POST"]),
         Route("/v1/rerank", RerankEndpoint(deps), methods=["POST"]),

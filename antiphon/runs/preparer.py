@@ -36,7 +36,12 @@ from antiphon.runs.request.mcp_approvals import (
 from antiphon.runs.request.mcp_labels import replace_mcp_labels
 from antiphon.runs.request.options import build_options
 from antiphon.runs.request.session_identity import session_identity
-from antiphon.runs.request.tool_selection import ToolSelection, select_tools, tool_types
+from antiphon.runs.request.tool_selection import (
+    ToolSelection,
+    list_tools,
+    select_tools,
+    tool_types,
+)
 from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
 from antiphon.runs.tool_loop.toolsets import check_access, declared_toolsets, with_functions
 from antiphon.tools.base import ResponseContext, ToolProvider
@@ -49,6 +54,7 @@ from antiphon.wire.items import (
 )
 from antiphon.wire.request import CreateResponse, InputTokensRequest
 from antiphon.wire.response import Response, Usage
+from antiphon.wire.tool_list import ToolEntry
 from antiphon.wire.tools import Custom, Function
 
 from .dependencies import RunDependencies
@@ -97,6 +103,10 @@ class Preparer:
         self._providers = providers
         self._chains = ChainCache(dependencies.store)
         self._ignored_tools = IgnoredToolLog()
+
+    def tools(self) -> tuple[ToolEntry, ...]:
+        """Return the tools that the server runs, and whether they work now."""
+        return list_tools(self._providers)
 
     async def prepare(
         self,

@@ -56,6 +56,7 @@ from antiphon.wire.request import (
 )
 from antiphon.wire.response import CompactedResponse, Response
 from antiphon.wire.response_list import ResponseSummary, Transcript
+from antiphon.wire.tool_list import ToolEntry
 
 from .active_run_limits import ActiveRunLimits
 from .dependencies import OptionalFeatures, RunDependencies
@@ -226,6 +227,10 @@ class Service:
     def models(self) -> tuple[CatalogModel, ...]:
         """Return the served models in the operator's order."""
         return self._models.all()
+
+    def tools(self) -> tuple[ToolEntry, ...]:
+        """Return the tools that the server runs, and whether they work now."""
+        return self._preparer.tools()
 
     def start(self) -> None:
         """Start to execute background runs and to index files, including unfinished ones."""

@@ -269,7 +269,8 @@ def test_settings_are_sent(visitor: Visitor, server: Server) -> None:
     page.get_by_label("Temperature").fill("0.3")
     page.get_by_label("Top K").fill("40")
     page.get_by_role("switch", name="Web search").check()
-    page.get_by_role("switch", name="Image generation").check()
+    page.get_by_role("switch", name="Image generation not ready").check()
+    page.get_by_text("No generator of images is configured").wait_for()
     turn = visitor.answered("Hi")
     body = sent_body(visitor, server)
     assert body["instructions"] == "Be brief."

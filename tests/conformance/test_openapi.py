@@ -197,7 +197,15 @@ async def call_server(call: DocumentedClient) -> None:
     await call("retrieveModel", "none", status=404)
     tokens = await call("tokenize", json={"model": "tiny", "prompt": "hi"})
     await call("detokenize", json={"model": "tiny", "tokens": tokens["tokens"]})
-    for id in ("getUsage", "getVersion", "getLoad", "getHealth", "getReadiness", "getMetrics"):
+    for id in (
+        "getUsage",
+        "listTools",
+        "getVersion",
+        "getLoad",
+        "getHealth",
+        "getReadiness",
+        "getMetrics",
+    ):
         await call(id)
     for id in ("getOpenapi", "getDocs"):
         await call(id)

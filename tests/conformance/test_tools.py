@@ -226,6 +226,10 @@ async def test_unavailable_tool_says_what_turns_it_on(serve: Serve, ask: Ask) ->
     refused = await ask(serve(providers=providers, unavailable_tools="refuse"), tools=[HOSTED[0]])
     for answer in (forced, refused):
         assert answer.rejection["message"].endswith(reason)
+    listed = (await server.client.get("/antiphon/tools")).json()["data"]
+    tools = {each["type"]: (each["available"], each["reason"]) for each in listed}
+    assert (tools["web_search"], tools["file_search"]) == ((False, reason), (True, None))
+    assert tools["shell"] == tools["code_interpreter"] == (False, "It is off.")
 
 
 @pytest.mark.requirement("API-HOSTED-FORCED")

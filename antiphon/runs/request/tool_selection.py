@@ -17,12 +17,14 @@ from antiphon.wire.items import AdditionalTools, Item, ToolSearchOutput
 from antiphon.wire.parsing.tools import TOOL_TYPE_SPELLINGS
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import IgnoredTool
+from antiphon.wire.tool_list import ToolEntry
 
 __all__ = [
     "ServerTool",
     "ToolSelection",
     "discovered_tools",
     "function_names",
+    "list_tools",
     "resolve_tool_choice",
     "select_tools",
     "tool_types",
@@ -182,6 +184,29 @@ def tool_types(request: CreateResponse) -> tuple[str, ...]:
 
 def _type(tool: tl.Tool) -> str:
     return str(tool.__struct_config__.tag)
+
+
+#: Tool type → the type whose provider runs it on the server. The provider of ``shell`` also serves
+#: commands that run at the client; those in containers need what the code interpreter needs.
+_RUNNERS: Mapping[tl.HostedTool, str] = {
+    "web_search": "web_search",
+    "file_search": "file_search",
+    "code_interpreter": "code_interpreter",
+    "shell": "code_interpreter",
+    "mcp": "mcp",
+    "image_generation": "image_generation",
+    "programmatic_tool_calling": "programmatic_tool_calling",
+}
+
+
+def list_tools(providers: Mapping[str, ToolProvider]) -> tuple[ToolEntry, ...]:
+    """Return the tools that the server runs or could run, and whether they work now."""
+    reasons = _unavailable_reasons(providers)
+    missing = {each: "It is off." for each in _RUNNERS.values() if each not in providers}
+    problems = ((type, {**missing, **reasons}.get(each)) for type, each in _RUNNERS.items())
+    return tuple(
+        ToolEntry(type=type, available=reason is None, reason=reason) for type, reason in problems
+    )
 
 
 def _unavailable_reasons(providers: Mapping[str, ToolProvider]) -> dict[str, str]:

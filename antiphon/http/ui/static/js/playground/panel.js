@@ -1,6 +1,6 @@
 // The settings of the playground's requests.
 import { get } from "../api.js";
-import { html, useEffect, useState } from "../lib.js";
+import { html, useEffect, useLoaded, useState } from "../lib.js";
 import { Dialog, Field, Icon, IconButton, Section, Switch } from "../parts.js";
 import { HOSTED, SAMPLING } from "./request.js";
 import { SchemaEditor } from "./schema.js";
@@ -64,6 +64,8 @@ function Output({ settings }) {
 
 function Tools({ settings }) {
   const [dialog, setDialog] = useState(null);
+  const served = useLoaded(() => get("/antiphon/tools"), []);
+  const problemOf = (type) => served.value?.data.find((tool) => tool.type === type)?.reason;
   const close = () => setDialog(null);
   const change = (list, index, value) => {
     const items = [...settings[list]];
@@ -73,6 +75,7 @@ function Tools({ settings }) {
   };
   return html`
     ${HOSTED.map(({ type, label }) => html`<${Switch} key=${type} label=${label} checked=${Boolean(settings.hosted[type])}
+      hint=${problemOf(type) && (settings.hosted[type] ? problemOf(type) : "not ready")}
       onChange=${(on) => setSettings({ hosted: { ...settings.hosted, [type]: on } })} />
       ${type === "file_search" && settings.hosted.file_search && html`<${VectorStores} chosen=${settings.vectorStores} />`}`)}
     ${["servers", "functions"].map((list) => settings[list].map((tool, index) => html`<div class="tool-row" key=${list + index}>

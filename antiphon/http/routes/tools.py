@@ -1,0 +1,28 @@
+"""Endpoint of the tools that the server runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.openapi.operation import operation
+from antiphon.wire.tool_list import ToolList
+
+if TYPE_CHECKING:
+    from antiphon.runs.service import Service
+
+__all__ = ["ToolRoutes"]
+
+
+class ToolRoutes:
+    """``/antiphon/tools``."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    @operation("listTools", answer=ToolList)
+    async def list(self, request: Request) -> Reply:
+        """List the tools that the server runs; of those that do not work now, say why."""
+        return json_reply(ToolList(data=self._service.tools()))
