@@ -33,7 +33,7 @@ ARGUMENTS = (
 )
 SCENES = Path(__file__).with_name("scenes.toml")
 #: Milliseconds. The pause between chunks makes the longest answer take a second.
-TIMEOUT_MS = 10_000
+TIMEOUT_MS = 60_000
 
 
 def model(scenes: Path = SCENES, context_size: int = 9000) -> str:
