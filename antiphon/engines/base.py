@@ -31,11 +31,14 @@ class Sampling(SamplingOptions, frozen=True, kw_only=True):
     ``stop_ids``: ids that end the continuation. Unlike ``stop`` strings, the id itself is yielded,
     as the end-of-turn token is.
     ``constraint``: the grammar that the continuation obeys.
+    ``is_matched``: the caller matches the continuation to a grammar, so samplers that an engine
+    adds of its own are left out as for a constraint.
     """
 
     max_tokens: int
     stop_ids: tuple[int, ...] = ()
     constraint: Constraint | None = None
+    is_matched: bool = False
 
 
 class LoadOptions(Struct, frozen=True, kw_only=True):

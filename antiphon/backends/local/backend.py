@@ -23,6 +23,8 @@ from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoi
 from antiphon.dialects.base import Dialect, Rendered
 from antiphon.dialects.tools import collect_tools, restrict_tools
 from antiphon.engines.base import Engine, MeasuresImages, Sampling
+from antiphon.engines.common.grammar_state import GrammarTracker
+from antiphon.engines.common.matched_generation import MatchedGeneration
 from antiphon.errors import BackendError, CannotContinue, context_length_exceeded
 from antiphon.stream.deltas import Delta, Finish, FinishReason
 from antiphon.tokens import Chunk, Constraint, Prompt
@@ -42,6 +44,7 @@ class LocalBackend(Backend):
         self._engine = engine
         self._dialect = dialect
         self._grammars = GrammarCache()
+        self._tracker = GrammarTracker(engine.tokenizer)
 
     @property
     def engine(self) -> Engine:
@@ -167,6 +170,7 @@ class LocalBackend(Backend):
     ) -> LocalReply:
         return LocalReply(
             self._engine,
+            self._tracker,
             rendered,
             self._sampling(rendered, options, extra_image_tokens),
             options,
@@ -220,14 +224,16 @@ class LocalBackend(Backend):
 class LocalReply(Reply):
     """``Reply`` of a local model.
 
-    ``extra_image_tokens``: tokens that images take besides the prompt's ids. ``sampled_before``:
-    the ids sampled before an interruption."""
+    ``tracker``: starts the grammar of a reply that was interrupted. ``extra_image_tokens``: tokens
+    that images take besides the prompt's ids. ``sampled_before``: the ids sampled before an
+    interruption. ``interrupted_constraint``: the constraint that they obey."""
 
     dropped_ids: tuple[str, ...] = ()
 
     def __init__(
         self,
         engine: Engine,
+        tracker: GrammarTracker,
         rendered: Rendered,
         sampling: Sampling,
         options: Options,
@@ -235,12 +241,15 @@ class LocalReply(Reply):
         *,
         extra_image_tokens: int = 0,
         sampled_before: tuple[int, ...] = (),
+        interrupted_constraint: Constraint | None = None,
     ) -> None:
         self._engine = engine
+        self._tracker = tracker
         self._rendered = rendered
         self._sampling = sampling
         self._extra_image_tokens = extra_image_tokens
         self._sampled_before = sampled_before
+        self._interrupted_constraint = interrupted_constraint
         self._options = options
         self._budget = options.thinking_budget if rendered.reasoning_end_ids else None
         #: The reasoning budget was used up and the end of the reasoning was forced.
@@ -263,27 +272,32 @@ class LocalReply(Reply):
         )
 
     def resume(self, point: ResumePoint) -> LocalReply:
-        """Continue behind the tokens sampled so far. Raises ``CannotContinue``: a grammar cannot be
-        entered in the middle, so a constraint that is only an improvement is dropped, and one
-        that is needed prevents the continuation. Images keep their positions only if the prompt
-        is the same."""
+        """Continue behind the tokens sampled so far. An engine cannot enter a grammar in the
+        middle: it samples without it, and its output is matched here. Raises ``CannotContinue``:
+        images keep their positions only if the prompt is the same, and without ``logit_bias`` no
+        constraint that is needed can be continued."""
         rendered, sampling = self._rendered, self._sampling
         if rendered.prompt.images and rendered.prompt.ids != point.prompt_ids:
             raise CannotContinue("its images would be at other positions")
-        if point.sampled_ids and sampling.constraint is not None:
-            if sampling.constraint.needed:
-                raise CannotContinue("its format was enforced by a grammar")
+        constraint = sampling.constraint if point.sampled_ids else None
+        if constraint is not None:
             sampling = replace(sampling, constraint=None)
+            if not self._engine.capabilities.logit_bias:
+                if constraint.needed:
+                    raise CannotContinue("its format was enforced by a grammar")
+                constraint = None
         prompt = Prompt(point.prompt_ids, rendered.prompt.images)
         rendered = replace(rendered, prompt=prompt)
         return LocalReply(
             self._engine,
+            self._tracker,
             rendered,
             sampling,
             self._options,
             self.dropped_ids,
             extra_image_tokens=self._extra_image_tokens,
             sampled_before=point.sampled_ids,
+            interrupted_constraint=constraint,
         )
 
     def stop(self) -> None:
@@ -305,7 +319,7 @@ class LocalReply(Reply):
             if sampling.max_tokens < 1:
                 reason, deltas = "length", ()
                 break
-            async with aclosing(self._engine.generate(prompt, sampling)) as chunks:
+            async with aclosing(await self._generate(prompt, sampling)) as chunks:
                 async for chunk in chunks:
                     # later calls find in the cache what this reply has put there
                     if chunk.cached_tokens is not None and self._counts_cached_tokens:
@@ -325,6 +339,22 @@ class LocalReply(Reply):
                     raise BackendError("The engine stopped without saying why.")
         finish = Finish(reason, self._usage(len(sampled), unreported, cached), stop_text)
         yield (*deltas, *parser.finish(reason), finish)
+
+    async def _generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        """The chunks that continue the prompt, within the grammar of an interrupted reply. Raises
+        ``CannotContinue``."""
+        constraint = None if self._reasoning_cut else self._interrupted_constraint
+        if constraint is None:
+            return self._engine.generate(prompt, sampling)
+        end_ids = {*self._engine.tokenizer.end_ids, *self._rendered.stop_ids}
+        grammar = await asyncio.to_thread(
+            self._tracker.start, constraint.lark, self._sampled_before, end_ids
+        )
+        if grammar is not None:
+            return MatchedGeneration(self._engine, grammar, prompt, sampling).chunks()
+        if constraint.needed:
+            raise CannotContinue("its grammar cannot be continued")
+        return self._engine.generate(prompt, sampling)
 
     def _read(
         self, chunk: Chunk, sampled: array[int]

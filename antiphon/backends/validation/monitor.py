@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TypeGuard
 
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
-from antiphon.wire.items import CustomToolCall, FunctionCall, Message, Reasoning
+from antiphon.wire.items import CustomToolCall, FunctionCall, Item, Message, OutputText, Reasoning
 
 from .answer_format import AnswerFormat, FormatMatcher
 from .tool_calls import ToolCallRules
@@ -44,6 +44,19 @@ class StreamValidator:
         self._is_truncated = has_stop_strings
         #: An item was opened and has no text yet.
         self.is_waiting = False
+
+    def resume(self, done: Sequence[Item], unfinished: Sequence[Item]) -> None:
+        """Take up a reply that was interrupted. ``done``: its completed items. ``unfinished``: the
+        items in progress, with the text so far."""
+        for item in done:
+            self._note_item(Open(item))
+        for item in unfinished:
+            self._start_item(Open(item))
+            text = _unfinished_text(item)
+            if text is None:
+                self._matcher = None
+            elif text:
+                self._add_text(Text(text))
 
     @property
     def is_idle(self) -> bool:
@@ -94,16 +107,19 @@ class StreamValidator:
 
     def _start_item(self, delta: Open) -> None:
         item = delta.item
-        self._is_call = is_call(delta)
+        self._note_item(delta)
         if self._is_call:
-            self._has_called = True
             if self._tool_calls is not None and isinstance(item, FunctionCall | CustomToolCall):
                 self._set_fault(self._tool_calls.rejection(item))
                 self._start_matcher(self._tool_calls.input_format(item))
         elif is_answer(delta):
-            self._has_answered = True
             self._start_matcher(self._format)
         self.is_waiting = self._matcher is not None
+
+    def _note_item(self, delta: Open) -> None:
+        self._is_call = is_call(delta)
+        self._has_called = self._has_called or self._is_call
+        self._has_answered = self._has_answered or is_answer(delta)
 
     def _start_matcher(self, answer_format: AnswerFormat | None) -> None:
         self._matcher = None if answer_format is None else FormatMatcher(answer_format)
@@ -137,6 +153,17 @@ class StreamValidator:
             self._text_fault = fault
         else:
             self._fault = self._fault or fault
+
+
+def _unfinished_text(item: Item) -> str | None:
+    """The text of an item in progress; None if it is a refusal."""
+    if isinstance(item, FunctionCall):
+        return item.arguments
+    if isinstance(item, CustomToolCall):
+        return item.input
+    parts = item.content if isinstance(item, Message) else ()
+    texts = [part.text for part in parts if isinstance(part, OutputText)]
+    return "".join(texts) if len(texts) == len(parts) else None
 
 
 def is_answer(delta: Delta) -> TypeGuard[Open]:

@@ -264,13 +264,16 @@ class MonitoredReply(ReplyWrapper):
         return not self._uses_retries and self._reply.reports_tokens
 
     def resume(self, point: ResumePoint) -> Reply:
+        if point.sampled_ids:
+            self._validator.resume(point.items, point.open_items)
         return MonitoredReply(self._reply.resume(point), self._validator, self._retrying)
 
     def stop(self) -> None:
         (self._retrying if self._uses_retries else self._reply).stop()
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        validator, is_out = self._validator, False
+        validator = self._validator
+        is_out = validator.has_output  # before an interruption
         waiting: tuple[Delta, ...] = ()
         async with aclosing(self._reply.deltas()) as deltas:
             async for batch in deltas:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, LoadOptions, Sampling
+from antiphon.engines.common.grammar_state import GrammarTracker
 from antiphon.engines.common.image_token_cache import ImageTokenCache
 from antiphon.engines.common.request_checks import check_request, images_unsupported
 from antiphon.engines.gguf.reader import read_gguf
@@ -29,7 +30,6 @@ from antiphon.upstream.endpoint import first_model_id, list_models, model_entrie
 from antiphon.upstream.errors import UpstreamDown
 
 from .constraints import SYNTAXES, ConstraintEncoder, ConstraintSyntax, probe_constraints
-from .grammar_state import GrammarTracker
 from .images import EncodedRequest, ImageRequestEncoder, image_encoder
 from .resumable_generation import ResumableGeneration
 from .servers import FLAVOURS, Flavour

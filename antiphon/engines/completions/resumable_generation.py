@@ -11,12 +11,12 @@ import asyncio
 from msgspec.structs import replace
 
 from antiphon.engines.base import Sampling
+from antiphon.engines.common.grammar_state import GrammarState, GrammarTracker
 from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.errors import BackendError
 from antiphon.tokens import Chunk, Prompt, Tokenizer
 
 from .constraints import ConstraintEncoder
-from .grammar_state import GrammarState, GrammarTracker
 from .stream_parser import ParsedPayload
 
 __all__ = ["ResumableGeneration"]
@@ -76,10 +76,7 @@ class ResumableGeneration:
         max_tokens = self._sampling.max_tokens - len(self._sampled)
         sampling = replace(self._sampling, max_tokens=max_tokens, constraint=None)
         if self._is_masked and self._grammar is not None:
-            allowed = await asyncio.to_thread(self._grammar.bias)
-            given = self._sampling.logit_bias
-            bias = {**given, **{id: each + given.get(id, 0) for id, each in allowed.items()}}
-            sampling = replace(sampling, max_tokens=1, logit_bias=bias)
+            sampling = await asyncio.to_thread(self._grammar.mask, sampling)
         return prompt, sampling
 
     def feed(self, parsed: ParsedPayload) -> tuple[Chunk | None, bool]:
@@ -99,16 +96,12 @@ class ResumableGeneration:
         """Return what matches the grammar, and whether the rest was rejected."""
         if self._grammar is None:
             return parsed, False
-        count = self._grammar.accept([token.id for token in parsed.tokens])
-        tokens = parsed.tokens[:count]
-        is_rejected = count < len(parsed.tokens)
-        has_end = bool(tokens) and tokens[-1].id in self._end_ids
-        if parsed.reason == "stop" and not is_rejected and not has_end:
-            is_rejected = not self._grammar.may_end
+        ids = [token.id for token in parsed.tokens]
+        count, is_rejected = self._grammar.match(ids, parsed.reason)
         reason = parsed.reason
         if is_rejected or (self._is_masked and reason == "length"):
             reason = None
-        return ParsedPayload(tokens=tokens, reason=reason), is_rejected
+        return ParsedPayload(tokens=parsed.tokens[:count], reason=reason), is_rejected
 
     def _to_chunk(self, parsed: ParsedPayload) -> Chunk | None:
         """The chunk for new tokens, with the server's finish reason if it sent one."""

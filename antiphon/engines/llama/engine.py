@@ -276,7 +276,8 @@ class LlamaEngine:
 
     def _request(self, prompt: Prompt, sampling: Sampling, slot: Slot) -> bytes:
         request = _request(prompt, sampling, slot)
-        if sampling.constraint is None:  # formats repeat themselves by their nature
+        # Formats repeat themselves by their nature.
+        if sampling.constraint is None and not sampling.is_matched:
             request |= self._samplers
         if prompt.images and self._detokenizer is not None:
             request["prompt"] = self._detokenizer.request_prompt(prompt)

@@ -13,9 +13,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from antiphon.engines.base import Sampling
+from antiphon.engines.common.grammar_state import GrammarState, GrammarTracker
 from antiphon.engines.completions.constraints import SYNTAXES
 from antiphon.engines.completions.engine import CompletionsEngine
-from antiphon.engines.completions.grammar_state import GrammarState, GrammarTracker
 from antiphon.engines.completions.servers import FLAVOURS
 from antiphon.errors import BackendError
 from antiphon.testing.engine import ScriptedEngine

@@ -1,6 +1,6 @@
-"""The state of a grammar behind tokens that another server has sampled.
+"""The state of a grammar behind tokens that were sampled before an interruption.
 
-Servers apply a grammar from the first token of a request. A reply that continues in the middle is
+Engines apply a grammar from the first token of a request. A reply that continues in the middle is
 therefore sampled without it and matched here; where the sampled token does not match, one token is
 sampled again among those that do. With greedy sampling the text is that of an undisturbed run, and
 otherwise its distribution is the same.
@@ -13,7 +13,10 @@ from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Any
 
+from msgspec.structs import replace
+
 from antiphon.dialects.grammar.json_schema import grammar_fault
+from antiphon.engines.base import Sampling
 from antiphon.tokens import Tokenizer
 
 __all__ = ["GrammarState", "GrammarTracker"]
@@ -76,6 +79,21 @@ class GrammarState:
             if not self._matcher.try_consume_tokens([id]) and not is_end:
                 return count
         return len(ids)
+
+    def match(self, ids: Sequence[int], reason: str | None) -> tuple[int, bool]:
+        """Advance over sampled ids. ``reason``: why the engine ended its output there, if it did.
+        Returns how many ids match, and whether the rest or the end is rejected."""
+        count = self.accept(ids)
+        has_end = count > 0 and ids[count - 1] in self._end_ids
+        if count < len(ids) or reason != "stop" or has_end:
+            return count, count < len(ids)
+        return count, not self.may_end
+
+    def mask(self, sampling: Sampling) -> Sampling:
+        """The sampling of one token among those that match."""
+        given = sampling.logit_bias
+        bias = {id: each + given.get(id, 0) for id, each in self.bias().items()}
+        return replace(sampling, max_tokens=1, logit_bias={**given, **bias})
 
     @property
     def may_end(self) -> bool:

@@ -1,0 +1,93 @@
+"""Continue a reply within its grammar, on an engine that applies grammars from the first token of a
+request only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from msgspec.structs import replace
+
+from antiphon.engines.base import Engine, Sampling
+from antiphon.errors import BackendError
+from antiphon.tokens import Chunk, Prompt, TokenLogprob
+
+from .grammar_state import GrammarState
+from .stop_conditions import StopConditions
+
+__all__ = ["MatchedGeneration"]
+
+
+class MatchedGeneration:
+    """One continuation of a prompt. The engine must support ``logit_bias``.
+
+    The engine samples without the grammar, and the output is matched here. At a token that does not
+    match, the request ends, and one token is sampled again among those that do.
+    ``grammar``: its state behind the prompt.
+    """
+
+    def __init__(
+        self, engine: Engine, grammar: GrammarState, prompt: Prompt, sampling: Sampling
+    ) -> None:
+        self._engine = engine
+        self._grammar = grammar
+        self._prompt = prompt
+        # Stop strings may begin in one request and end in the next: they are matched here.
+        self._sampling = replace(sampling, constraint=None, stop=(), is_matched=True)
+        context_left = engine.card.context_size - len(prompt.ids)
+        self._stop_conditions = StopConditions(engine.tokenizer, sampling, context_left)
+        self._sampled: list[int] = []
+        #: The next request samples one token among those that match.
+        self._is_masked = False
+        #: The current request has to end.
+        self._is_cut = False
+
+    async def chunks(self) -> AsyncGenerator[Chunk, None]:
+        """Yield the chunks as ``Engine.generate`` does. Raises ``BackendError`` also if the engine
+        ignores ``logit_bias``."""
+        while not self._stop_conditions.finished:
+            counts_cached = not self._sampled
+            prompt, sampling = await self._next_request()
+            async with aclosing(self._engine.generate(prompt, sampling)) as chunks:
+                async for chunk in chunks:
+                    cached = chunk.cached_tokens if counts_cached else None
+                    matched = self._feed(chunk)
+                    if matched is not None or cached is not None:
+                        yield replace(matched or Chunk(), cached_tokens=cached)
+                    if self._is_cut or self._stop_conditions.finished:
+                        break
+                else:
+                    raise BackendError("The engine stopped without saying why.")
+
+    async def _next_request(self) -> tuple[Prompt, Sampling]:
+        self._is_cut = False
+        prompt = Prompt((*self._prompt.ids, *self._sampled), self._prompt.images)
+        max_tokens = self._sampling.max_tokens - len(self._sampled)
+        sampling = replace(self._sampling, max_tokens=max_tokens)
+        if self._is_masked:
+            sampling = await asyncio.to_thread(self._grammar.mask, sampling)
+        return prompt, sampling
+
+    def _feed(self, chunk: Chunk) -> Chunk | None:
+        """Match a chunk of the engine. Returns what can be released."""
+        if not chunk.ids and chunk.finish is None:
+            return None
+        count, is_rejected = self._grammar.match(chunk.ids, chunk.finish)
+        if is_rejected and self._is_masked:
+            raise BackendError("The engine does not sample the allowed tokens.", permanent=True)
+        self._is_cut = is_rejected or self._is_masked
+        self._is_masked = is_rejected
+        self._sampled += chunk.ids[:count]
+        tokens = chunk.logprobs or tuple(TokenLogprob(id, 0.0) for id in chunk.ids)
+        released = self._stop_conditions.feed(tokens[:count])
+        if chunk.finish is None or self._is_cut or self._stop_conditions.finished:
+            return released
+        rest = self._stop_conditions.finish(chunk.finish)
+        earlier = released or Chunk()
+        return replace(
+            rest,
+            ids=(*earlier.ids, *rest.ids),
+            logprobs=(*earlier.logprobs, *rest.logprobs),
+            unreported_tokens=chunk.unreported_tokens,
+        )
