@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from .base import Retention
 
@@ -31,23 +31,43 @@ class TenantTotals:
     def largest(self) -> str | None:
         """Return the tenant whose oldest response is to be deleted; None if no bound is exceeded or
         nothing can be deleted."""
-        retention = self._retention
-        if retention.max_responses is not None and self._responses > retention.max_responses:
-            column = 0
-        elif retention.max_bytes is not None and self._bytes > retention.max_bytes:
-            column = 1
-        else:
+        if (excess := self._excess()) is None:
             return None
+        column = excess[0]
         return min(
             self._candidates, key=lambda name: (-self._totals[name][column], name), default=None
         )
 
-    def remove_response(self, tenant: str, freed_bytes: int) -> None:
-        """Subtract a deleted response."""
-        self._totals[tenant][0] -= 1
+    def select(self, tenant: str, oldest: Sequence[tuple[int, int]]) -> list[int]:
+        """Return those of the oldest responses of the largest tenant, pairs of row and bytes, that
+        are to be deleted before this is asked again: at least one."""
+        column, surplus = self._excess() or (0, 0)
+        others = (self._totals[name][column] for name in self._candidates if name != tenant)
+        surplus = min(surplus, self._totals[tenant][column] - max(others, default=0))
+        selected: list[int] = []
+        total = 0
+        for row, size in oldest:
+            if selected and total >= surplus:
+                break
+            selected.append(row)
+            total += size if column else 1
+        return selected
+
+    def remove_responses(self, tenant: str, count: int, freed_bytes: int) -> None:
+        """Subtract deleted responses."""
+        self._totals[tenant][0] -= count
         self._totals[tenant][1] -= freed_bytes
-        self._responses -= 1
+        self._responses -= count
         self._bytes -= freed_bytes
+
+    def _excess(self) -> tuple[int, int] | None:
+        """Return the column of the totals whose bound is exceeded, and by how much."""
+        retention = self._retention
+        if retention.max_responses is not None and self._responses > retention.max_responses:
+            return 0, self._responses - retention.max_responses
+        if retention.max_bytes is not None and self._bytes > retention.max_bytes:
+            return 1, self._bytes - retention.max_bytes
+        return None
 
     def exclude(self, tenant: str) -> None:
         """Record that no response of this tenant can be deleted."""

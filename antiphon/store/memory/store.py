@@ -328,7 +328,7 @@ class MemoryStore:
             if not oldest.get(tenant):
                 totals.exclude(tenant)
                 continue
-            totals.remove_response(tenant, self._expire_row(oldest[tenant].popleft()))
+            totals.remove_responses(tenant, 1, self._expire_row(oldest[tenant].popleft()))
             expired += 1
         return expired
 

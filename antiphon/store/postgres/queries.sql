@@ -144,49 +144,85 @@ SELECT EXISTS (SELECT FROM responses WHERE tenant = $1 AND id = $2)
 SELECT seq FROM responses WHERE tenant = $1 AND id = $2 AND live
 
 -- expire
+-- Of these responses, those without a child go; the others are buried. Of their ancestors, the buried
+-- ones go whose last child goes. The answer: what went.
 WITH RECURSIVE gone AS (
     SELECT r.seq, r.tenant, r.parent FROM responses AS r
-    WHERE r.seq = $1 AND NOT EXISTS (
+    WHERE r.seq = ANY ($1::bigint[]) AND NOT EXISTS (
         SELECT FROM responses AS child WHERE child.tenant = r.tenant AND child.parent = r.id
     )
     UNION ALL
     SELECT r.seq, r.tenant, r.parent
     FROM gone JOIN responses AS r ON r.tenant = gone.tenant AND r.id = gone.parent
-    WHERE NOT r.live AND NOT EXISTS (
+    WHERE (NOT r.live OR r.seq = ANY ($1::bigint[])) AND NOT EXISTS (
         SELECT FROM responses AS child
         WHERE child.tenant = r.tenant AND child.parent = r.id AND child.seq <> gone.seq
     )
 ), buried AS (
-    UPDATE responses SET live = FALSE WHERE seq = $1 AND NOT EXISTS (SELECT FROM gone)
+    UPDATE responses SET live = FALSE
+    WHERE seq = ANY ($1::bigint[]) AND live AND seq NOT IN (SELECT seq FROM gone)
 ), unlisted AS (
-    DELETE FROM summaries WHERE seq = $1
-), freed AS (
-    DELETE FROM responses WHERE seq IN (SELECT seq FROM gone) RETURNING bytes
+    DELETE FROM summaries WHERE seq = ANY ($1::bigint[])
 )
-SELECT coalesce(sum(bytes), 0)::bigint FROM freed
+DELETE FROM responses WHERE seq = ANY (ARRAY(SELECT seq FROM gone)) RETURNING tenant, parent, bytes
+
+-- unneeded_parents
+-- Several children of a response may go at once.
+SELECT DISTINCT r.seq
+FROM unnest($1::text[], $2::text[]) AS p (tenant, id)
+CROSS JOIN LATERAL (
+    SELECT seq, tenant, id FROM responses WHERE tenant = p.tenant AND id = p.id AND NOT live LIMIT 1
+) AS r
+WHERE NOT EXISTS (
+    SELECT FROM responses AS child WHERE child.tenant = r.tenant AND child.parent = r.id
+)
 
 -- oldest
-SELECT seq, created_at FROM responses AS r WHERE live AND NOT EXISTS (
+-- After the last one that was deleted: so its index entry, and those before it, are not read again.
+SELECT seq, created_at FROM responses AS r WHERE live AND (created_at, seq) > ($2, $3) AND NOT EXISTS (
     SELECT 1 FROM runs WHERE runs.tenant = r.tenant AND runs.id = r.id AND runs.ended_at IS NULL
 ) ORDER BY created_at, seq LIMIT $1
 
 -- oldest_of
-SELECT seq FROM responses AS r WHERE tenant = $1 AND live AND NOT EXISTS (
+SELECT seq, bytes FROM responses AS r WHERE tenant = $1 AND live AND NOT EXISTS (
     SELECT 1 FROM runs WHERE runs.tenant = r.tenant AND runs.id = r.id AND runs.ended_at IS NULL
 ) ORDER BY created_at, seq LIMIT $2
 
 -- tenant_totals
-SELECT tenant, sum(live)::bigint, sum(bytes)::bigint FROM (
-    SELECT tenant, 1 AS live, bytes FROM responses WHERE live
+SELECT tenant, sum(responses)::bigint, sum(bytes)::bigint FROM (
+    SELECT tenant, responses, bytes FROM response_totals
     UNION ALL
-    SELECT tenant, 0, bytes FROM responses WHERE NOT live
+    SELECT tenant, responses, bytes FROM response_changes
 ) AS r GROUP BY tenant
+
+-- add_response_changes
+WITH old AS (
+    DELETE FROM response_changes WHERE seq = ANY (ARRAY(
+        SELECT seq FROM response_changes ORDER BY seq LIMIT $1 FOR UPDATE SKIP LOCKED
+    )) RETURNING tenant, responses, bytes
+), added AS (
+    INSERT INTO response_totals
+    SELECT tenant, sum(responses), sum(bytes) FROM old GROUP BY tenant ORDER BY tenant
+    ON CONFLICT (tenant) DO UPDATE SET responses = response_totals.responses + excluded.responses,
+        bytes = response_totals.bytes + excluded.bytes
+)
+SELECT 1 FROM old
+
+-- drop_empty_totals
+DELETE FROM response_totals WHERE responses = 0 AND bytes = 0 AND NOT EXISTS (
+    SELECT FROM response_changes AS c WHERE c.tenant = response_totals.tenant
+) RETURNING 1
 
 -- usage
 SELECT
-    (SELECT count(*) FROM responses WHERE tenant = $1 AND live),
-    (SELECT coalesce(sum(bytes), 0) FROM responses WHERE tenant = $1 AND live)::bigint
-    + (SELECT coalesce(sum(bytes), 0) FROM responses WHERE tenant = $1 AND NOT live)::bigint,
+    (
+        coalesce((SELECT responses FROM response_totals WHERE tenant = $1), 0)
+        + (SELECT coalesce(sum(responses), 0) FROM response_changes WHERE tenant = $1)
+    )::bigint,
+    (
+        coalesce((SELECT bytes FROM response_totals WHERE tenant = $1), 0)
+        + (SELECT coalesce(sum(bytes), 0) FROM response_changes WHERE tenant = $1)
+    )::bigint,
     (SELECT count(*) FROM runs WHERE tenant = $1 AND ended_at IS NULL AND owner IS NULL),
     (SELECT count(*) FROM runs WHERE tenant = $1 AND ended_at IS NULL AND owner IS NOT NULL),
     (SELECT count(*) FROM files WHERE tenant = $1),
@@ -199,9 +235,25 @@ SELECT
 
 -- response_totals
 -- After lock_responses, in a statement of its own, so that it counts what earlier holders of the lock
--- have reserved. One statement, so that a response that is saved meanwhile counts once.
+-- have reserved. One statement, so that a response that is saved meanwhile counts once. Many changes
+-- are added to the totals, for the next call.
+WITH many AS (
+    SELECT FROM response_changes WHERE tenant = $1 LIMIT 1 OFFSET 100
+), old AS (
+    DELETE FROM response_changes WHERE EXISTS (SELECT FROM many) AND seq = ANY (ARRAY(
+        SELECT seq FROM response_changes WHERE tenant = $1 LIMIT 1000 FOR UPDATE SKIP LOCKED
+    )) RETURNING responses, bytes
+), added AS (
+    INSERT INTO response_totals
+    SELECT $1, sum(responses), sum(bytes) FROM old HAVING count(*) > 0
+    ON CONFLICT (tenant) DO UPDATE SET responses = response_totals.responses + excluded.responses,
+        bytes = response_totals.bytes + excluded.bytes
+)
 SELECT
-    (SELECT count(*) FROM responses WHERE tenant = $1 AND live),
+    (
+        coalesce((SELECT responses FROM response_totals WHERE tenant = $1), 0)
+        + (SELECT coalesce(sum(responses), 0) FROM response_changes WHERE tenant = $1)
+    )::bigint,
     (
         SELECT count(*) FROM reservations AS r
         WHERE r.tenant = $1 AND r.id <> $2 AND (r.owner = $3 OR EXISTS (
@@ -213,8 +265,10 @@ SELECT
     )
 
 -- response_bytes
-SELECT (SELECT coalesce(sum(bytes), 0) FROM responses WHERE tenant = $1 AND live)::bigint
-    + (SELECT coalesce(sum(bytes), 0) FROM responses WHERE tenant = $1 AND NOT live)::bigint
+SELECT (
+    coalesce((SELECT bytes FROM response_totals WHERE tenant = $1), 0)
+    + (SELECT coalesce(sum(bytes), 0) FROM response_changes WHERE tenant = $1)
+)::bigint
 
 -- reserve_response
 WITH heard AS (
@@ -252,14 +306,14 @@ UPDATE checks SET count = count + 1 WHERE id = 1
 -- lapsed
 SELECT seq FROM responses WHERE live AND expires_at <= $1 LIMIT $2
 
-
--- drop_run_of
--- The run is only renamed, so that no transaction deletes many batches: see drop_buried_batches.
+-- drop_runs_of
+-- The runs are only renamed, so that no transaction deletes many batches: see drop_buried_batches.
 WITH gone AS (
     UPDATE runs SET tenant = '', id = 'deleted ' || runs.seq, ended_at = -1, owner = NULL,
         request = '', prompt = ''
     FROM responses AS r
-    WHERE r.seq = $1 AND runs.tenant = r.tenant AND runs.id = r.id RETURNING r.tenant, r.id
+    WHERE r.seq = ANY ($1::bigint[]) AND runs.tenant = r.tenant AND runs.id = r.id
+    RETURNING r.tenant, r.id
 )
 DELETE FROM holds USING gone WHERE holds.tenant = gone.tenant AND holds.holder = gone.id
 
@@ -1113,7 +1167,7 @@ WHERE tenant = $1 AND seq > coalesce((
 ORDER BY seq LIMIT $3
 
 -- drop_tenant_runs
--- First of the steps that delete a tenant: see tenant_steps.py. Each changes few rows. As drop_run_of: a
+-- First of the steps that delete a tenant: see tenant_steps.py. Each changes few rows. As drop_runs_of: a
 -- sweep deletes the events.
 UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL, request = '',
     prompt = ''

@@ -44,7 +44,7 @@ from .rates import PostgresRates
 from .runs import PostgresRuns, has_lock
 from .save_queue import ResponseRow, SaveQueue
 from .skills import PostgresSkills
-from .sweep import PostgresSweep, delete_response
+from .sweep import PostgresSweep, delete_responses
 from .usage import PostgresUsage
 from .vectors import PostgresVectorIndex
 
@@ -148,7 +148,7 @@ class PostgresStore:
             row = await transaction.value("row_of", tenant, index_key(response_id))
             if row is None:
                 return False
-            await delete_response(transaction, row)
+            await delete_responses(transaction, [row])
             await self.runs.notify_ended(transaction, ended=[(tenant, response_id)])
         self.runs.mark_stale(tenant, response_id)
         return True

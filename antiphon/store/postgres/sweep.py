@@ -7,8 +7,6 @@ are deleted.
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -19,19 +17,19 @@ from antiphon.store.usage import usage_cutoffs
 from .partitions import EventPartitions
 from .pool import ConnectionPool, Transaction
 
-__all__ = ["PostgresSweep", "delete_response"]
+__all__ = ["PostgresSweep", "delete_responses"]
 
 #: Rows that one transaction changes at most, and files, which are larger.
 _ROWS, _FILES = 500, 10
-#: Small rows of the usage log that one transaction sums up.
-_USAGE_ROWS = 5000
-#: Rows of one tenant that are looked up at a time.
-_TENANT_ROWS = 50
-#: Seconds after which a transaction that deletes responses ends: others wait for its lock.
-_SLICE_S = 0.02
+#: Small rows of the usage log, or of changed totals, that one transaction sums up.
+_SMALL_ROWS = 5000
+#: Responses that one transaction deletes: others wait for its lock.
+_RESPONSES = 200
 #: Seconds that the batches of an expired run wait for their partition to be dropped. Batches of
 #: deleted responses do not wait.
 _PARTITION_WAIT_S = 3600
+#: Before the first response.
+_FIRST = (-(2**63), 0)
 
 #: A part of a sweep in one transaction. Returns how many rows it changed; 0 ends the step.
 _Step = Callable[[Transaction], Awaitable[int]]
@@ -50,7 +48,9 @@ class PostgresSweep:
         self._partitions = EventPartitions(pool)
         self._retention = retention
         self._now = now
-        #: What the tenants hold, read once: it takes a whole index.
+        #: When the last response that was too old was created, and its row.
+        self._oldest = _FIRST
+        #: What the tenants hold, read once.
         self._totals = TenantTotals(retention, ())
 
     async def run(self) -> int:
@@ -80,6 +80,8 @@ class PostgresSweep:
             _query("forget_owners"),
             _query("forget_reservations"),
             _query("forget_rates"),
+            _add_response_changes,
+            _query("drop_empty_totals"),
             _query("see_ended", max(now, 1), _ROWS),
         ]
         if retention.max_age_s is not None:
@@ -89,9 +91,9 @@ class PostgresSweep:
             steps.append(_query("bury_runs", before, _ROWS, max(now, 1)))
         for rollup, before in usage_cutoffs(now):
             if rollup.width == 0:
-                steps.append(_query("roll_up_usage_rows", rollup.to, before, _USAGE_ROWS))
+                steps.append(_query("roll_up_usage_rows", rollup.to, before, _SMALL_ROWS))
             else:
-                row = (rollup.width, rollup.to, before, _USAGE_ROWS)
+                row = (rollup.width, rollup.to, before, _SMALL_ROWS)
                 steps.append(_query("roll_up_usage_sums", *row))
         if retention.max_audit_age_s is not None:
             steps.append(_query("expire_audit", int(now - retention.max_audit_age_s), _ROWS))
@@ -126,53 +128,54 @@ class PostgresSweep:
     # --- responses -------------------------------------------------------------------------------
 
     async def _expire_by_time(self, transaction: Transaction) -> int:
-        end = time.monotonic() + _SLICE_S
-        deleted = 0
-        for (row,) in await transaction.rows("lapsed", self._now, _ROWS):
-            await delete_response(transaction, row)
-            deleted += 1
-            if time.monotonic() > end:
-                break
-        return deleted
+        rows = [row for (row,) in await transaction.rows("lapsed", self._now, _RESPONSES)]
+        await delete_responses(transaction, rows)
+        return len(rows)
 
     async def _expire_by_age(self, transaction: Transaction) -> int:
-        end = time.monotonic() + _SLICE_S
-        deleted = 0
-        for row, created_at in await transaction.rows("oldest", _ROWS):
+        rows: list[int] = []
+        for row, created_at in await transaction.rows("oldest", _RESPONSES, *self._oldest):
             if not self._retention.is_too_old(self._now - created_at):
                 break
-            await delete_response(transaction, row)
-            deleted += 1
-            if time.monotonic() > end:
-                break
-        return deleted
+            rows.append(row)
+            self._oldest = created_at, row
+        await delete_responses(transaction, rows)
+        return len(rows)
 
     async def _expire_by_size(self, transaction: Transaction) -> int:
         """Delete the oldest responses of the tenant that holds most, until the bounds hold."""
-        end = time.monotonic() + _SLICE_S
-        deleted = 0
-        oldest: dict[str, deque[int]] = {}
         while (tenant := self._totals.largest()) is not None:
-            if not oldest.get(tenant):
-                rows = await transaction.rows("oldest_of", tenant, _TENANT_ROWS)
-                oldest[tenant] = deque(row for (row,) in rows)
-            if not oldest[tenant]:
-                self._totals.exclude(tenant)
-                continue
-            freed = await delete_response(transaction, oldest[tenant].popleft())
-            self._totals.remove_response(tenant, freed)
-            deleted += 1
-            if time.monotonic() > end:
-                break
-        return deleted
+            oldest = [tuple(row) for row in await transaction.rows("oldest_of", tenant, _RESPONSES)]
+            if oldest:
+                rows = self._totals.select(tenant, oldest)
+                freed = await delete_responses(transaction, rows)
+                self._totals.remove_responses(tenant, len(rows), freed)
+                return len(rows)
+            self._totals.exclude(tenant)
+        return 0
 
 
-async def delete_response(transaction: Transaction, row: int) -> int:
-    """Delete a response with its run, and free deleted ancestors that no descendant needs. Return
+async def delete_responses(transaction: Transaction, rows: Sequence[int]) -> int:
+    """Delete responses with their runs, and free deleted ancestors that no descendant needs. Return
     the freed bytes.
     """
-    await transaction.rows("drop_run_of", row)  # first: the lock order of ``PostgresRuns.end``
-    return int(await transaction.value("expire", row))
+    freed = 0
+    while rows:
+        await transaction.rows("drop_runs_of", rows)  # first: the lock order of PostgresRuns.end
+        gone = await transaction.rows("expire", rows)
+        freed += sum(size for _, _, size in gone)
+        parents = {(tenant, parent) for tenant, parent, _ in gone if parent is not None}
+        if not parents:
+            break
+        tenants, ids = zip(*sorted(parents), strict=True)
+        rows = [row for (row,) in await transaction.rows("unneeded_parents", tenants, ids)]
+    return freed
+
+
+async def _add_response_changes(transaction: Transaction) -> int:
+    """Add changes of the number of responses to the totals. What changes meanwhile is left."""
+    count = await transaction.count("add_response_changes", _SMALL_ROWS)
+    return count if count == _SMALL_ROWS else 0
 
 
 def _query(name: str, *arguments: Any) -> _Step:

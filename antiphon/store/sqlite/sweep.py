@@ -146,7 +146,7 @@ class SqliteSweep:
                 self._totals.exclude(tenant)
                 continue
             freed = self._delete_response(connection, oldest[tenant].popleft())
-            self._totals.remove_response(tenant, freed)
+            self._totals.remove_responses(tenant, 1, freed)
             deleted += 1
             if time.monotonic() > end:
                 break
