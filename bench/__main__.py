@@ -359,6 +359,7 @@ BENCHES: dict[str, Bench] = {
     "followers": state.followers,
     "listeners": eventlogs.listeners,
     "commits": eventlogs.commits,
+    "large_store": large_store.large_store,
     "many": state.many,
     "takeover": state.takeover,
     "workers": workers,

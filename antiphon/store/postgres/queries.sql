@@ -89,28 +89,41 @@ WITH given AS MATERIALIZED (
 INSERT INTO items (tenant, id, response) SELECT tenant, id, seq FROM listed ON CONFLICT DO NOTHING
 
 -- summaries_newest
-SELECT s.body FROM summaries AS s WHERE s.tenant = $1
-AND ($2::text IS NULL OR s.status = $2)
-AND ($3::text IS NULL OR s.model = $3)
-AND ($4::text IS NULL OR s.parent = $4)
-AND ($5::text IS NULL OR s.conversation = $5)
-AND ($6::boolean IS NULL OR s.background = $6)
-AND ($7::boolean IS NULL OR s.failed = $7)
-AND ($8::text IS NULL OR strpos(s.tools, $8) > 0)
-AND ($9::text IS NULL OR strpos(s.text, $9) > 0)
-AND ($10::bigint IS NULL OR s.seq < $10) ORDER BY s.seq DESC LIMIT $11
+-- Looks at $12 rows at most. The answer: the last one of them if there may be more, and what matches.
+WITH looked AS MATERIALIZED (
+    SELECT * FROM summaries WHERE tenant = $1 AND ($10::bigint IS NULL OR seq < $10)
+    ORDER BY seq DESC LIMIT $12
+)
+SELECT (SELECT CASE WHEN count(*) = $12 THEN min(seq) END FROM looked), ARRAY(
+    SELECT s.body FROM looked AS s
+    WHERE ($2::text IS NULL OR s.status = $2)
+    AND ($3::text IS NULL OR s.model = $3)
+    AND ($4::text IS NULL OR s.parent = $4)
+    AND ($5::text IS NULL OR s.conversation = $5)
+    AND ($6::boolean IS NULL OR s.background = $6)
+    AND ($7::boolean IS NULL OR s.failed = $7)
+    AND ($8::text IS NULL OR strpos(s.tools, $8) > 0)
+    AND ($9::text IS NULL OR strpos(s.text, $9) > 0)
+    ORDER BY seq DESC LIMIT $11
+)
 
 -- summaries_oldest
-SELECT s.body FROM summaries AS s WHERE s.tenant = $1
-AND ($2::text IS NULL OR s.status = $2)
-AND ($3::text IS NULL OR s.model = $3)
-AND ($4::text IS NULL OR s.parent = $4)
-AND ($5::text IS NULL OR s.conversation = $5)
-AND ($6::boolean IS NULL OR s.background = $6)
-AND ($7::boolean IS NULL OR s.failed = $7)
-AND ($8::text IS NULL OR strpos(s.tools, $8) > 0)
-AND ($9::text IS NULL OR strpos(s.text, $9) > 0)
-AND ($10::bigint IS NULL OR s.seq > $10) ORDER BY s.seq LIMIT $11
+WITH looked AS MATERIALIZED (
+    SELECT * FROM summaries WHERE tenant = $1 AND ($10::bigint IS NULL OR seq > $10)
+    ORDER BY seq LIMIT $12
+)
+SELECT (SELECT CASE WHEN count(*) = $12 THEN max(seq) END FROM looked), ARRAY(
+    SELECT s.body FROM looked AS s
+    WHERE ($2::text IS NULL OR s.status = $2)
+    AND ($3::text IS NULL OR s.model = $3)
+    AND ($4::text IS NULL OR s.parent = $4)
+    AND ($5::text IS NULL OR s.conversation = $5)
+    AND ($6::boolean IS NULL OR s.background = $6)
+    AND ($7::boolean IS NULL OR s.failed = $7)
+    AND ($8::text IS NULL OR strpos(s.tools, $8) > 0)
+    AND ($9::text IS NULL OR strpos(s.text, $9) > 0)
+    ORDER BY seq LIMIT $11
+)
 
 -- load
 SELECT body, input, output, base, tokens, fingerprint FROM responses

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import msgspec
+
+from antiphon.errors import StoreError
 from antiphon.store.base import Retention
 from antiphon.store.records import (
     ConversationLock,
@@ -49,6 +52,11 @@ from .usage import PostgresUsage
 from .vectors import PostgresVectorIndex
 
 __all__ = ["PostgresStore"]
+
+#: Summaries that one statement of a search looks at.
+_LOOKED_ROWS = 5000
+#: The filters of a search for any response.
+_ANY = summary_filters(ResponseQuery())
 
 
 class PostgresStore:
@@ -127,8 +135,20 @@ class PostgresStore:
                 return None
             after = found[0][0]
         name = "summaries_newest" if query.newest_first else "summaries_oldest"
-        arguments = (tenant, *summary_filters(query), after, query.limit)
-        return tuple(await self._pool.decoded_rows(summary_of, name, *arguments))
+        filters = summary_filters(query)
+        looked = query.limit if filters == _ANY else max(query.limit, _LOOKED_ROWS)
+        found: list[bytes] = []
+        while (missing := query.limit - len(found)) > 0:
+            ((after, bodies),) = await self._pool.rows(
+                name, tenant, *filters, after, missing, looked
+            )
+            found += bodies
+            if after is None:
+                break
+        try:
+            return tuple(summary_of((body,)) for body in found)
+        except msgspec.MsgspecError as error:
+            raise StoreError("The store could not be read.") from error
 
     async def load_item(self, tenant: str, item_id: str) -> Item | None:
         rows = await self._pool.decoded_rows(items_of, "item", tenant, index_key(item_id))

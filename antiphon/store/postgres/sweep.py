@@ -24,7 +24,7 @@ _ROWS, _FILES = 500, 10
 #: Small rows of the usage log, or of changed totals, that one transaction sums up.
 _SMALL_ROWS = 5000
 #: Responses that one transaction deletes: others wait for its lock.
-_RESPONSES = 200
+_RESPONSES = 100
 #: Seconds that the batches of an expired run wait for their partition to be dropped. Batches of
 #: deleted responses do not wait.
 _PARTITION_WAIT_S = 3600

@@ -8,12 +8,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 
 from antiphon.errors import RunError
 from antiphon.store import open_store, queued_elsewhere
 from antiphon.store.base import Retention, Store
-from antiphon.store.records import Append
+from antiphon.store.postgres import store as postgres_store
+from antiphon.store.records import Append, ResponseQuery, TenantUsage
 from antiphon.store.subscriptions import Subscription
 from antiphon.testing.postgres import Postgres, postgres
 from antiphon.testing.run_check import batch, begin_run, ended, job, queued
@@ -280,6 +282,78 @@ async def test_concurrent_deletion_of_siblings_frees_the_parent(database: Postgr
     assert await query_number(url, "SELECT count(*) FROM antiphon.items") == 0
     await one.close()
     await other.close()
+
+
+async def test_siblings_that_expire_together_free_their_ancestors(database: Postgres) -> None:
+    url = await database.fresh()
+    store = await open_store(url)
+    for name, parent in (("root", None), ("a", "root"), ("b", "root"), ("c", "b"), ("new", None)):
+        created_at = 100 if name == "new" else 1
+        stored = turn(name, parent)
+        response = msgspec.structs.replace(stored.response, created_at=created_at)
+        await store.save("t", msgspec.structs.replace(stored, response=response))
+    await store.delete("t", "resp_root")
+    assert (await store.usage("t")).responses == 4
+    assert await store.sweep(Retention(max_age_s=50), 100) == 3
+    assert await query_number(url, "SELECT count(*) FROM antiphon.responses") == 1
+    assert (await store.usage("t")).responses == 1
+    await store.close()
+
+
+async def test_totals_of_tenants_are_exact(database: Postgres) -> None:
+    """Whatever changed responses, and whichever changes were added to the totals."""
+    url = await database.fresh()
+    store = await open_store(url)
+    for n in range(6):
+        await store.save("t", turn(str(n), str(n - 1) if n in (1, 2) else None, text="x" * n))
+    await store.save("t", turn("5", text="longer than before"))
+    await store.delete("t", "resp_0")  # its descendants keep it
+    counted = "SELECT count(*) FROM antiphon.responses WHERE live"
+    summed = "SELECT sum(bytes)::bigint FROM antiphon.responses"
+    for _ in range(2):
+        usage = await store.usage("t")
+        assert usage.responses == await query_number(url, counted) == 5
+        assert usage.responses_bytes == await query_number(url, summed)
+        await store.sweep(Retention(), 0)
+        assert await query_number(url, "SELECT count(*) FROM antiphon.response_changes") == 0
+    await store.delete_tenant("t")
+    assert await store.usage("t") == TenantUsage(0, 0, 0, 0, 0, 0, 0, 0)
+    await store.sweep(Retention(), 0)
+    assert await query_number(url, "SELECT count(*) FROM antiphon.response_totals") == 0
+    await store.close()
+
+
+async def test_reservations_add_many_changes_to_the_totals(database: Postgres) -> None:
+    url = await database.fresh()
+    store = await open_store(url)
+    for n in range(102):
+        await store.save("t", turn(str(n)))
+    for name in "ab":
+        assert await store.reserve_response(
+            "t", name, "o", max_responses=104, max_bytes=None, lease_s=60
+        )
+    assert not await store.reserve_response(
+        "t", "c", "o", max_responses=104, max_bytes=None, lease_s=60
+    )
+    assert await query_number(url, "SELECT count(*) FROM antiphon.response_changes") == 0
+    assert (await store.usage("t")).responses == 102
+    await store.close()
+
+
+async def test_search_reads_the_list_in_steps(
+    database: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_store, "_LOOKED_ROWS", 2)
+    store = await open_store(await database.fresh())
+    for n in range(9):
+        await store.save("t", turn(str(n), "0" if n in (1, 4, 7, 8) else None))
+    for newest_first, expected in ((True, [8, 7, 4]), (False, [1, 4, 7])):
+        query = ResponseQuery(previous_response_id="resp_0", newest_first=newest_first, limit=3)
+        found = await store.list_responses("t", query)
+        assert found is not None and [each.id for each in found] == [f"resp_{n}" for n in expected]
+    nothing = ResponseQuery(previous_response_id="resp_1", limit=3)
+    assert await store.list_responses("t", nothing) == ()
+    await store.close()
 
 
 async def test_concurrent_appends_and_deletion_leave_no_rows(database: Postgres) -> None:
