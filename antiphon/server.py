@@ -431,6 +431,7 @@ async def _open_store(
         peers=peers,
         connections=settings.store_connections,
         listen_url=settings.store_listen_url,
+        bus=settings.bus,
     )
     stack.push_async_callback(opened.close)
     return measured(opened, metrics, time.monotonic)

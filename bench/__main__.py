@@ -16,7 +16,17 @@ from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.items import InputText, Message, OutputText
 from antiphon.wire.response import Response, Usage
 
-from . import eventlogs, filesearch, filesearch_quality, fleet, pgvector, state, tools, upstreams
+from . import (
+    eventlogs,
+    filesearch,
+    filesearch_quality,
+    fleet,
+    large_store,
+    pgvector,
+    state,
+    tools,
+    upstreams,
+)
 from .constraints import constraints
 from .engines import engines
 from .kernel import kernel

@@ -219,6 +219,15 @@ class Settings(Struct, frozen=True, kw_only=True):
             secret=True,
         ),
     ] = None
+    bus: Annotated[
+        str | None,
+        _storage(
+            "Message bus that brings new events of background runs to other processes of a "
+            "PostgreSQL store: `nats://HOST:PORT` or `redis://HOST:PORT`, with TLS `tls://` or "
+            "`rediss://`. Needs the extra `nats` or `redis`. See scaling.md.",
+            secret=True,
+        ),
+    ] = None
     files: Annotated[
         str,
         _storage(

@@ -27,18 +27,22 @@ async def open_store(
     peers: Path | None = None,
     connections: int = 10,
     listen_url: str | None = None,
+    bus: str | None = None,
 ) -> Store:
     """Open the store of a URL: ``memory:``, ``sqlite:PATH`` or a path, ``postgresql://…``.
 
     ``vectors``: how nearest vectors are found, as in the setting. ``peers``: a folder for the
     sockets of several processes of this machine that share an SQLite database; PostgreSQL needs
-    none. ``connections`` and ``listen_url``: as in ``PostgresStore.open``. Raises ``SetupError``.
+    none. ``connections``, ``listen_url`` and ``bus``: as in ``PostgresStore.open``. Raises
+    ``SetupError``.
     """
     is_postgres = url.startswith(("postgresql://", "postgres://"))
     if vectors == "pgvector" and not is_postgres:
         raise SetupError('vectors: "pgvector" needs a store postgresql://…')
     if vectors == "pgvector" and listen_url is not None:
         raise SetupError('vectors: "pgvector" needs a connection without a pooler')
+    if bus is not None and not is_postgres:
+        raise SetupError("bus: needs a store postgresql://…")
     if url == "memory:":
         from antiphon.store.memory.store import MemoryStore
 
@@ -51,6 +55,7 @@ async def open_store(
             connections=connections,
             listen_url=listen_url,
             uses_pgvector=vectors == "pgvector",
+            bus=bus,
         )
     path = url.removeprefix("sqlite:")
     if not path:

@@ -1,10 +1,10 @@
 """Notifications of appended batches, sent by the process that writes a run to those that follow it.
 
 Each process listens to a channel of its own. A notification holds the batches of several runs,
-with their lines where they fit. It is sent after the batches are committed, by a transaction that
-waits for no disk: commits that notify wait for one another in the whole database cluster, so a
-notification in the transaction of an append would undo group commit. It may be lost: who follows
-a run also looks into the store from time to time.
+with their lines where they fit. It is sent after the batches are committed: over the bus if there
+is one, otherwise by a transaction that waits for no disk. Commits that notify wait for one another
+in the whole database cluster, so a notification in the transaction of an append would undo group
+commit. It may be lost: who follows a run also looks into the store from time to time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import structlog
 from antiphon.errors import RunError
 from antiphon.store.records import EventBatch
 
+from .bus.connection import BusConnection
 from .pool import ConnectionPool
 
 __all__ = ["BatchNotifier", "decode_batches", "encode_batches", "process_channel"]
@@ -27,6 +28,8 @@ _log = structlog.get_logger(__name__)
 #: PostgreSQL's limit of a notification is 8000 bytes. A head takes at most ``_HEAD_BYTES`` for each
 #: batch.
 _MAX_BYTES, _HEAD_BYTES = 7_900, 48
+#: Of a message on the bus: half of the limit of NATS.
+_MAX_BUS_BYTES = 1 << 19
 #: Batches that wait to be sent. Further ones are dropped: the database is too slow.
 _MAX_WAITING = 10_000
 #: Seconds that the last notifications may take when the store is closed.
@@ -34,6 +37,8 @@ _CLOSE_S = 1.0
 
 #: The row of a run, first event, number of events, and bytes of their lines (0: left out).
 _Head = tuple[int, int, int, int]
+#: Batches to send, with the rows of their runs, by the process that they are for.
+_Waiting = dict[str, list[tuple[int, EventBatch]]]
 _encode_heads = msgspec.json.Encoder().encode
 _decode_heads = msgspec.json.Decoder(list[_Head]).decode
 
@@ -43,15 +48,17 @@ def process_channel(process_id: str) -> str:
     return f"antiphon_{process_id}"
 
 
-def encode_batches(batches: Iterable[tuple[int, EventBatch]]) -> Iterator[str]:
+def encode_batches(
+    batches: Iterable[tuple[int, EventBatch]], max_bytes: int = _MAX_BYTES
+) -> Iterator[bytes]:
     """Yield the payloads of notifications of these batches, each with the row of its run. Lines
     that do not fit into one are left out."""
     heads: list[_Head] = []
     lines: list[bytes] = []
     used = 0
     for row, batch in batches:
-        size = len(batch.lines) if len(batch.lines) <= _MAX_BYTES - _HEAD_BYTES else 0
-        if used + size + _HEAD_BYTES > _MAX_BYTES:
+        size = len(batch.lines) if len(batch.lines) <= max_bytes - _HEAD_BYTES else 0
+        if used + size + _HEAD_BYTES > max_bytes:
             yield _payload(heads, lines)
             heads, lines, used = [], [], 0
         heads.append((row, batch.first, batch.count, size))
@@ -61,29 +68,30 @@ def encode_batches(batches: Iterable[tuple[int, EventBatch]]) -> Iterator[str]:
         yield _payload(heads, lines)
 
 
-def _payload(heads: list[_Head], lines: list[bytes]) -> str:
-    return b"\n".join((_encode_heads(heads), b"".join(lines))).decode()
+def _payload(heads: list[_Head], lines: list[bytes]) -> bytes:
+    return b"\n".join((_encode_heads(heads), b"".join(lines)))
 
 
-def decode_batches(payload: str) -> Iterator[tuple[int, EventBatch | None]]:
+def decode_batches(payload: bytes) -> Iterator[tuple[int, EventBatch | None]]:
     """Yield the rows of runs with their new batches; None: one that has to be fetched. Raises
     ``MsgspecError`` if the payload is not from ``encode_batches``."""
-    text, _, rest = payload.partition("\n")
-    lines, start = rest.encode(), 0
-    for row, first, count, size in _decode_heads(text):
+    heads, _, lines = payload.partition(b"\n")
+    start = 0
+    for row, first, count, size in _decode_heads(heads):
         batch = EventBatch(first=first, count=count, lines=lines[start : start + size])
         yield row, batch if size else None
         start += size
 
 
 class BatchNotifier:
-    """Sends notifications. One transaction is in progress at a time; batches that are appended
-    meanwhile share the next one."""
+    """Sends notifications, over the bus while it is connected. One transaction is in progress at a
+    time; batches that are appended meanwhile share the next one."""
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: ConnectionPool, bus: BusConnection | None = None) -> None:
         self._pool = pool
-        self._waiting: dict[str, list[tuple[int, EventBatch]]] = {}
-        self._notices: list[tuple[str, str]] = []
+        self._bus = bus
+        self._waiting: _Waiting = {}
+        self._notices: list[tuple[str, bytes]] = []
         self._count = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -96,8 +104,8 @@ class BatchNotifier:
         self._start()
 
     def send_notice(self, channel: str, payload: str) -> None:
-        """Send another notification soon."""
-        self._notices.append((channel, payload))
+        """Send another notification soon, which may be lost."""
+        self._notices.append((channel, payload.encode()))
         self._start()
 
     async def close(self) -> None:
@@ -116,14 +124,33 @@ class BatchNotifier:
             while self._waiting or self._notices:
                 waiting, self._waiting, self._count = self._waiting, {}, 0
                 notices, self._notices = self._notices, []
-                notices += [
-                    (process_channel(process_id), payload)
-                    for process_id, batches in waiting.items()
-                    for payload in encode_batches(batches)
-                ]
-                try:
-                    await self._pool.rows("notify_many", *map(list, zip(*notices, strict=True)))
-                except RunError as error:
-                    _log.info("other processes are not notified", error=error.message)
+                if not await self._send_over_bus(waiting, notices):
+                    await self._send_over_database(waiting, notices)
         finally:
             self._task = None
+
+    async def _send_over_bus(self, waiting: _Waiting, notices: list[tuple[str, bytes]]) -> bool:
+        if self._bus is None or not self._bus.is_connected:
+            return False
+        return await self._bus.publish(_messages(waiting, notices, _MAX_BUS_BYTES))
+
+    async def _send_over_database(
+        self, waiting: _Waiting, notices: list[tuple[str, bytes]]
+    ) -> None:
+        channels, payloads = zip(*_messages(waiting, notices, _MAX_BYTES), strict=True)
+        texts = [payload.decode() for payload in payloads]
+        try:
+            await self._pool.rows("notify_many", channels, texts)
+        except RunError as error:
+            _log.info("other processes are not notified", error=error.message)
+
+
+def _messages(
+    waiting: _Waiting, notices: list[tuple[str, bytes]], max_bytes: int
+) -> list[tuple[str, bytes]]:
+    """Return the channels and payloads of all notifications."""
+    return notices + [
+        (process_channel(process_id), payload)
+        for process_id, batches in waiting.items()
+        for payload in encode_batches(batches, max_bytes)
+    ]

@@ -69,7 +69,7 @@ class FollowedRuns:
             run.last = max(run.last, batch.last)
             run.grew_here = True
 
-    def on_batches(self, payload: str) -> None:
+    def on_batches(self, payload: bytes) -> None:
         """Deliver the batches in a notification."""
         try:
             batches = list(decode_batches(payload))
@@ -78,15 +78,20 @@ class FollowedRuns:
         for row, batch in batches:
             if (key := self._keys.get(row)) is None:
                 continue
-            if batch is not None:
-                self._deliver(key, batch)
+            if batch is None or batch.first > self._runs[key].last + 1:
+                self._fetch(row)  # also what a gap lacks
             else:
-                self._fetch(row)
+                self._deliver(key, batch)
 
     def on_connected(self) -> None:
         """Begin to follow: this process listens, for the first time or again."""
         self._is_listening = True
         self.clear()
+
+    def on_bus_connected(self) -> None:
+        """Fetch what the bus may not have brought while it was not connected."""
+        for run in self._runs.values():
+            self._fetch(run.row)
 
     def clear(self) -> None:
         """Forget all runs, after notifications may have been missed. Readers that still wait after
@@ -184,6 +189,7 @@ class FollowedRuns:
         run = self._runs[key]
         if batch.first == run.last + 1:
             self._subscriptions.publish(*key, batch)
-        elif batch.last > run.last:  # a gap: readers read the store
+            run.last = batch.last
+        elif batch.last > run.last:  # in the store, and not what was expected: readers read it
             self._subscriptions.mark_stale([key])
-        run.last = max(run.last, batch.last)
+            run.last = batch.last

@@ -2,12 +2,12 @@
 process.
 
 All processes hear notices of rare events: runs were queued, taken over, or ended. Batches are sent
-to the processes that follow their run only (see batch_notices.py).
+to the processes that follow their run only (see batch_notices.py), over the bus if there is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +18,7 @@ from antiphon.store.runs import RunListener
 from antiphon.store.subscriptions import Subscriptions
 
 from .batch_notices import BatchNotifier, process_channel
+from .bus.connection import BusConnection
 from .followed_runs import FollowedRuns
 from .pool import ConnectionPool
 
@@ -67,14 +68,21 @@ _decode = msgspec.json.Decoder(Notice).decode
 class RunNotifications:
     """The notifications of one process. ``process_id`` marks its own notices."""
 
-    def __init__(self, pool: ConnectionPool, subscriptions: Subscriptions, process_id: str) -> None:
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        subscriptions: Subscriptions,
+        process_id: str,
+        bus: BusConnection | None = None,
+    ) -> None:
         self._pool = pool
         self._subscriptions = subscriptions
         self._process_id = process_id
         self._listener: RunListener | None = None
         self._is_started = False
         self._followed = FollowedRuns(pool, subscriptions, process_id)
-        self._batches = BatchNotifier(pool)
+        self._batches = BatchNotifier(pool, bus)
+        self._bus = bus
         self._queue = QueuedElsewhere(self.notify_queued)
         subscriptions.on_wait = self._followed.follow
 
@@ -86,7 +94,11 @@ class RunNotifications:
                 NOTICES: self._on_notice,
                 process_channel(self._process_id): self._followed.on_batches,
             }
-            self._pool.listen(handlers, self._on_gap)
+            self._pool.listen(
+                {channel: _of_text(handler) for channel, handler in handlers.items()}, self._on_gap
+            )
+            if self._bus is not None:
+                self._bus.listen(handlers, self._followed.on_bus_connected)
 
     def set_listener(self, listener: RunListener) -> None:
         """Notify this listener from now on."""
@@ -98,6 +110,8 @@ class RunNotifications:
         self._queue.close()
         await self._followed.close()
         await self._batches.close()
+        if self._bus is not None:
+            await self._bus.close()
 
     # --- changes by this process -----------------------------------------------------------------
 
@@ -133,9 +147,9 @@ class RunNotifications:
 
     # --- changes by other processes --------------------------------------------------------------
 
-    def _on_notice(self, text: str) -> None:
+    def _on_notice(self, payload: bytes) -> None:
         try:
-            notice = _decode(text)
+            notice = _decode(payload)
         except msgspec.MsgspecError:
             return  # not from Antiphon
         # Also of this process: the answer to the statement that ended the run may be lost.
@@ -155,3 +169,7 @@ class RunNotifications:
         """Handle possibly missed notifications: all subscribers read the store."""
         self._followed.on_connected()
         self.notify_queued()
+
+
+def _of_text(handler: Callable[[bytes], None]) -> Callable[[str], None]:
+    return lambda payload: handler(payload.encode())

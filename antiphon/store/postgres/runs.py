@@ -25,6 +25,7 @@ from antiphon.store.runs import RunListener
 from antiphon.store.subscriptions import Subscription, Subscriptions
 from antiphon.store.usage import UsageRecord
 
+from .bus.connection import BusConnection
 from .notifications import Notice, RunNotifications
 from .pool import ConnectionPool, Transaction, index_key
 
@@ -39,12 +40,17 @@ _MAX_SEQUENCE_NUMBER = 2**31 - 1
 class PostgresRuns:
     """``RunStore`` over a connection pool. ``save`` stores a response in a transaction."""
 
-    def __init__(self, pool: ConnectionPool, save: Callable[..., Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        save: Callable[..., Awaitable[None]],
+        bus: BusConnection | None = None,
+    ) -> None:
         self._pool = pool
         self._save = save
         self._subscriptions = Subscriptions()
         self._process_id = secrets.token_hex(6)
-        self._notifications = RunNotifications(pool, self._subscriptions, self._process_id)
+        self._notifications = RunNotifications(pool, self._subscriptions, self._process_id, bus)
 
     async def create(
         self,

@@ -5,6 +5,7 @@ The stored form is that of SQLite.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection
 
 import msgspec
@@ -39,6 +40,8 @@ from antiphon.wire.response_list import ResponseSummary
 
 from .audit import PostgresAudit
 from .containers import PostgresContainers
+from .bus.base import Signer, find_connector
+from .bus.connection import BusConnection
 from .files import PostgresFiles
 from .keys import PostgresKeys
 from .pgvector import Pgvector
@@ -53,6 +56,8 @@ from .vectors import PostgresVectorIndex
 
 __all__ = ["PostgresStore"]
 
+#: The name of the secret by which processes sign what they send over the bus.
+_BUS_SECRET = "bus"
 #: Summaries that one statement of a search looks at.
 _LOOKED_ROWS = 5000
 #: The filters of a search for any response.
@@ -62,10 +67,15 @@ _ANY = summary_filters(ResponseQuery())
 class PostgresStore:
     """``Store`` over one database. Made by ``open``."""
 
-    def __init__(self, pool: ConnectionPool, pgvector: Pgvector | None = None) -> None:
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        pgvector: Pgvector | None = None,
+        bus: BusConnection | None = None,
+    ) -> None:
         self._pool = pool
         self._saves = SaveQueue(pool)
-        self.runs = PostgresRuns(pool, _save)
+        self.runs = PostgresRuns(pool, _save, bus)
         self.files = PostgresFiles(pool)
         self.skills = PostgresSkills(pool)
         self.vectors = PostgresVectorIndex(pool, pgvector)
@@ -83,19 +93,24 @@ class PostgresStore:
         connections: int = 10,
         listen_url: str | None = None,
         uses_pgvector: bool = False,
+        bus: str | None = None,
     ) -> PostgresStore:
         """Connect and apply migrations. ``connections``: maximum pool size; one more connection
         listens, at ``listen_url`` if ``url`` leads through a pooler. ``uses_pgvector``: nearest
-        vectors are found by the extension. Raises ``SetupError``.
+        vectors are found by the extension. ``bus``: the URL of a message bus, which need not be
+        there. Raises ``SetupError``.
         """
+        connector = None if bus is None else find_connector(bus)
         pool = await ConnectionPool.open(url, connections=connections, listen_url=listen_url)
-        if not uses_pgvector:
-            return cls(pool)
         try:
-            return cls(pool, await Pgvector.open(pool))
+            pgvector = await Pgvector.open(pool) if uses_pgvector else None
+            if bus is None or connector is None:
+                return cls(pool, pgvector)
+            secret = await _get_or_create_secret(pool, _BUS_SECRET, secrets.token_bytes(32))
         except BaseException:
             await pool.close()
             raise
+        return cls(pool, pgvector, BusConnection(connector, bus, Signer(secret)))
 
     async def save(
         self,
@@ -130,10 +145,10 @@ class PostgresStore:
     ) -> tuple[ResponseSummary, ...] | None:
         after = None
         if query.after is not None:
-            found = await self._pool.rows("row_of", tenant, index_key(query.after))
-            if not found:
+            rows = await self._pool.rows("row_of", tenant, index_key(query.after))
+            if not rows:
                 return None
-            after = found[0][0]
+            after = rows[0][0]
         name = "summaries_newest" if query.newest_first else "summaries_oldest"
         filters = summary_filters(query)
         looked = query.limit if filters == _ANY else max(query.limit, _LOOKED_ROWS)
@@ -312,14 +327,18 @@ class PostgresStore:
         await self._pool.rows("release_approval", *row)
 
     async def get_or_create_secret(self, name: str, new_secret: bytes) -> bytes:
-        await self._pool.rows("put_secret", name, new_secret)
-        ((value,),) = await self._pool.rows("secret", name)
-        return bytes(value)
+        return await _get_or_create_secret(self._pool, name, new_secret)
 
     async def close(self) -> None:
         await self._saves.close()
         await self.runs.close()
         await self._pool.close()
+
+
+async def _get_or_create_secret(pool: ConnectionPool, name: str, new_secret: bytes) -> bytes:
+    await pool.rows("put_secret", name, new_secret)
+    ((value,),) = await pool.rows("secret", name)
+    return bytes(value)
 
 
 async def _save(

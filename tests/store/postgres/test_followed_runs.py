@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
@@ -12,6 +14,8 @@ from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.postgres import followed_runs
 from antiphon.store.postgres.batch_notices import decode_batches, encode_batches
+from antiphon.store.postgres.bus import connection
+from antiphon.store.postgres.bus.base import BusError, Handlers
 from antiphon.store.records import Append, EventBatch
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, begin_run
@@ -67,7 +71,7 @@ def test_payloads_hold_lines_that_fit() -> None:
     batches = [(n, padded(n, size)) for n, size in enumerate((10, 4_000, 3_900, 20_000, 7_000, 0))]
     batches.append((7, EventBatch(first=3, count=2, lines='{"n":"é"}\n{"n":"…"}\n'.encode())))
     payloads = list(encode_batches(batches))
-    assert all(len(payload.encode()) < 8_000 for payload in payloads) and len(payloads) < 5
+    assert all(len(payload) < 8_000 for payload in payloads) and len(payloads) < 5
     found = [each for payload in payloads for each in decode_batches(payload)]
     assert found == [(row, None if row == 3 else sent) for row, sent in batches]
 
@@ -128,3 +132,162 @@ async def test_append_notifies_nobody_if_nobody_follows(database: Postgres) -> N
             runs._notifications._batches.send = lambda *batch: sent.append(batch)
             await one.runs.append((Append(claim, batch(2)),))
             assert not sent
+
+
+# --- over a bus ----------------------------------------------------------------------------------
+
+
+class FakeBus:
+    """A bus in this process that treats messages as its ``fault`` says."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+        self.handlers: list[Handlers] = []
+        self.sent: list[tuple[str, bytes]] = []
+
+    async def connect(self, url: str, handlers: Handlers) -> FakeSession:
+        """Listen."""
+        self.handlers.append(handlers)
+        return FakeSession(self)
+
+    def deliver(self, messages: Sequence[tuple[str, bytes]]) -> None:
+        """Call the handlers of the channels."""
+        for channel, message in messages:
+            for handlers in self.handlers:
+                if channel in handlers:
+                    handlers[channel](message)
+
+
+class FakeSession:
+    """A connection to a ``FakeBus``."""
+
+    def __init__(self, bus: FakeBus) -> None:
+        self._bus = bus
+
+    async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
+        """Deliver messages, or what the fault makes of them."""
+        bus = self._bus
+        bus.sent += messages
+        if bus.fault == "refuses":
+            raise BusError("not now")
+        if bus.fault == "hangs":
+            await asyncio.Future()
+        if bus.fault == "repeats":
+            bus.deliver(bus.sent)
+        elif bus.fault == "reverses":
+            bus.deliver(bus.sent[::-1])
+        elif bus.fault == "forges":
+            bus.deliver([(channel, message[:-3] + b"xx\n") for channel, message in messages])
+        elif bus.fault == "nothing":
+            bus.deliver(messages)
+
+    async def wait_until_lost(self) -> None:
+        """Never."""
+        await asyncio.Future()
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+@asynccontextmanager
+async def two_with_bus(
+    database: Postgres, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Store, Store, FakeBus]]:
+    """Open two stores with one bus, and a follower of nothing else."""
+    bus = FakeBus(fault)
+    monkeypatch.setattr("antiphon.store.postgres.store.find_connector", lambda url: bus.connect)
+    url = await database.fresh()
+    one, other = [await open_store(url, bus="fake://") for _ in range(2)]
+    try:
+        for store in (one, other):
+            with store.runs.subscribe("t", "resp_none"):
+                pass  # it listens from now on
+        async with asyncio.timeout(60):
+            while len(bus.handlers) < 2:
+                await asyncio.sleep(0.01)
+        yield one, other, bus
+    finally:
+        await one.close()
+        await other.close()
+
+
+async def follow_ten_batches(one: Store, other: Store) -> list[EventBatch]:
+    """Append ten batches to a run that the other store follows, and return what its reader gets."""
+    claim = await begin_run(one)
+    reading = asyncio.create_task(receive(other, 11))
+    await until_followed(url_of(other))
+    for n in range(2, 12):
+        await one.runs.append((Append(claim, padded(n, 20_000)),))
+    return await reading
+
+
+async def test_bus_brings_batches_without_a_look(
+    database: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also long ones; nothing is sent over the database."""
+    monkeypatch.setattr(followed_runs, "_LOOK_S", NEVER_S)
+    async with two_with_bus(database, "nothing", monkeypatch) as (one, other, bus):
+        runs: Any = one.runs
+
+        async def refuse(*_: object) -> None:
+            raise AssertionError("sent over the database")
+
+        monkeypatch.setattr(runs._notifications._batches, "_send_over_database", refuse)
+        found = await follow_ten_batches(one, other)
+        assert all(each.lines == padded(each.first, 20_000).lines for each in found)
+        assert bus.sent
+
+
+@pytest.mark.parametrize("fault", ["loses", "repeats", "reverses", "forges", "refuses", "hangs"])
+async def test_faulty_bus_loses_and_doubles_nothing(
+    database: Postgres, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setattr(followed_runs, "_LOOK_S", 0.05)
+    monkeypatch.setattr(connection, "_SEND_S", 0.05)
+    async with two_with_bus(database, fault, monkeypatch) as (one, other, _):
+        found = await follow_ten_batches(one, other)
+        numbers = [each.first for each in found]
+        assert numbers == sorted(set(numbers)) and all(
+            each.lines == padded(each.first, 20_000).lines for each in found
+        )
+
+
+async def test_signed_message_from_the_future_stops_no_reader(
+    database: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a message says about a run is not believed beyond the next batch."""
+    monkeypatch.setattr(followed_runs, "_LOOK_S", 0.05)
+    async with two_with_bus(database, "nothing", monkeypatch) as (one, other, _):
+        claim = await begin_run(one)
+        reading = asyncio.create_task(receive(other, 6))
+        await until_followed(url_of(other))
+        runs: Any = other.runs
+        followed = runs._notifications._followed
+        async with asyncio.timeout(60):
+            while not followed._keys:
+                await asyncio.sleep(0.01)
+        (row,) = followed._keys
+        for payload in encode_batches([(row, padded(1_000, 10))]):
+            followed.on_batches(payload)
+        for n in range(2, 7):
+            await one.runs.append((Append(claim, batch(n)),))
+        await reading
+
+
+async def test_followers_fetch_what_they_missed_when_the_bus_is_back(
+    database: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followed_runs, "_LOOK_S", NEVER_S)
+    async with two_with_bus(database, "loses", monkeypatch) as (one, other, _):
+        claim = await begin_run(one)
+        reading = asyncio.create_task(receive(other, 6))
+        await until_followed(url_of(other))
+        for n in range(2, 7):
+            await one.runs.append((Append(claim, batch(n)),))
+        runs: Any = other.runs
+        followed = runs._notifications._followed
+        async with asyncio.timeout(60):
+            while not reading.done():  # it may follow only later
+                followed.on_bus_connected()
+                await asyncio.sleep(0.01)
+        await reading

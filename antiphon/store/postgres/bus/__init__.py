@@ -1,0 +1,3 @@
+"""An optional message bus, NATS or Redis: brings new events to the processes that follow a run."""
+
+__all__: list[str] = []

@@ -1,0 +1,81 @@
+"""A message bus between the processes of a PostgreSQL store: what it must do, and its URLs.
+
+A bus need not be reliable: messages may be lost, late, repeated or forged. What arrives is signed
+with a secret of the store, and readers take from it only what follows their last event. All else
+is read from the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import blake2b
+from hmac import compare_digest
+from typing import Protocol
+
+from antiphon.errors import SetupError
+
+__all__ = ["BusConnector", "BusError", "BusSession", "Handlers", "Signer", "find_connector"]
+
+#: Called with the messages of a channel.
+Handlers = Mapping[str, Callable[[bytes], None]]
+
+_DIGEST_BYTES = 16
+
+
+class BusError(Exception):
+    """The bus does not answer, or the connection is lost."""
+
+
+class BusSession(Protocol):
+    """A connection to a bus that listens to its channels."""
+
+    async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
+        """Send messages, each to a channel. Raises ``BusError``."""
+
+    async def wait_until_lost(self) -> None:
+        """Return when the connection is lost. A peer that does not answer counts as lost."""
+
+    async def close(self) -> None:
+        """Close the connection."""
+
+
+#: Connects to a bus and listens to channels. Raises ``BusError``.
+BusConnector = Callable[[str, Handlers], Awaitable[BusSession]]
+
+
+def find_connector(url: str) -> BusConnector:
+    """Return what connects to a bus of this URL. Raises ``SetupError`` if the URL is unknown or its
+    client is not installed."""
+    if url.startswith(("nats://", "tls://")):
+        from .nats_session import connector
+
+        return connector()
+    if url.startswith(("redis://", "rediss://")):
+        from .redis_session import connector
+
+        return connector()
+    raise SetupError("bus: use nats://HOST:PORT or redis://HOST:PORT, with TLS tls:// or rediss://")
+
+
+class Signer:
+    """Signs messages: what others send to the bus has no effect."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def sign(self, channel: str, message: bytes) -> bytes:
+        """Return a message with its signature."""
+        return self._digest(channel, message) + message
+
+    def verify(self, channel: str, signed: bytes) -> bytes | None:
+        """Return the message without its signature; None if it is not from this store, or from
+        another channel."""
+        message = signed[_DIGEST_BYTES:]
+        if compare_digest(signed[:_DIGEST_BYTES], self._digest(channel, message)):
+            return message
+        return None
+
+    def _digest(self, channel: str, message: bytes) -> bytes:
+        digest = blake2b(message, digest_size=_DIGEST_BYTES, key=self._secret[:64])
+        digest.update(channel.encode())
+        return digest.digest()

@@ -1,0 +1,100 @@
+"""The connection of a process to a message bus, opened again whenever it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import structlog
+
+from .base import BusConnector, BusError, BusSession, Handlers, Signer
+
+__all__ = ["BusConnection"]
+
+_log = structlog.get_logger(__name__)
+
+_RETRY_S, _RETRY_MAX_S = 0.2, 5.0
+#: Seconds that sending may take. A bus that takes longer is as good as lost.
+_SEND_S = 2.0
+
+
+class BusConnection:
+    """Sends and receives signed messages. Without a connection, messages are not sent."""
+
+    def __init__(self, connect: BusConnector, url: str, signer: Signer) -> None:
+        self._connect = connect
+        self._url = url
+        self._signer = signer
+        self._session: BusSession | None = None
+        self._until_lost: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether messages can be sent, as far as is known."""
+        return self._session is not None
+
+    def listen(self, handlers: Handlers, on_connected: Callable[[], None]) -> None:
+        """Connect and listen to these channels from now on. ``on_connected`` is called whenever
+        messages may have been missed."""
+        verified = {
+            channel: self._verified(channel, handler) for channel, handler in handlers.items()
+        }
+        self._task = asyncio.create_task(self._run(verified, on_connected), name="bus")
+
+    async def publish(self, messages: Sequence[tuple[str, bytes]]) -> bool:
+        """Send messages, each to a channel. Return whether the bus took them, as it seems."""
+        session = self._session
+        if session is None:
+            return False
+        signed = [(channel, self._signer.sign(channel, data)) for channel, data in messages]
+        try:
+            async with asyncio.timeout(_SEND_S):
+                await session.publish(signed)
+        except (BusError, TimeoutError) as error:
+            _log.info("messages were not sent over the bus", error=str(error))
+            if self._session is session and self._until_lost is not None:
+                self._until_lost.cancel()
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+
+    def _verified(self, channel: str, handler: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        def on_message(signed: bytes) -> None:
+            if (message := self._signer.verify(channel, signed)) is not None:
+                handler(message)
+
+        return on_message
+
+    async def _run(self, handlers: Handlers, on_connected: Callable[[], None]) -> None:
+        wait = _RETRY_S
+        while True:
+            try:
+                session = await self._connect(self._url, handlers)
+            except BusError as error:
+                _log.warning("the bus does not answer", error=str(error))
+            else:
+                wait = _RETRY_S
+                await self._use(session, on_connected)
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, _RETRY_MAX_S)
+
+    async def _use(self, session: BusSession, on_connected: Callable[[], None]) -> None:
+        self._until_lost = asyncio.create_task(session.wait_until_lost())
+        try:
+            self._session = session
+            on_connected()
+            await asyncio.wait((self._until_lost,))
+            _log.warning("the connection to the bus is lost")
+        finally:
+            self._session = None
+            self._until_lost.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_SEND_S):
+                    await session.close()

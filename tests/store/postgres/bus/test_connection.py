@@ -1,0 +1,145 @@
+"""The connection to a message bus: real servers that are killed and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from antiphon.errors import SetupError
+from antiphon.store import open_store
+from antiphon.store.postgres.bus import nats_session, redis_session
+from antiphon.store.postgres.bus.base import Signer, find_connector
+from antiphon.store.postgres.bus.connection import BusConnection
+from antiphon.testing.bus import BusServer, bus_server
+
+_SECRET = b"s" * 32
+
+
+@pytest.fixture(params=["nats", "redis"])
+def server(request: pytest.FixtureRequest) -> Iterator[BusServer]:
+    """A running bus."""
+    with bus_server(request.param) as running:
+        if running is None:
+            pytest.skip("no such server is installed")
+        yield running
+
+
+class Listener:
+    """A connection with what it received on channel "a"."""
+
+    def __init__(self, url: str, secret: bytes = _SECRET) -> None:
+        self.connection = BusConnection(find_connector(url), url, Signer(secret))
+        self.received: list[bytes] = []
+        self.connections = 0
+        self.changed = asyncio.Event()
+
+    def start(self) -> None:
+        """Listen."""
+        self.connection.listen({"a": self._on_message}, self._on_connected)
+
+    def _on_message(self, message: bytes) -> None:
+        self.received.append(message)
+        self.changed.set()
+
+    def _on_connected(self) -> None:
+        self.connections += 1
+        self.changed.set()
+
+    async def until(self, condition: str) -> None:
+        """Wait until an expression over this listener, ``it``, is true."""
+        async with asyncio.timeout(60):
+            while not eval(condition, {"it": self}):
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@asynccontextmanager
+async def listening(url: str, secret: bytes = _SECRET) -> AsyncIterator[Listener]:
+    """A listener that is connected."""
+    listener = Listener(url, secret)
+    listener.start()
+    try:
+        await listener.until("it.connections")
+        yield listener
+    finally:
+        await listener.connection.close()
+
+
+async def test_messages_arrive_in_order(server: BusServer) -> None:
+    async with listening(server.url) as one, listening(server.url) as other:
+        messages = [b"%d" % n * (n + 1) for n in range(300)]
+        assert await one.connection.publish([("a", each) for each in messages])
+        assert await one.connection.publish([("b", b"for others")])
+        await other.until("len(it.received) == 300")
+        assert other.received == messages
+
+
+async def test_messages_with_another_signature_are_ignored(server: BusServer) -> None:
+    async with listening(server.url) as one, listening(server.url, b"x" * 32) as stranger:
+        assert await stranger.connection.publish([("a", b"forged")])
+        assert await one.connection.publish([("a", b"true")])
+        await one.until("it.received")
+        assert one.received == [b"true"]
+
+
+async def test_connection_is_opened_again_after_a_kill(server: BusServer) -> None:
+    async with listening(server.url) as listener:
+        await asyncio.to_thread(server.kill)
+        async with asyncio.timeout(60):
+            while listener.connection.is_connected:
+                await asyncio.sleep(0)
+        assert not await listener.connection.publish([("a", b"lost")])
+        await asyncio.to_thread(server.start)
+        await listener.until("it.connections == 2")
+        assert await listener.connection.publish([("a", b"again")])
+        await listener.until("it.received == [b'again']")
+
+
+async def test_stopped_bus_counts_as_lost(
+    server: BusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nats_session, "_PING_S", 0.05)
+    monkeypatch.setattr(redis_session, "_PING_S", 0.05)
+    monkeypatch.setattr(redis_session, "_ANSWER_S", 0.5)
+    async with listening(server.url) as listener:
+        server.signal(signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(60):
+                while listener.connection.is_connected:
+                    await asyncio.sleep(0.01)
+        finally:
+            server.signal(signal.SIGCONT)
+        await listener.until("it.connections >= 2")
+
+
+async def test_missing_bus_is_no_error() -> None:
+    listener = Listener("redis://127.0.0.1:9")
+    listener.start()
+    await asyncio.sleep(0)
+    assert not await listener.connection.publish([("a", b"x")])
+    await listener.connection.close()
+
+
+@pytest.mark.parametrize("url", ["amqp://u:secret@h", "nats", ""])
+async def test_unknown_bus_is_refused(url: str) -> None:
+    with pytest.raises(SetupError, match=r"^bus: use nats://") as refused:
+        await open_store("postgresql://127.0.0.1:9/x", bus=url)
+    assert "secret" not in str(refused.value)
+
+
+async def test_bus_needs_postgresql() -> None:
+    with pytest.raises(SetupError, match=r"^bus: needs a store postgresql://"):
+        await open_store("memory:", bus="nats://127.0.0.1:9")
+
+
+def test_signature_holds_for_one_channel() -> None:
+    signer = Signer(_SECRET)
+    signed = signer.sign("a", b"message")
+    assert signer.verify("a", signed) == b"message"
+    assert signer.verify("b", signed) is None
+    assert signer.verify("a", signed[:-1]) is None
+    assert signer.verify("a", b"") is None
