@@ -1,6 +1,7 @@
 """Event logs over PostgreSQL as many processes use them: one that writes, others that follow.
 
-``python -m bench.eventlogs URL ID…`` follows runs to their end and prints the ages of their events.
+``python -m bench.eventlogs URL BUS ID…`` follows runs to their end and prints the ages of their
+events. BUS: its URL, or "-".
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import sys
 import time
 from array import array
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 
+from antiphon.testing.bus import BusServer, bus_server
 from antiphon.testing.postgres import Postgres, postgres
 
 from .process import Process
@@ -30,28 +33,35 @@ _CONNECTIONS = 16
 
 def listeners() -> Iterator[Line]:
     """256 runs with 20 events a second each: CPU for each batch, and age at other processes."""
-    for count in (1, 10, 30):
-        with postgres() as server:
-            yield from asyncio.run(_listeners(server, count))
+    for count in (1, 30, 100):
+        for kind in (None, "nats", "redis"):
+            with ExitStack() as stack:
+                bus = None if kind is None else stack.enter_context(bus_server(kind))
+                if kind is None or bus is not None:
+                    server = stack.enter_context(postgres(max_connections="400"))
+                    yield from asyncio.run(_listeners(server, count, bus))
 
 
-async def _listeners(server: Postgres, processes: int) -> list[Line]:
+async def _listeners(server: Postgres, processes: int, bus: BusServer | None) -> list[Line]:
     from antiphon.store import open_store
     from antiphon.testing.run_check import batch, begin_run, ended
 
     url = await server.fresh()
-    store = await open_store(url)
+    bus_url = None if bus is None else bus.url
+    store = await open_store(url, bus=bus_url)
+    with store.runs.subscribe("t", "resp_none"):
+        pass  # it listens
     claims = [await begin_run(store, str(n)) for n in range(_RUNS)]
     ids = [claim.job.id for claim in claims]
     followed = ids if processes == 1 else ids[: 4 * processes]
-    readers = [_reader(url, followed[n::processes]) for n in range(processes)]
+    readers = [_reader(url, bus_url, followed[n::processes]) for n in range(processes)]
     for reader in readers:
         assert reader.stdout is not None
         await asyncio.to_thread(reader.stdout.readline)
     await asyncio.sleep(1)  # they listen
-    cpu = time.process_time(), _cpu_s(server)
+    before = _cpu(server, bus, readers)
     flushes, written = await _write(store, claims)
-    used = time.process_time() - cpu[0], _cpu_s(server) - cpu[1]
+    used = [after - at for after, at in zip(_cpu(server, bus, readers), before, strict=True)]
     for n, claim in enumerate(claims):
         await store.runs.end(claim, ended(str(n)), batch(10**6, 0))
     ages: list[float] = []
@@ -60,11 +70,14 @@ async def _listeners(server: Postgres, processes: int) -> list[Line]:
         ages += msgspec.json.decode(found, type=list[float])
     await store.close()
     ages.sort()
-    what = f"PostgreSQL, {processes} listening processes"
+    name = "no bus" if bus is None else bus.url.partition(":")[0]
+    what = f"{processes} listening processes, {name}"
     note = f"{written / _SECONDS:.0f} batches/s, {written / flushes:.0f} in a transaction"
+    writer, database, followers, messages = (each / written * 1e6 for each in used)
     return [
-        Line(what=f"{what}: CPU of the writer a batch", value=used[0] / written * 1e6, unit="µs"),
-        Line(what=f"{what}: of the database", value=used[1] / written * 1e6, unit="µs", note=note),
+        Line(what=f"{what}: CPU of the writer a batch", value=writer, unit="µs"),
+        Line(what=f"{what}: of database and bus", value=database + messages, unit="µs", note=note),
+        Line(what=f"{what}: of all followers", value=followers, unit="µs"),
         Line(
             what=f"{what}: age of an event, median",
             value=ages[len(ages) // 2] * 1000,
@@ -72,6 +85,18 @@ async def _listeners(server: Postgres, processes: int) -> list[Line]:
             note=f"p95 {ages[int(len(ages) * 0.95)] * 1000:.1f} ms of {len(ages)} events",
         ),
     ]
+
+
+def _cpu(
+    server: Postgres, bus: BusServer | None, readers: Sequence[subprocess.Popen[bytes]]
+) -> tuple[float, float, float, float]:
+    """CPU time of this process, the database, the readers and the bus, in seconds."""
+    return (
+        time.process_time(),
+        _cpu_s(server),
+        sum(Process(port=0, pid=reader.pid).cpu_s for reader in readers),
+        0.0 if bus is None else Process(port=0, pid=bus.pid).cpu_s,
+    )
 
 
 async def _write(store: object, claims: Sequence[object]) -> tuple[int, int]:
@@ -134,7 +159,7 @@ async def _commits(server: Postgres) -> list[Line]:
     await pool.execute("CREATE TABLE plain (n BIGINT, b BYTEA)")
     names = [f"{kind}{n}" for kind in "ab" for n in range(_CONNECTIONS)]
     claims = [await begin_run(stores[n % _CONNECTIONS], name) for n, name in enumerate(names)]
-    reader = _reader(url, [claim.job.id for claim in claims[_CONNECTIONS:]])
+    reader = _reader(url, None, [claim.job.id for claim in claims[_CONNECTIONS:]])
     assert reader.stdout is not None
     await asyncio.to_thread(reader.stdout.readline)
     await asyncio.sleep(1)
@@ -185,16 +210,16 @@ def _cpu_s(server: Postgres) -> float:
     return sum(Process(port=0, pid=pid).cpu_s for pid in (server.pid, *map(int, children)))
 
 
-def _reader(url: str, ids: Sequence[str]) -> subprocess.Popen[bytes]:
-    program = [sys.executable, "-m", "bench.eventlogs", url, *ids]
+def _reader(url: str, bus: str | None, ids: Sequence[str]) -> subprocess.Popen[bytes]:
+    program = [sys.executable, "-m", "bench.eventlogs", url, bus or "-", *ids]
     return subprocess.Popen(program, stdout=subprocess.PIPE, env=os.environ)
 
 
-async def _follow(url: str, ids: Sequence[str]) -> list[float]:
+async def _follow(url: str, bus: str | None, ids: Sequence[str]) -> list[float]:
     from antiphon.runs.background.event_log_reader import EventLogReader
     from antiphon.store import open_store
 
-    store = await open_store(url)
+    store = await open_store(url, bus=bus, connections=2)
     reader = EventLogReader(store)
     ages: list[float] = []
 
@@ -213,5 +238,13 @@ async def _follow(url: str, ids: Sequence[str]) -> list[float]:
     return ages
 
 
+def _bus(argument: str) -> str | None:
+    return None if argument == "-" else argument
+
+
 if __name__ == "__main__":
-    print(msgspec.json.encode(asyncio.run(_follow(sys.argv[1], sys.argv[2:]))).decode())
+    print(
+        msgspec.json.encode(
+            asyncio.run(_follow(sys.argv[1], _bus(sys.argv[2]), sys.argv[3:]))
+        ).decode()
+    )
