@@ -122,8 +122,8 @@ schemathesis: $(DEV) ## call the API with requests made from its OpenAPI documen
 simulation: $(DEV) ## simulate servers with faults from many seeds, SEEDS=100000
 	nice -n 10 $(BIN)/python -m tests.simulation 0 $(or $(SEEDS),10000)
 
-chaos: $(DEV) ## break real servers and their PostgreSQL for MINUTES=5
-	nice -n 5 $(BIN)/python -m tests.chaos $(or $(MINUTES),5)
+chaos: $(DEV) ## break real servers, their PostgreSQL and BUS=nats|redis|none for MINUTES=5
+	nice -n 5 $(BIN)/python -m tests.chaos $(or $(MINUTES),5) --bus $(or $(BUS),nats) --workers $(or $(WORKERS),2)
 
 soak: $(DEV) ## run 64 mixed connections for MINUTES=60 and fail if resources grow
 	nice -n 5 $(BIN)/python -m tests.chaos.soak $(or $(MINUTES),60)

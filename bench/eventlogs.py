@@ -14,14 +14,13 @@ import time
 from array import array
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 import msgspec
 
 from antiphon.testing.bus import BusServer, bus_server
 from antiphon.testing.postgres import Postgres, postgres
 
-from .process import Process
+from .process import Process, family_cpu_s
 from .table import Line, median
 
 __all__ = ["commits", "listeners"]
@@ -93,7 +92,7 @@ def _cpu(
     """CPU time of this process, the database, the readers and the bus, in seconds."""
     return (
         time.process_time(),
-        _cpu_s(server),
+        family_cpu_s(server.pid),
         sum(Process(port=0, pid=reader.pid).cpu_s for reader in readers),
         0.0 if bus is None else Process(port=0, pid=bus.pid).cpu_s,
     )
@@ -202,12 +201,6 @@ async def _commits(server: Postgres) -> list[Line]:
         Line(what=f"PostgreSQL: commits a second, {what}", value=median(found), unit="/s")
         for what, found in rates.items()
     ]
-
-
-def _cpu_s(server: Postgres) -> float:
-    """CPU time of the processes of the database, in seconds."""
-    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-    return sum(Process(port=0, pid=pid).cpu_s for pid in (server.pid, *map(int, children)))
 
 
 def _reader(url: str, bus: str | None, ids: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -18,8 +18,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.testing.postgres import postgres
+from antiphon.testing.postgres import Postgres, postgres
 
+from .process import family_cpu_s
 from .table import Line, median, show
 
 __all__ = ["large_store"]
@@ -124,14 +125,15 @@ class _Statement(Struct):
 def large_store(responses: int = _RESPONSES, seconds: float = _SEED_S) -> Iterator[Line]:
     """Seed a store, explain and time its statements, and sweep it."""
     with postgres(**_SETTINGS) as server:
-        yield from asyncio.run(_measure(asyncio.run(server.fresh()), responses, seconds))
+        yield from asyncio.run(_measure(server, responses, seconds))
 
 
-async def _measure(url: str, responses: int, seconds: float) -> list[Line]:
+async def _measure(server: Postgres, responses: int, seconds: float) -> list[Line]:
     import asyncpg
 
     from antiphon.store.postgres.store import PostgresStore
 
+    url = await server.fresh()
     connection = await asyncpg.connect(url)
     store = await PostgresStore.open(url, connections=1)
     try:
@@ -146,7 +148,7 @@ async def _measure(url: str, responses: int, seconds: float) -> list[Line]:
                  note=f"seeded in {spent:.0f} s")
         ]  # fmt: skip
         lines += await _explain(connection, store, seeded, what)
-        lines += await _sweep(connection, store, seeded, now, what)
+        lines += await _sweep(connection, server, store, now, what)
         return lines
     finally:
         await connection.close()
@@ -330,10 +332,12 @@ def _md5(n: int) -> str:
 # --- retention -----------------------------------------------------------------------------------
 
 
-async def _sweep(connection: Any, store: Any, seeded: int, now: int, what: str) -> list[Line]:
+async def _sweep(connection: Any, server: Postgres, store: Any, now: int, what: str) -> list[Line]:
+    """Delete a minute of a thousand responses a second. Their runs' logs are not deleted here."""
     from antiphon.store.base import Retention
 
     oldest = await connection.fetchval("SELECT min(created_at) FROM antiphon.responses")
+    bounds = Retention(max_age_s=now - oldest - _SWEPT / 1000, max_log_age_s=None)
     names = {query: name for name, query in store._pool.queries.items()}
     elapsed: dict[str, list[float]] = {}
 
@@ -341,26 +345,23 @@ async def _sweep(connection: Any, store: Any, seeded: int, now: int, what: str) 
         name = names.get(record.query, record.query)
         elapsed.setdefault(name, []).append(record.elapsed * 1000)
 
-    started = time.monotonic()
+    cpu, started = family_cpu_s(server.pid), time.monotonic()
     with ExitStack() as stack:
         for holder in store._pool._pool._holders:
             if holder._con is not None:
                 stack.enter_context(holder._con.query_logger(on_query))
-        found = await store.sweep(Retention(max_age_s=now - oldest - _SWEPT / 1000), now)
-    spent = time.monotonic() - started
+        found = await store.sweep(bounds, now)
+    spent, cpu = time.monotonic() - started, family_cpu_s(server.pid) - cpu
     for name, times in elapsed.items():
         note = f"sweep: {name}: {len(times)} times, median {median(times):.2f} ms, {max(times):.1f}"
         print(note, file=sys.stderr, flush=True)
     slowest, name = max((median(times), name) for name, times in elapsed.items())
-    started = time.monotonic()
-    await store.sweep(Retention(max_responses=seeded), now)
-    idle = time.monotonic() - started
+    cpu_ms = cpu / found * 1000
     return [
         Line(what=f"{what}: expired responses deleted a second", value=found / spent, unit="/s",
-             at_least=1000, note=f"{found} of them, every tenth with a run"),
+             at_least=1000, note=f"{found} of them, {cpu_ms:.2f} ms of the database's CPU each"),
         Line(what=f"{what}: slowest statement of a sweep", value=slowest, unit="ms", at_most=50,
              note=name),
-        Line(what=f"{what}: a sweep that finds nothing", value=idle * 1000, unit="ms"),
     ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-__all__ = ["CONTEXT", "FEW", "WORDS", "Process", "running"]
+__all__ = ["CONTEXT", "FEW", "WORDS", "Process", "family_cpu_s", "running"]
 
 #: Words of a long answer and of a short one.
 WORDS, FEW = 500, 8
@@ -39,6 +39,12 @@ class Process(Struct):
         """Resident memory, in bytes."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def family_cpu_s(pid: int) -> float:
+    """CPU time of a process and of its children, in seconds."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return sum(Process(port=0, pid=each).cpu_s for each in (pid, *map(int, children)))
 
 
 @contextmanager

@@ -39,8 +39,6 @@ async def open_store(
     is_postgres = url.startswith(("postgresql://", "postgres://"))
     if vectors == "pgvector" and not is_postgres:
         raise SetupError('vectors: "pgvector" needs a store postgresql://…')
-    if vectors == "pgvector" and listen_url is not None:
-        raise SetupError('vectors: "pgvector" needs a connection without a pooler')
     if bus is not None and not is_postgres:
         raise SetupError("bus: needs a store postgresql://…")
     if url == "memory:":

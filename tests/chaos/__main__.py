@@ -1,15 +1,18 @@
-"""Break real servers and their PostgreSQL while clients use them.
+"""Break real servers, their PostgreSQL and their message bus while clients use them.
 
-``python -m tests.chaos MINUTES``: three servers over one PostgreSQL behind a proxy, with a model of
-their own and an upstream. Servers are killed and stopped, PostgreSQL is killed and stopped, its
+``python -m tests.chaos MINUTES [SEED] [--bus KIND] [--workers N]``: three servers of N workers over
+one PostgreSQL behind a proxy, with a model of their own, an upstream and a bus (``nats``, ``redis``
+or ``none``). Servers and workers are killed and stopped, PostgreSQL is killed and stopped, its
 connections are cut or hang, its disk is full, the clocks of servers are wrong, the upstream hangs,
-resets, refuses and lies. A fourth server with SQLite on a small disk of its own is killed, and its
-disk is filled. At the end everything is repaired: every run has to end. The exit status is 1 if an
-invariant is broken. A second argument is the seed of the faults.
+resets, refuses and lies, the bus is killed and stopped, and messages on it are repeated and forged.
+A fourth server with SQLite on a small disk of its own is killed, and its disk is filled. At the end
+everything is repaired: every run has to end. The exit status is 1 if an invariant is broken. SEED
+is that of the faults.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import signal
@@ -23,12 +26,14 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from antiphon.testing.bus import BusServer, bus_server
 from antiphon.testing.postgres import Postgres, postgres
 from tests.e2e.server import Server, serving
 
 from .clients import Clients
 from .clock import ServerClock, faketime_library
 from .disk import Disk, small_disk
+from .liar import lie
 from .proxy import Proxy
 from .upstream import UPSTREAM_TEXT, Upstream
 
@@ -46,9 +51,16 @@ class _Place:
     """A server that is started again after each death."""
 
     def __init__(
-        self, folder: Path, store: str, models: str, log: Path, clock: ServerClock | None = None
+        self,
+        folder: Path,
+        store: str,
+        models: str,
+        log: Path,
+        clock: ServerClock | None = None,
+        settings: str = "",
     ) -> None:
         self._arguments = (folder, store, models)
+        self._settings = f"{_SETTINGS}\n{settings}"
         self._log = log
         self.clock = clock
         self._context: AbstractContextManager[Server] | None = None
@@ -61,7 +73,7 @@ class _Place:
             folder, store, models = self._arguments
             environment = self.clock.environment if self.clock is not None else {}
             self._context = serving(
-                folder, _SETTINGS, store=store, model=models, environment=environment
+                folder, self._settings, store=store, model=models, environment=environment
             )
             self.server = self._context.__enter__()
             self.url = self.server.url
@@ -87,9 +99,14 @@ class _Place:
             context.__exit__(None, None, None)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal."""
+        """Send a signal to the server and its workers."""
         if self.server is not None:
-            self.server.process.send_signal(number)
+            for pid in _family(self.server.process.pid):
+                _signal(pid, number)
+
+    def workers(self) -> list[int]:
+        """The processes of its workers."""
+        return [] if self.server is None else _family(self.server.process.pid)[1:]
 
 
 class _Chaos:
@@ -102,13 +119,17 @@ class _Chaos:
         database: Postgres,
         proxy: Proxy,
         disk: Disk | None,
+        bus: BusServer | None,
     ) -> None:
         self._random = random
+        self._bus = bus
         self._places = places
         self._database = database
         self._proxy = proxy
         self._disk = disk
         self.counts = Counter[str]()
+        #: When the database last became available again; infinite while it is not.
+        self.database_ok_since = 0.0
 
     async def run(self, end: float) -> None:
         """Break something every few seconds until ``end``, in seconds of ``time.monotonic``."""
@@ -118,13 +139,25 @@ class _Chaos:
         ]  # fmt: skip
         if self._disk is not None:
             kinds.append(self._fill_disk)
+        if self._bus is not None:
+            kinds += [self._kill_bus, self._stop_bus]
+        if any(place.workers() for place in self._places):
+            kinds += [self._kill_worker, self._kill_worker, self._stop_worker]
+        database = [
+            self._kill_database, self._stop_database, self._cut_connections,
+            self._hang_connections, self._fill_disk,
+        ]  # fmt: skip
         if any(place.clock is not None for place in self._places):
             kinds += [self._move_clock, self._move_clock]
         while time.monotonic() < end:
             await asyncio.sleep(self._random.uniform(0.5, 5))
             fault = self._random.choice(kinds)
             self.counts[fault.__name__.strip("_")] += 1
+            if fault in database:
+                self.database_ok_since = float("inf")
             await fault(self._random.choice(self._places))
+            if fault in database:
+                self.database_ok_since = time.monotonic()
 
     async def _some_time(self) -> None:
         await asyncio.sleep(self._random.choice((0.3, 1.5, 5.0)))
@@ -142,6 +175,29 @@ class _Chaos:
         place.signal(signal.SIGSTOP)
         await self._some_time()
         place.signal(signal.SIGCONT)
+
+    async def _kill_worker(self, place: _Place) -> None:
+        if workers := place.workers():
+            _signal(self._random.choice(workers), signal.SIGKILL)
+
+    async def _stop_worker(self, place: _Place) -> None:
+        if workers := place.workers():
+            pid = self._random.choice(workers)
+            _signal(pid, signal.SIGSTOP)
+            await self._some_time()
+            _signal(pid, signal.SIGCONT)
+
+    async def _kill_bus(self, place: _Place) -> None:
+        assert self._bus is not None
+        await asyncio.to_thread(self._bus.kill)
+        await self._some_time()
+        await asyncio.to_thread(self._bus.start)
+
+    async def _stop_bus(self, place: _Place) -> None:
+        assert self._bus is not None
+        self._bus.signal(signal.SIGSTOP)
+        await self._some_time()
+        self._bus.signal(signal.SIGCONT)
 
     async def _kill_database(self, place: _Place) -> None:
         await asyncio.to_thread(self._database.stop)
@@ -255,6 +311,14 @@ async def _unfinished_runs(url: str) -> int:
         await connection.close()
 
 
+class _Parts(NamedTuple):
+    """What surrounds the servers: the database, the bus if there is one, and the disks."""
+
+    database: Postgres
+    bus: BusServer | None
+    disks: _Disks
+
+
 class _Disks(NamedTuple):
     """The disks that are filled; None where none can be mounted."""
 
@@ -267,8 +331,9 @@ def _clock(file: Path) -> ServerClock | None:
     return None if library is None else ServerClock(library, file)
 
 
-async def _run(minutes: float, seed: int, database: Postgres, folder: Path, disks: _Disks) -> None:
+async def _run(minutes: float, seed: int, workers: int, parts: _Parts, folder: Path) -> None:
     random = Random(seed)
+    database, bus, disks = parts
     upstream = Upstream(random)
     await upstream.start()
     url = await database.fresh()
@@ -282,15 +347,22 @@ async def _run(minutes: float, seed: int, database: Postgres, folder: Path, disk
         f'source = "http://127.0.0.1:{upstream.port}/v1"\n'
         'context_size = 4096\nupstream_model = "up"\n'
     )
+    settings = f"workers = {workers}\n" + ("" if bus is None else f'bus = "{bus.url}"\n')
     places = [
         _Place(
-            folder / f"s{n}", store, models, folder / f"s{n}.log", _clock(folder / f"s{n}.clock")
+            folder / f"s{n}", store, models, folder / f"s{n}.log", _clock(folder / f"s{n}.clock"),
+            settings,
         )
         for n in range(_SERVERS)
-    ]
+    ]  # fmt: skip
     texts = {"story": _STORY, "up": UPSTREAM_TEXT}
-    clients = Clients(lambda: [place.url for place in places], texts, random)
-    chaos = _Chaos(random, places, database, proxy, disks.database)
+    chaos = _Chaos(random, places, database, proxy, disks.database, bus)
+    clients = Clients(
+        lambda: [place.url for place in places],
+        texts,
+        random,
+        database_ok_since=lambda: chaos.database_ok_since,
+    )
     small = None
     if disks.sqlite is not None:
         small = _SmallServer(random, disks.sqlite, folder / "small", models)
@@ -302,6 +374,8 @@ async def _run(minutes: float, seed: int, database: Postgres, folder: Path, disk
             for _ in range(_CLIENTS):
                 group.create_task(_use(clients, random, end))
             group.create_task(chaos.run(end))
+            if bus is not None:
+                group.create_task(lie(bus.url, random, end, chaos.counts))
             if small is not None:
                 group.create_task(small.run(end))
         upstream.is_kind = True
@@ -325,30 +399,43 @@ async def _run(minutes: float, seed: int, database: Postgres, folder: Path, disk
 
 def main(arguments: list[str]) -> int:
     """Run the command. Returns the exit status."""
-    minutes = float(arguments[0]) if arguments else 5.0
-    seed = int(arguments[1]) if len(arguments) > 1 else int(time.time())
-    print(f"seed {seed}", flush=True)
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos")
+    parser.add_argument("minutes", nargs="?", type=float, default=5.0)
+    parser.add_argument("seed", nargs="?", type=int, default=int(time.time()))
+    parser.add_argument("--bus", choices=("nats", "redis", "none"), default="nats")
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args(arguments)
+    print(f"seed {options.seed}, bus {options.bus}, {options.workers} workers", flush=True)
     if faketime_library() is None:
         print("no clock is moved: libfaketime is not installed (Debian: apt install faketime)")
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="antiphon-chaos-")))
         folder.chmod(0o755)  # PostgreSQL has a user of its own
-        disks = _Disks(
-            opened.enter_context(small_disk(folder / "database", "512m")),
-            opened.enter_context(small_disk(folder / "sqlite", "64m")),
-        )
-        if disks.database is None:
-            print("no disk is filled: mounting one is not permitted (root can)")
-        data = disks.database.folder if disks.database is not None else None
-        database = opened.enter_context(postgres(data, max_wal_size="64MB", min_wal_size="32MB"))
+        parts = _open_parts(opened, folder, options.bus)
         try:
-            asyncio.run(_run(minutes, seed, database, folder, disks))
+            asyncio.run(_run(options.minutes, options.seed, options.workers, parts, folder))
         except BaseExceptionGroup as group:
             for error in group.exceptions:
                 print(f"{type(error).__name__}: {error}")
             return 1
     print("all invariants hold")
     return 0
+
+
+def _open_parts(opened: ExitStack, folder: Path, bus: str) -> _Parts:
+    """Start what surrounds the servers."""
+    disks = _Disks(
+        opened.enter_context(small_disk(folder / "database", "512m")),
+        opened.enter_context(small_disk(folder / "sqlite", "64m")),
+    )
+    if disks.database is None:
+        print("no disk is filled: mounting one is not permitted (root can)")
+    data = disks.database.folder if disks.database is not None else None
+    database = opened.enter_context(postgres(data, max_wal_size="64MB", min_wal_size="32MB"))
+    server = None if bus == "none" else opened.enter_context(bus_server(bus))
+    if server is None and bus != "none":
+        print(f"there is no bus: {bus} is not installed")
+    return _Parts(database, server, disks)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -23,6 +24,8 @@ __all__ = ["ENDED", "Clients", "Violation"]
 ENDED = ("completed", "incomplete", "failed", "cancelled")
 _decode = msgspec.json.Decoder(reduce(or_, EVENTS.values())).decode
 _RETRY_S = 0.3
+#: Seconds after which servers have noticed that the database works again.
+_RECOVERY_S = 35.0
 #: Seconds in which a background response has to end although servers die.
 _PATIENCE_S = 240.0
 
@@ -33,11 +36,17 @@ class Violation(AssertionError):
 
 class Clients:
     """Clients of several servers. ``urls`` returns the base URLs of the servers, dead ones
-    included. ``texts``: the whole answer of each model."""
+    included. ``texts``: the whole answer of each model. ``database_ok_since``: when the database
+    last became available, in seconds of ``time.monotonic``."""
 
     def __init__(
-        self, urls: Callable[[], Sequence[str]], texts: dict[str, str], random: Random
+        self,
+        urls: Callable[[], Sequence[str]],
+        texts: dict[str, str],
+        random: Random,
+        database_ok_since: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._database_ok_since = database_ok_since
         self._urls = urls
         self._texts = texts
         self._random = random
@@ -118,16 +127,26 @@ class Clients:
     ) -> httpx.Response | None:
         """Send a request, again after an outage unless ``once``."""
         while True:
+            started = time.monotonic()
             try:
                 answer = await self._http.request(method, self._url() + path, **fields)
                 if answer.status_code < 500 and answer.status_code != 429:
                     return answer
                 self.counts[f"status {answer.status_code}"] += 1
+                self._check_refusal(answer, started)
             except httpx.HTTPError:
                 self.counts["connections lost"] += 1
             if once:
                 return None
             await asyncio.sleep(_RETRY_S)
+
+    def _check_refusal(self, answer: httpx.Response, started: float) -> None:
+        """Servers may fail only while the database does, or shortly after."""
+        if answer.status_code >= 500 and self._database_ok_since() < started - _RECOVERY_S:
+            raise Violation(
+                f"{answer.request.url}: {answer.status_code} {answer.text}, though the database"
+                " works"
+            )
 
     async def foreground(self) -> None:
         """Stream a response and check its events; then retrieve it."""

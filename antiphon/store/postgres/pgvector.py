@@ -154,6 +154,7 @@ class Pgvector:
         """Create what is missing, and copy the vectors that were stored without pgvector. Raises
         ``SetupError``."""
         async with pool.transaction() as transaction:
+            await transaction.use_schema()
             await transaction.fetch("SELECT pg_advisory_xact_lock($1)", _LOCK)
             schema = await _extension_schema(transaction)
             await transaction.execute(_SETUP.format(schema=schema))
@@ -167,6 +168,7 @@ class Pgvector:
         """Add vectors of one vector store, whose row the transaction has locked."""
         if not rows:
             return
+        await transaction.use_schema()
         columns = [(row.chunk, row.file, _floats(row.vector)) for row in rows]
         if (id := await self._large_id(transaction, store, model)) is not None:
             await self._put(transaction, f"large_vectors_{id} (chunk, file, vector)", columns)
@@ -177,6 +179,7 @@ class Pgvector:
     async def grow(self, tenant: str, store_id: str, model: str) -> None:
         """Give a vector store that has become large a table of its own."""
         async with self._pool.transaction() as transaction:
+            await transaction.use_schema()
             found = await transaction.rows("hold_vector_store_alone", tenant, store_id)
             if not found or await self._large_id(transaction, found[0][0], model) is not None:
                 return
@@ -201,6 +204,7 @@ class Pgvector:
         async with self._pool.transaction() as transaction:
             # One snapshot: vectors may be moved to a table of their own meanwhile.
             await transaction.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            await transaction.use_schema()
             found = await transaction.rows("vector_store_row", tenant, store_id)
             if not found:
                 return ()
@@ -293,6 +297,7 @@ class Pgvector:
     async def _copy_missing(self) -> None:
         """Copy the vectors of vector stores that changed while this index was off."""
         async with self._pool.transaction() as transaction:
+            await transaction.use_schema()
             for (id,) in await transaction.fetch(_ORPHANS):
                 await transaction.execute(f"DROP TABLE IF EXISTS large_vectors_{id}")
             await transaction.fetch(_DROP_ORPHANS)
@@ -313,6 +318,7 @@ class Pgvector:
         """Copy all vectors of a vector store, instead of those that were copied before."""
         _log.info("the vectors of a vector store are copied to pgvector", store=store)
         async with self._pool.transaction() as transaction:
+            await transaction.use_schema()
             await transaction.fetch("SELECT FROM vector_stores WHERE seq = $1 FOR UPDATE", store)
             await transaction.fetch(
                 "DELETE FROM small_vectors WHERE store = $1 AND model = $2", store, model

@@ -58,10 +58,11 @@ def index_key(text: str) -> str:
 class ConnectionPool:
     """Connections of this process to one database. Made by ``open``."""
 
-    def __init__(self, driver: Any, pool: Any, url: str) -> None:
+    def __init__(self, driver: Any, pool: Any, url: str, *, is_pooled: bool) -> None:
         self._driver = driver
         self._pool = pool
         self._url = url
+        self._is_pooled = is_pooled
         self._listen_task: asyncio.Task[None] | None = None
         self._uncancellable: set[asyncio.Task[Any]] = set()
         #: Kept as long as somebody holds them or waits for them.
@@ -113,7 +114,7 @@ class ConnectionPool:
                     f"PostgreSQL{address} cannot be used: {_error_line(error)}"
                 ) from None
             raise
-        return cls(asyncpg, pool, listen_url or url)
+        return cls(asyncpg, pool, listen_url or url, is_pooled=listen_url is not None)
 
     # --- queries ---------------------------------------------------------------------------------
 
@@ -144,7 +145,7 @@ class ConnectionPool:
         """Open a transaction, committed at the end of the block."""
         with self._translate_errors():
             async with self._pool.acquire() as connection, connection.transaction():
-                yield Transaction(connection, self.queries)
+                yield Transaction(connection, self.queries, is_pooled=self._is_pooled)
 
     @asynccontextmanager
     async def tenant_transaction(self, lock: str, tenant: str) -> AsyncIterator[Transaction]:
@@ -276,11 +277,17 @@ class ConnectionPool:
 
 
 class Transaction:
-    """A connection inside a transaction."""
+    """A connection inside a transaction. ``is_pooled``: the session is not ours."""
 
-    def __init__(self, connection: Any, queries: Mapping[str, str]) -> None:
+    def __init__(self, connection: Any, queries: Mapping[str, str], *, is_pooled: bool) -> None:
         self._connection = connection
         self._queries = queries
+        self._is_pooled = is_pooled
+
+    async def use_schema(self) -> None:
+        """Let statements that are not among the queries find our tables."""
+        if self._is_pooled:
+            await self.execute(f"SET LOCAL search_path TO {SCHEMA}")
 
     async def rows(self, name: str, *arguments: Any) -> list[Any]:
         """Run a query and return its rows."""
@@ -312,7 +319,7 @@ class Transaction:
 
 async def _set_search_path(connection: Any) -> None:
     """Initialize a connection for statements that are not among the queries. Behind a pooler the
-    session is not ours, so there are none."""
+    session is not ours: see ``Transaction.use_schema``."""
     await connection.execute(f"SET search_path TO {SCHEMA}")
 
 

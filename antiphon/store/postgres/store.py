@@ -59,7 +59,7 @@ __all__ = ["PostgresStore"]
 #: The name of the secret by which processes sign what they send over the bus.
 _BUS_SECRET = "bus"
 #: Summaries that one statement of a search looks at.
-_LOOKED_ROWS = 5000
+_LOOKED_ROWS = 2000
 #: The filters of a search for any response.
 _ANY = summary_filters(ResponseQuery())
 

@@ -47,7 +47,8 @@ async def url(database: Postgres, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 async def store(url: str) -> AsyncIterator[Store]:
-    opened = await open_store(url, vectors="pgvector")
+    """A store as behind a pooler: no session is ours."""
+    opened = await open_store(url, vectors="pgvector", listen_url=url)
     yield opened
     await opened.close()
 
