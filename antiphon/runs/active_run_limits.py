@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from antiphon.clients import Client, LimitScope
 from antiphon.errors import Overloaded
-from antiphon.store.runs import RunStore
+from antiphon.store.records import RunLimit
+from antiphon.store.runs import RunLimitReached, RunStore
 
 __all__ = ["ActiveRunLimits"]
 
@@ -17,39 +17,35 @@ _RETRY_S = 5
 
 
 class ActiveRunLimits:
-    """Counts the runs in the store, and those that this process is about to create. Only what
-    several processes create at the same moment may exceed a limit."""
+    """Refuses runs beyond a limit. The store decides, when it creates a run; before, it is asked
+    so that a request is not prepared in vain."""
 
     def __init__(self, runs: RunStore) -> None:
         self._runs = runs
-        #: Runs that this process is about to create, by scope.
-        self._pending: Counter[str] = Counter()
 
     @asynccontextmanager
-    async def reserve(self, tenant: str, client: Client) -> AsyncIterator[None]:
-        """Hold room for a run that is created in the block. Raises ``Overloaded`` if there is none,
-        and ``StoreError``."""
-        limited = [each for each in client.scopes if each.limits.background_runs is not None]
-        for scope in limited:
-            self._pending[scope.id] += 1
+    async def check(self, tenant: str, client: Client) -> AsyncIterator[Sequence[RunLimit]]:
+        """Yield the limits of a run that is created in the block. Raises ``Overloaded`` if it may
+        not be created, and ``StoreError``."""
+        scopes = {
+            RunLimit(
+                scope.limits.background_runs, scope.name if scope.kind == "key" else None
+            ): scope
+            for scope in client.scopes
+            if scope.limits.background_runs is not None
+        }
+        for limit, scope in scopes.items():
+            if await self._runs.count_unended(tenant, limit.api_key) >= limit.max_runs:
+                raise _overloaded(scope)
         try:
-            for scope in limited:
-                await self._check(tenant, scope)
-            yield
-        finally:
-            for scope in limited:
-                self._pending[scope.id] -= 1
-                if not self._pending[scope.id]:
-                    del self._pending[scope.id]
+            yield tuple(scopes)
+        except RunLimitReached as reached:
+            raise _overloaded(scopes[reached.limit]) from None
 
-    async def _check(self, tenant: str, scope: LimitScope) -> None:
-        key = scope.name if scope.kind == "key" else None
-        pending = self._pending[scope.id]
-        if await self._runs.count_unended(tenant, key) + pending > (
-            limit := scope.limits.background_runs or 0
-        ):
-            raise Overloaded(
-                f"Rate limit reached: {scope.owner} has {limit} background responses in progress, "
-                f"as many as it may have (background_runs). Please try again in {_RETRY_S}s.",
-                retry_after_s=_RETRY_S,
-            )
+
+def _overloaded(scope: LimitScope) -> Overloaded:
+    return Overloaded(
+        f"Rate limit reached: {scope.owner} has {scope.limits.background_runs} background responses"
+        f" in progress, as many as it may have (background_runs). Please try again in {_RETRY_S}s.",
+        retry_after_s=_RETRY_S,
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -44,7 +44,7 @@ from antiphon.runs.replies.warmup import WarmupReply
 from antiphon.runs.request.attachments import Attachments
 from antiphon.runs.request.options import apply_defaults, build_options
 from antiphon.store.health import StoreHealth
-from antiphon.store.records import ResponseQuery, StoredResponse
+from antiphon.store.records import ResponseQuery, RunLimit, StoredResponse
 from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.wire.items import Item
 from antiphon.wire.pagination import Page
@@ -324,16 +324,25 @@ class Service:
         """
         if (existing := await self._existing_run(tenant, response_id)) is not None:
             return existing
-        async with self._run_limits.reserve(tenant, client):
-            return await self._enqueue(tenant, request, response_id, client)
+        async with self._run_limits.check(tenant, client) as limits:
+            return await self._enqueue(tenant, request, response_id, client, limits)
 
     async def _enqueue(
-        self, tenant: str, request: CreateResponse, response_id: str | None, client: Client
+        self,
+        tenant: str,
+        request: CreateResponse,
+        response_id: str | None,
+        client: Client,
+        limits: Sequence[RunLimit],
     ) -> EnqueuedRun:
         accepted = await self._accept(tenant, request, client, response_id=response_id)
         try:
             response = await self._jobs.enqueue(
-                tenant, accepted.prepared, accepted.held.lock, api_key=client.key
+                tenant,
+                accepted.prepared,
+                accepted.held.lock,
+                api_key=client.key,
+                limits=limits,
             )
         except RunError:  # a concurrent call may have created it
             await accepted.held.release()

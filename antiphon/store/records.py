@@ -20,6 +20,7 @@ __all__ = [
     "ItemQuery",
     "Job",
     "ResponseQuery",
+    "RunLimit",
     "StoredResponse",
     "SweepRecord",
     "TenantUsage",
@@ -117,6 +118,14 @@ class ConversationLock(Struct, frozen=True):
 
     conversation: str
     owner: str
+
+
+class RunLimit(Struct, frozen=True):
+    """The most runs that a tenant may have that have not ended. ``api_key``: only those of this
+    key."""
+
+    max_runs: int
+    api_key: str | None = None
 
 
 class EventBatch(Struct, frozen=True, kw_only=True):

@@ -18,13 +18,14 @@ from .records import (
     EventBatch,
     EventPage,
     Job,
+    RunLimit,
     StoredResponse,
     WebhookEvent,
 )
 from .subscriptions import Subscription
 from .usage import UsageRecord
 
-__all__ = ["RunListener", "RunStore"]
+__all__ = ["RunLimitReached", "RunListener", "RunStore"]
 
 
 class RunListener(Protocol):
@@ -41,6 +42,14 @@ class RunListener(Protocol):
         """Called when another owner took the run over, under ``epoch``."""
 
 
+class RunLimitReached(Exception):
+    """A tenant, or one of its keys, has as many runs as it may have."""
+
+    def __init__(self, limit: RunLimit) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+
 class RunStore(Protocol):
     """The contract. Safe for concurrent use in one event loop; with PostgreSQL, by many processes.
     All methods raise ``StoreError`` if the store does not answer.
@@ -54,13 +63,16 @@ class RunStore(Protocol):
         *,
         lock: ConversationLock | None = None,
         api_key: str = "",
+        limits: Sequence[RunLimit] = (),
     ) -> bool:
         """Store a new, unclaimed run: its response with the input, and its first events.
 
         The response can be loaded at once. Its items can be referenced after its end, and only if
         ``response.store`` is true. ``lock``: that of the conversation it continues, which it keeps
         until its end. False, and nothing is stored, if the response has lost this lock.
-        ``api_key``: the name of the key that is charged.
+        ``api_key``: the name of the key that is charged. Raises ``RunLimitReached``, and stores
+        nothing, if there are as many runs as one of the ``limits`` permits: however many processes
+        create runs at the same time.
         """
 
     async def claim(

@@ -18,9 +18,11 @@ from antiphon.store.records import (
     DueWebhook,
     EventBatch,
     Job,
+    RunLimit,
     StoredResponse,
     WebhookEvent,
 )
+from antiphon.store.runs import RunLimitReached
 from antiphon.wire.conversations import ConversationResource
 
 from .store_check import turn
@@ -283,6 +285,29 @@ async def counts_unended_runs_of_a_key(store: Store) -> None:
     assert await store.runs.count_unended("u") == 0
 
 
+async def creates_no_more_runs_than_a_limit_permits(store: Store) -> None:
+    """Of concurrent calls, too."""
+    limits = (RunLimit(4), RunLimit(3, "k"))
+
+    async def create(name: str, key: str) -> RunLimit | None:
+        own = [limit for limit in limits if limit.api_key in (None, key)]
+        try:
+            await store.runs.create(job(name), queued(name), batch(0), api_key=key, limits=own)
+        except RunLimitReached as reached:
+            return reached.limit
+        return None
+
+    refused = await asyncio.gather(*(create(f"k{n}", "k") for n in range(8)))
+    assert refused.count(None) == 3 and set(refused) == {None, limits[1]}
+    refused = await asyncio.gather(*(create(f"o{n}", "other") for n in range(4)))
+    assert refused.count(None) == 1 and set(refused) == {None, limits[0]}
+    assert await store.runs.count_unended("t") == 4
+    assert await store.load("t", f"resp_o{refused.index(limits[0])}") is None
+    (claim,) = await store.runs.claim("one", ["m"], limit=1, lease_s=60)
+    assert await store.runs.end(claim, ended(claim.job.id.removeprefix("resp_")), batch(1))
+    assert await create("again", "other") is None
+
+
 async def adds_a_turn_and_releases_the_conversation(store: Store) -> None:
     await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
     claim = await begin_run(store)
@@ -461,6 +486,7 @@ CHECKS: Mapping[str, Check] = {
         counts_running_responses_towards_the_limit,
         deletes_a_run_with_its_response,
         counts_unended_runs_of_a_key,
+        creates_no_more_runs_than_a_limit_permits,
         adds_a_turn_and_releases_the_conversation,
         begins_each_id_once,
         appends_batches_atomically,

@@ -7,7 +7,7 @@ that cannot be continued fails.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import structlog
@@ -31,6 +31,7 @@ from antiphon.store.records import (
     ConversationLock,
     EventBatch,
     Job,
+    RunLimit,
     StoredResponse,
     WebhookEvent,
 )
@@ -83,10 +84,12 @@ class BackgroundJobs:
         lock: ConversationLock | None = None,
         *,
         api_key: str | None = None,
+        limits: Sequence[RunLimit] = (),
     ) -> Response:
         """Store a job with its first events. Returns the queued response. ``lock``: that of its
         conversation. ``api_key``: the name of the key that is charged. Raises ``RunError`` if a
-        response of this id is stored already, and ``InvalidRequest`` if the lock was lost."""
+        response of this id is stored already, ``InvalidRequest`` if the lock was lost, and
+        ``RunLimitReached``."""
         dependencies = self._dependencies
         response = replace(prepared.response, status="queued")
         writer = ResponseWriter(response, ids=dependencies.ids, kinds=dependencies.kinds)
@@ -115,6 +118,7 @@ class BackgroundJobs:
                 EventBatch(first=0, count=len(events), lines=encode_events(events)),
                 lock=lock,
                 api_key=api_key or "",
+                limits=limits,
             )
         finally:
             if not is_created:  # if the client repeats it, the conversation may have grown

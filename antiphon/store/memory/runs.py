@@ -21,9 +21,11 @@ from antiphon.store.records import (
     EventBatch,
     EventPage,
     Job,
+    RunLimit,
     StoredResponse,
     WebhookEvent,
 )
+from antiphon.store.runs import RunLimitReached
 from antiphon.store.single_process import SingleProcessRuns
 from antiphon.store.usage import UsageRecord
 
@@ -90,10 +92,14 @@ class MemoryRuns(SingleProcessRuns):
         *,
         lock: ConversationLock | None = None,
         api_key: str = "",
+        limits: Sequence[RunLimit] = (),
     ) -> bool:
         self._check()
         if lock is not None and not self.is_locked(job.tenant, job.id, lock):
             return False
+        for limit in limits:
+            if self._count_unended(job.tenant, limit.api_key) >= limit.max_runs:
+                raise RunLimitReached(limit)
         if (job.tenant, job.id) in self._runs:
             raise StoreError("The store has a run of this id.")
         run = self._runs[job.tenant, job.id] = _Run(job, api_key)
@@ -195,6 +201,9 @@ class MemoryRuns(SingleProcessRuns):
 
     async def count_unended(self, tenant: str, api_key: str | None = None) -> int:
         self._check()
+        return self._count_unended(tenant, api_key)
+
+    def _count_unended(self, tenant: str, api_key: str | None) -> int:
         return sum(
             run.ended_at is None and run.job.tenant == tenant and api_key in (None, run.api_key)
             for run in self._runs.values()

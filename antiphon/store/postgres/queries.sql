@@ -760,6 +760,9 @@ SELECT pg_advisory_xact_lock(1634628613, hashtext($1))
 -- lock_responses
 SELECT pg_advisory_xact_lock(1634628614, hashtext($1))
 
+-- lock_runs
+SELECT pg_advisory_xact_lock(1634628616, hashtext($1))
+
 -- put_file
 INSERT INTO files (tenant, id, purpose, bytes, expires_at, body) VALUES ($1, $2, $3, $4, $5, $6)
 RETURNING seq

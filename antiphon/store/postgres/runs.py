@@ -7,7 +7,8 @@ that follow their run. The database's clock decides which owners are alive.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 
 from antiphon.store.records import (
     Append,
@@ -17,11 +18,12 @@ from antiphon.store.records import (
     EventBatch,
     EventPage,
     Job,
+    RunLimit,
     StoredResponse,
     WebhookEvent,
 )
 from antiphon.store.row_mapping import claim_of, event_batch_of
-from antiphon.store.runs import RunListener
+from antiphon.store.runs import RunLimitReached, RunListener
 from antiphon.store.subscriptions import Subscription, Subscriptions
 from antiphon.store.usage import UsageRecord
 
@@ -60,8 +62,9 @@ class PostgresRuns:
         *,
         lock: ConversationLock | None = None,
         api_key: str = "",
+        limits: Sequence[RunLimit] = (),
     ) -> bool:
-        async with self._pool.transaction() as transaction:
+        async with self._counting(job.tenant, limits) as transaction:
             if lock is not None and not await has_lock(
                 transaction, job.tenant, job.id, lock, for_run=True
             ):
@@ -80,6 +83,22 @@ class PostgresRuns:
             await self._notify(transaction, Notice(queued=(job.id,)))
         self._notifications.notify_queued()
         return True
+
+    @asynccontextmanager
+    async def _counting(
+        self, tenant: str, limits: Sequence[RunLimit]
+    ) -> AsyncIterator[Transaction]:
+        """Open a transaction that may create a run. Those with limits are created one by one."""
+        if not limits:
+            async with self._pool.transaction() as transaction:
+                yield transaction
+            return
+        async with self._pool.tenant_transaction("lock_runs", tenant) as transaction:
+            for limit in limits:
+                count = await transaction.value("count_unended_runs", tenant, limit.api_key)
+                if count >= limit.max_runs:
+                    raise RunLimitReached(limit)
+            yield transaction
 
     async def claim(
         self,

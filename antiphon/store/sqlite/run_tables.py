@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
 from antiphon.store.fair_claims import choose_fairly
-from antiphon.store.records import Claim, ConversationLock, EventBatch, EventPage, Job
+from antiphon.store.records import Claim, ConversationLock, EventBatch, EventPage, Job, RunLimit
 from antiphon.store.row_mapping import claim_of
 
 __all__ = ["LARGE_BYTES", "ClaimedFrom", "RunTables", "page_of"]
@@ -29,6 +29,17 @@ class RunTables:
 
     def __init__(self, queries: Mapping[str, str]) -> None:
         self._queries = queries
+
+    def find_reached_limit(
+        self, connection: sqlite3.Connection, tenant: str, limits: Sequence[RunLimit]
+    ) -> RunLimit | None:
+        """Return a limit that allows the tenant no further run; None if there is none."""
+        query = self._queries["count_unended_runs"]
+        for limit in limits:
+            ((count,),) = connection.execute(query, (tenant, limit.api_key))
+            if count >= limit.max_runs:
+                return limit
+        return None
 
     def begin(
         self,

@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
-from antiphon.store.records import Claim, ConversationLock, EventBatch, Job, StoredResponse
+from antiphon.store.records import (
+    Claim,
+    ConversationLock,
+    EventBatch,
+    Job,
+    RunLimit,
+    StoredResponse,
+)
 from antiphon.store.reservations import exceeds
 from antiphon.store.row_mapping import encode
+from antiphon.store.runs import RunLimitReached
 from antiphon.store.single_process import SingleProcessRuns
 
 from .database import Database
@@ -47,24 +55,30 @@ class SqliteRuns(SqliteEventLogs, SingleProcessRuns):
         *,
         lock: ConversationLock | None = None,
         api_key: str = "",
+        limits: Sequence[RunLimit] = (),
     ) -> bool:
         if lock is not None and not self.is_locked(job.tenant, job.id, lock):
             return False
         save_response = self._save(job.tenant, stored, listed=False)
 
-        def work(connection: sqlite3.Connection) -> None:
-            save_response(connection)
-            self._tables.begin(connection, job, batch, lock=lock, api_key=api_key)
+        def work(connection: sqlite3.Connection) -> RunLimit | None:
+            if (limit := self._tables.find_reached_limit(connection, job.tenant, limits)) is None:
+                save_response(connection)
+                self._tables.begin(connection, job, batch, lock=lock, api_key=api_key)
+            return limit
 
-        def on_done(done: asyncio.Future[None]) -> None:
-            if is_new and (done.cancelled() or done.exception() is not None):
+        def on_done(done: asyncio.Future[RunLimit | None]) -> None:
+            is_refused = done.cancelled() or done.exception() or done.result()
+            if is_new and is_refused:
                 self._locks.remove_run(job.tenant, job.id)
 
         is_new = self._locks.add_run(job.tenant, job.id)
         write = self._database.write(work, then=lambda _: self._notify_queued())
         writing = asyncio.ensure_future(write)
         writing.add_done_callback(on_done)
-        await asyncio.shield(writing)  # a cancelled caller does not cancel a write
+        limit = await asyncio.shield(writing)  # a cancelled caller does not cancel a write
+        if limit is not None:
+            raise RunLimitReached(limit)
         return True
 
     async def claim(

@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from antiphon.store.records import Claim, ConversationLock, EventBatch, Job, StoredResponse
+from antiphon.store.records import (
+    Claim,
+    ConversationLock,
+    EventBatch,
+    Job,
+    RunLimit,
+    StoredResponse,
+)
 from antiphon.store.reservations import exceeds
-from antiphon.store.runs import RunListener
+from antiphon.store.runs import RunLimitReached, RunListener
 from antiphon.store.subscriptions import Subscription
 
 from .database import Database
@@ -50,21 +57,28 @@ class SharedSqliteRuns(SqliteEventLogs):
         *,
         lock: ConversationLock | None = None,
         api_key: str = "",
+        limits: Sequence[RunLimit] = (),
     ) -> bool:
         save_response = self._save(job.tenant, stored, listed=False)
 
-        def work(connection: sqlite3.Connection) -> bool:
+        def work(connection: sqlite3.Connection) -> bool | RunLimit:
             if lock is not None and not self._has_lock(connection, job.tenant, job.id, lock):
                 return False
+            limit = self._tables.find_reached_limit(connection, job.tenant, limits)
+            if limit is not None:
+                return limit
             save_response(connection)
             self._tables.begin(connection, job, batch, lock=lock, api_key=api_key)
             return True
 
-        def notify(created: bool) -> None:
-            if created:
+        def notify(created: bool | RunLimit) -> None:
+            if created is True:
                 self._notifications.on_created(job.id)
 
-        return await self._database.write(work, then=notify)
+        created = await self._database.write(work, then=notify)
+        if isinstance(created, RunLimit):
+            raise RunLimitReached(created)
+        return created
 
     async def claim(
         self,

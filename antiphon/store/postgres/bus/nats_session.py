@@ -16,7 +16,7 @@ __all__ = ["NatsSession", "connector"]
 
 _CONNECT_S = 5
 #: Seconds between pings. Two without an answer: the connection is lost.
-_PING_S, _MAX_PINGS = 2, 2
+_PING_S, _MAX_PINGS = 5, 2
 
 
 class NatsSession:

@@ -15,7 +15,7 @@ from .base import BusConnector, BusError, BusSession, Handlers
 __all__ = ["RedisSession", "connector"]
 
 #: Seconds for a connection and for an answer, and between pings.
-_ANSWER_S, _PING_S = 5.0, 2.0
+_ANSWER_S, _PING_S = 10.0, 5.0
 
 
 class RedisSession:

@@ -11,12 +11,20 @@ import pytest
 
 from antiphon.errors import SetupError
 from antiphon.store import open_store
-from antiphon.store.postgres.bus import nats_session, redis_session
+from antiphon.store.postgres.bus import connection, nats_session, redis_session
 from antiphon.store.postgres.bus.base import Signer, find_connector
 from antiphon.store.postgres.bus.connection import BusConnection
 from antiphon.testing.bus import BusServer, bus_server
 
 _SECRET = b"s" * 32
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine, answers may take long: a bus may drop messages, but not in these tests."""
+    monkeypatch.setattr(nats_session, "_PING_S", 3600)
+    monkeypatch.setattr(redis_session, "_ANSWER_S", 60.0)
+    monkeypatch.setattr(connection, "_SEND_S", 60.0)
 
 
 @pytest.fixture(params=["nats", "redis"])
@@ -91,7 +99,7 @@ async def test_connection_is_opened_again_after_a_kill(server: BusServer) -> Non
         await asyncio.to_thread(server.kill)
         async with asyncio.timeout(60):
             while listener.connection.is_connected:
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.01)
         assert not await listener.connection.publish([("a", b"lost")])
         await asyncio.to_thread(server.start)
         await listener.until("it.connections == 2")
