@@ -443,6 +443,7 @@ async def _open_blobs(
     """Open where the contents of files are, and delete what no file has."""
     blobs = await files_blobs(settings, store, encryptor)
     if blobs is not None:
+        store.use_blobs(blobs, settings.response_blob_bytes)
         collector = BlobCollector(store, blobs, clock=_clock, log=log)
         await stack.enter_async_context(collector)
     return blobs
@@ -795,8 +796,9 @@ async def files_blobs(
     the store. Raises ``SetupError``, also if contents are elsewhere than the setting says."""
     url = settings.files if url is None else url
     if url == FILES_IN_STORE:
-        if url == settings.files and await store.files.list_contents(
-            after=0, limit=1, in_blobs=True
+        if url == settings.files and (
+            await store.files.list_contents(after=0, limit=1, in_blobs=True)
+            or await store.has_blobs()
         ):
             command = antiphon_command("files migrate --from URL")
             raise SetupError(f"files: contents are outside of the store. To move them: {command}")

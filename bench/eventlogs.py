@@ -117,7 +117,7 @@ async def _write(store: object, claims: Sequence[object]) -> tuple[int, int]:
     sinks = [
         LogSink(
             writer, runs, claim, array("I"), conversation=None,  # type: ignore[arg-type]
-            expires_at=lambda: None, webhook=lambda response: None,
+            expires_at=lambda: None, webhook=lambda response: None, usage=lambda response: None,
         )
         for claim in claims
     ]  # fmt: skip

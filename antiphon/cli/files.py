@@ -43,7 +43,10 @@ async def migrate(settings: Settings, source: str, show: Callable[[str], None]) 
                 else:
                     failures += 1
                     show(f"{each.file_id}  {each.problem}")
+            responses = await store.move_blobs(blobs_from, blobs_to)
     show(f"{moved} contents moved, {size} bytes, from {source} to {settings.files}")
+    if responses:
+        show(f"{responses} large responses moved")
     return 1 if failures else 0
 
 

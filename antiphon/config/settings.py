@@ -252,6 +252,14 @@ class Settings(Struct, frozen=True, kw_only=True):
             "Encrypt new contents in the object storage with the first of the `encryption_keys`."
         ),
     ] = False
+    response_blob_bytes: Annotated[
+        int,
+        _storage(
+            "If `files` is not the store: responses of a PostgreSQL store whose input, output and "
+            "tokens take at least so many bytes keep these there, too; 0: none.",
+            ge=0,
+        ),
+    ] = 1 << 20
     files_signed_urls_s: Annotated[
         int,
         _storage(

@@ -17,6 +17,7 @@ from antiphon.wire.response_list import ResponseSummary
 
 from .audit import AuditLog
 from .containers import ContainerDirectory
+from .blob_storage import BlobStorage
 from .files import FileStore
 from .keys import KeyStore
 from .rates import RateStore
@@ -263,6 +264,17 @@ class Store(Protocol):
         """Return the secret of this name; store ``new_secret`` if there is none. All processes on
         this store get the same secret.
         """
+
+    def use_blobs(self, blobs: BlobStorage, min_bytes: int) -> None:
+        """Keep the input, output and tokens of responses with at least ``min_bytes`` bytes in blobs
+        from now on; 0: of none. Read those that are there. A store may ignore this."""
+
+    async def has_blobs(self) -> bool:
+        """Return whether parts of responses are in blobs."""
+
+    async def move_blobs(self, source: BlobStorage | None, target: BlobStorage | None) -> int:
+        """Move parts of responses from blobs to others, or into the store if ``target`` is None.
+        Return how many. Raises ``StoreError``; what was moved then stays moved."""
 
     async def close(self) -> None:
         """Finish pending operations. Later calls raise ``StoreError``."""

@@ -37,7 +37,10 @@ async def _lie_over_nats(url: str, random: Random, counts: Counter[str]) -> None
     async def on_message(message: Any) -> None:
         heard.append((message.subject, message.data))
 
-    client = await nats.connect(url, no_echo=True, allow_reconnect=False)
+    async def ignore(error: Exception) -> None:
+        """Without this, the client logs errors."""
+
+    client = await nats.connect(url, no_echo=True, allow_reconnect=False, error_cb=ignore)
     try:
         await client.subscribe(">", cb=on_message)
         await _repeat_and_forge(heard, client.publish, random, counts)

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from antiphon.errors import StoreError
 from antiphon.store.base import Retention
+from antiphon.store.blob_storage import KeepsResponses
 from antiphon.store.eviction import TenantTotals
 from antiphon.store.records import (
     ConversationLock,
@@ -90,7 +91,7 @@ class _ConversationRow(Struct):
 _Key = tuple[str, str]
 
 
-class MemoryStore:
+class MemoryStore(KeepsResponses):
     """``Store`` over dictionaries."""
 
     def __init__(self) -> None:

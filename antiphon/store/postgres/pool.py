@@ -127,9 +127,14 @@ class ConnectionPool:
     async def decoded_rows(
         self, decode: Callable[[Sequence[Any]], _T], name: str, *arguments: Any
     ) -> list[_T]:
-        """Run a query and decode its rows, large results in a thread so that they do not block the
-        event loop."""
-        rows = await self.rows(name, *arguments)
+        """Run a query and decode its rows."""
+        return await self.decode(decode, await self.rows(name, *arguments))
+
+    async def decode(
+        self, decode: Callable[[Sequence[Any]], _T], rows: Sequence[Sequence[Any]]
+    ) -> list[_T]:
+        """Decode rows, large ones in a thread so that they do not block the event loop. Raises
+        ``StoreError``."""
         weight = sum(len(value) for row in rows for value in row if isinstance(value, bytes))
 
         def work() -> list[_T]:

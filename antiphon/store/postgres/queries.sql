@@ -4,13 +4,14 @@
 WITH saved AS (
     INSERT INTO responses
         (tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint,
-         expires_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+         expires_at, blob)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $24)
     ON CONFLICT (tenant, id) DO UPDATE SET
         parent = excluded.parent, created_at = excluded.created_at, live = TRUE,
         bytes = excluded.bytes, body = excluded.body, input = excluded.input,
         output = excluded.output, base = excluded.base, tokens = excluded.tokens,
-        fingerprint = excluded.fingerprint, expires_at = excluded.expires_at
+        fingerprint = excluded.fingerprint, expires_at = excluded.expires_at,
+        blob = excluded.blob
     RETURNING seq, tenant, xmax <> 0 AS was_there
 ), summarized AS (
     INSERT INTO summaries
@@ -41,25 +42,26 @@ WITH given AS MATERIALIZED (
         $1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[],
         $8::bytea[], $9::int[], $10::bytea[], $11::text[], $12::bigint[], $13::text[], $14::text[],
         $15::text[], $16::text[], $17::boolean[], $18::boolean[], $19::text[], $20::text[],
-        $21::bytea[]
+        $21::bytea[], $25::text[]
     ) WITH ORDINALITY AS g (
         tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint,
         expires_at, status, model, summary_parent, conversation, background, failed, tools, text,
-        summary, place
+        summary, blob, place
     )
 ), saved AS (
     INSERT INTO responses
         (tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint,
-         expires_at)
+         expires_at, blob)
     SELECT
         tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint,
-        expires_at
+        expires_at, blob
     FROM given ORDER BY place
     ON CONFLICT (tenant, id) DO UPDATE SET
         parent = excluded.parent, created_at = excluded.created_at, live = TRUE,
         bytes = excluded.bytes, body = excluded.body, input = excluded.input,
         output = excluded.output, base = excluded.base, tokens = excluded.tokens,
-        fingerprint = excluded.fingerprint, expires_at = excluded.expires_at
+        fingerprint = excluded.fingerprint, expires_at = excluded.expires_at,
+        blob = excluded.blob
     RETURNING seq, tenant, id, xmax <> 0 AS was_there
 ), placed AS MATERIALIZED (
     SELECT s.seq, s.was_there, g.* FROM saved AS s
@@ -126,7 +128,7 @@ SELECT (SELECT CASE WHEN count(*) = $12 THEN max(seq) END FROM looked), ARRAY(
 )
 
 -- load
-SELECT body, input, output, base, tokens, fingerprint FROM responses
+SELECT body, input, output, base, tokens, fingerprint, blob FROM responses
 WHERE tenant = $1 AND id = $2 AND live
 
 -- chain
@@ -136,11 +138,11 @@ WITH RECURSIVE chain (depth, seq, tenant, parent) AS (
     SELECT chain.depth + 1, r.seq, r.tenant, r.parent
     FROM chain JOIN responses AS r ON r.tenant = chain.tenant AND r.id = chain.parent
 )
-SELECT r.body, r.input, r.output, r.base, r.tokens, r.fingerprint
+SELECT r.body, r.input, r.output, r.base, r.tokens, r.fingerprint, r.blob
 FROM chain JOIN responses AS r ON r.seq = chain.seq ORDER BY chain.depth DESC
 
 -- item
-SELECT r.input, r.output FROM items AS i JOIN responses AS r ON r.seq = i.response
+SELECT r.input, r.output, r.blob FROM items AS i JOIN responses AS r ON r.seq = i.response
 WHERE i.tenant = $1 AND i.id = $2 AND r.live ORDER BY r.seq DESC LIMIT 1
 
 -- freeing
@@ -832,6 +834,14 @@ DELETE FROM unused_blobs WHERE key = ANY($1::text[])
 SELECT unnest.key FROM unnest($1::text[]) AS unnest (key)
 WHERE NOT EXISTS (SELECT FROM blobs AS b WHERE b.key = unnest.key)
 AND NOT EXISTS (SELECT FROM unused_blobs AS u WHERE u.key = unnest.key)
+AND NOT EXISTS (SELECT FROM responses AS r WHERE r.blob = unnest.key)
+
+-- responses_in_blobs
+SELECT seq, blob, input FROM responses WHERE blob > $1 ORDER BY blob LIMIT $2
+
+-- move_response_blob
+UPDATE responses SET blob = $3, input = $4, output = $5, tokens = $6
+WHERE seq = $1 AND blob = $2 RETURNING seq
 
 -- files_newest
 SELECT body FROM files WHERE tenant = $1 AND ($2::text IS NULL OR purpose = $2)

@@ -31,7 +31,7 @@ from .bus.connection import BusConnection
 from .notifications import Notice, RunNotifications
 from .pool import ConnectionPool, Transaction, index_key
 
-__all__ = ["PostgresRuns", "has_lock"]
+__all__ = ["PostgresRuns", "SaveStep", "has_lock"]
 
 #: Bytes of events after which a page ends.
 _PAGE_BYTES = 1 << 20
@@ -39,17 +39,21 @@ _PAGE_BYTES = 1 << 20
 _MAX_SEQUENCE_NUMBER = 2**31 - 1
 
 
+#: Stores a response in a transaction.
+SaveStep = Callable[[Transaction], Awaitable[None]]
+
+
 class PostgresRuns:
-    """``RunStore`` over a connection pool. ``save`` stores a response in a transaction."""
+    """``RunStore`` over a connection pool. ``prepare_save`` prepares to store a response."""
 
     def __init__(
         self,
         pool: ConnectionPool,
-        save: Callable[..., Awaitable[None]],
+        prepare_save: Callable[..., Awaitable[SaveStep]],
         bus: BusConnection | None = None,
     ) -> None:
         self._pool = pool
-        self._save = save
+        self._prepare_save = prepare_save
         self._subscriptions = Subscriptions()
         self._process_id = secrets.token_hex(6)
         self._notifications = RunNotifications(pool, self._subscriptions, self._process_id, bus)
@@ -64,12 +68,13 @@ class PostgresRuns:
         api_key: str = "",
         limits: Sequence[RunLimit] = (),
     ) -> bool:
+        save = await self._prepare_save(job.tenant, stored, listed=False)
         async with self._counting(job.tenant, limits) as transaction:
             if lock is not None and not await has_lock(
                 transaction, job.tenant, job.id, lock, for_run=True
             ):
                 return False
-            await self._save(transaction, job.tenant, stored, listed=False)
+            await save(transaction)
             run = await transaction.value(
                 "begin_run",
                 job.tenant,
@@ -216,21 +221,21 @@ class PostgresRuns:
         usage: UsageRecord | None,
     ) -> bool:
         tenant, name = claim.job.tenant, claim.job.id
+        save = await self._prepare_save(
+            tenant,
+            stored,
+            conversation,
+            expires_at=expires_at,
+            listed=stored.response.store,
+            usage=usage,
+        )
         async with self._pool.transaction() as transaction:
             run = await transaction.value("end_run", tenant, name, claim.epoch)
             if run is None:  # perhaps this process ended it, but the answer was lost
                 self.mark_stale(tenant, name)
                 return False
             await self._add_batch(transaction, run, batch)
-            await self._save(
-                transaction,
-                tenant,
-                stored,
-                conversation,
-                expires_at=expires_at,
-                listed=stored.response.store,
-                usage=usage,
-            )
+            await save(transaction)
             await transaction.rows("forget_hold", tenant, name)
             if webhook is not None:
                 await transaction.rows("add_letter", webhook.id, webhook.body, webhook.due_at)

@@ -29,12 +29,14 @@ _MAX_ROWS, _MAX_BYTES = 64, 1 << 20
 
 class ResponseRow(Struct, frozen=True):
     """A response to save. ``columns``: of the tables of responses and summaries, in the order of
-    the query "save". ``items``: ids of the items that can be referenced. ``bytes``: its size."""
+    the query "save". ``items``: ids of the items that can be referenced. ``bytes``: its size.
+    ``blob``: the key of the blob with its large columns."""
 
     columns: tuple[Any, ...]
     items: Sequence[str]
     usage: UsageRecord | None
     bytes: int
+    blob: str | None = None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -45,7 +47,7 @@ class ResponseRow(Struct, frozen=True):
     def arguments(self) -> tuple[Any, ...]:
         """The arguments of the query "save"."""
         used = encode_usage(() if self.usage is None else (self.usage,))
-        return (*self.columns, self.items, used)
+        return (*self.columns, self.items, used, self.blob)
 
 
 class SaveQueue:
@@ -121,9 +123,10 @@ class SaveQueue:
         items = [(id, place) for place, row in enumerate(rows, 1) for id in row.items]
         columns = map(list, zip(*(row.columns for row in rows), strict=True))
         ids, places = [id for id, _ in items], [place for _, place in items]
+        blobs = [row.blob for row in rows]
         used = encode_usage([row.usage for row in rows if row.usage is not None])
         try:
-            await self._pool.rows("save_many", *columns, ids, places, used)
+            await self._pool.rows("save_many", *columns, ids, places, used, blobs)
         except StoreError:
             return
         for _, done in batch:

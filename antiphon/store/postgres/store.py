@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection
+from typing import Any
 
 import msgspec
 
 from antiphon.errors import StoreError
 from antiphon.store.base import Retention
+from antiphon.store.blob_storage import BlobStorage
 from antiphon.store.records import (
     ConversationLock,
     ItemQuery,
@@ -44,10 +46,11 @@ from .bus.base import Signer, find_connector
 from .bus.connection import BusConnection
 from .files import PostgresFiles
 from .keys import PostgresKeys
+from .large_responses import LargeResponses, encode_reference, put_contents, read_contents
 from .pgvector import Pgvector
 from .pool import ConnectionPool, Transaction, index_key
 from .rates import PostgresRates
-from .runs import PostgresRuns, has_lock
+from .runs import PostgresRuns, SaveStep, has_lock
 from .save_queue import ResponseRow, SaveQueue
 from .skills import PostgresSkills
 from .sweep import PostgresSweep, delete_responses
@@ -56,6 +59,8 @@ from .vectors import PostgresVectorIndex
 
 __all__ = ["PostgresStore"]
 
+#: Large responses that are looked up at a time, to move them.
+_MOVED_ROWS = 20
 #: The name of the secret by which processes sign what they send over the bus.
 _BUS_SECRET = "bus"
 #: Summaries that one statement of a search looks at.
@@ -75,7 +80,8 @@ class PostgresStore:
     ) -> None:
         self._pool = pool
         self._saves = SaveQueue(pool)
-        self.runs = PostgresRuns(pool, _save, bus)
+        self._large = LargeResponses()
+        self.runs = PostgresRuns(pool, self._prepare_save, bus)
         self.files = PostgresFiles(pool)
         self.skills = PostgresSkills(pool)
         self.vectors = PostgresVectorIndex(pool, pgvector)
@@ -122,23 +128,28 @@ class PostgresStore:
     ) -> bool:
         name = stored.response.id
         if lock is None:
-            await self._saves.save(_saved_row(tenant, stored, usage=usage))
+            await self._saves.save(await self._saved_row(tenant, stored, usage=usage))
             return True
+        save = await self._prepare_save(tenant, stored, lock.conversation, usage=usage)
         async with self._pool.transaction() as transaction:
             is_locked = await has_lock(transaction, tenant, name, lock)
             if await transaction.value("is_stored", tenant, name):
                 return True
             if is_locked:
-                await _save(transaction, tenant, stored, lock.conversation, usage=usage)
+                await save(transaction)
             return is_locked
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
-        found = await self._pool.decoded_rows(stored_of, "load", tenant, index_key(response_id))
+        found = await self._stored("load", tenant, index_key(response_id))
         return found[0] if found else None
 
     async def load_chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
-        found = await self._pool.decoded_rows(stored_of, "chain", tenant, index_key(response_id))
-        return tuple(found) or None
+        return tuple(await self._stored("chain", tenant, index_key(response_id))) or None
+
+    async def _stored(self, name: str, *arguments: Any) -> list[StoredResponse]:
+        rows = await self._pool.rows(name, *arguments)
+        restored = [await self._large.restore_stored(row) for row in rows]
+        return await self._pool.decode(stored_of, restored)
 
     async def list_responses(
         self, tenant: str, query: ResponseQuery
@@ -166,7 +177,10 @@ class PostgresStore:
             raise StoreError("The store could not be read.") from error
 
     async def load_item(self, tenant: str, item_id: str) -> Item | None:
-        rows = await self._pool.decoded_rows(items_of, "item", tenant, index_key(item_id))
+        found = await self._pool.rows("item", tenant, index_key(item_id))
+        rows = await self._pool.decode(
+            items_of, [await self._large.restore_items(row) for row in found]
+        )
         if not rows:
             items = await self._pool.decoded_rows(
                 item_of, "conversation_item", tenant, index_key(item_id)
@@ -329,6 +343,68 @@ class PostgresStore:
     async def get_or_create_secret(self, name: str, new_secret: bytes) -> bytes:
         return await _get_or_create_secret(self._pool, name, new_secret)
 
+    def use_blobs(self, blobs: BlobStorage, min_bytes: int) -> None:
+        self._large.use(blobs, min_bytes)
+
+    async def has_blobs(self) -> bool:
+        return bool(await self._pool.rows("responses_in_blobs", "", 1))
+
+    async def move_blobs(self, source: BlobStorage | None, target: BlobStorage | None) -> int:
+        if source is None:  # they stay in the store: only new ones are kept elsewhere
+            return 0
+        total, after = 0, ""
+        while rows := await self._pool.rows("responses_in_blobs", after, _MOVED_ROWS):
+            for row, key, reference in rows:
+                contents = await read_contents(source, reference)
+                columns: tuple[Any, ...] = (
+                    None, contents.input, contents.output, contents.tokens,
+                )  # fmt: skip
+                if target is not None:
+                    blob = await put_contents(target, contents)
+                    columns = (blob.key, encode_reference(blob), b"", None)
+                if await self._pool.rows("move_response_blob", row, key, *columns):
+                    await source.delete(key)
+                    total += 1
+            after = rows[-1][1]
+        return total
+
+    async def _prepare_save(
+        self,
+        tenant: str,
+        stored: StoredResponse,
+        conversation: str | None = None,
+        *,
+        expires_at: int | None = None,
+        listed: bool = True,
+        usage: UsageRecord | None = None,
+    ) -> SaveStep:
+        """Return what stores a response in a transaction. ``listed``: its items can be
+        referenced."""
+        row = await self._saved_row(tenant, stored, expires_at, usage, listed=listed)
+
+        async def save(transaction: Transaction) -> None:
+            await transaction.rows("save", *row.arguments)
+            if conversation is not None:
+                added = (*stored.input, *stored.response.output)
+                await _append(transaction, tenant, conversation, added)
+
+        return save
+
+    async def _saved_row(
+        self,
+        tenant: str,
+        stored: StoredResponse,
+        expires_at: int | None = None,
+        usage: UsageRecord | None = None,
+        *,
+        listed: bool = True,
+    ) -> ResponseRow:
+        items = (*stored.input, *stored.response.output) if listed else ()
+        columns, blob = await self._large.put(response_row(tenant, stored, expires_at))
+        size = sum(len(column) for column in columns if isinstance(column, bytes))
+        ids = [index_key(item.id) for item in items]
+        return ResponseRow((*columns, *summary_row(stored)), ids, usage, size, blob)
+
     async def close(self) -> None:
         await self._saves.close()
         await self.runs.close()
@@ -339,39 +415,6 @@ async def _get_or_create_secret(pool: ConnectionPool, name: str, new_secret: byt
     await pool.rows("put_secret", name, new_secret)
     ((value,),) = await pool.rows("secret", name)
     return bytes(value)
-
-
-async def _save(
-    transaction: Transaction,
-    tenant: str,
-    stored: StoredResponse,
-    conversation: str | None = None,
-    *,
-    expires_at: int | None = None,
-    listed: bool = True,
-    usage: UsageRecord | None = None,
-) -> None:
-    """Store a response. ``listed``: its items can be referenced."""
-    added = (*stored.input, *stored.response.output)
-    row = _saved_row(tenant, stored, expires_at, usage, listed=listed)
-    await transaction.rows("save", *row.arguments)
-    if conversation is not None:
-        await _append(transaction, tenant, conversation, added)
-
-
-def _saved_row(
-    tenant: str,
-    stored: StoredResponse,
-    expires_at: int | None = None,
-    usage: UsageRecord | None = None,
-    *,
-    listed: bool = True,
-) -> ResponseRow:
-    items = (*stored.input, *stored.response.output) if listed else ()
-    columns = response_row(tenant, stored, expires_at)
-    return ResponseRow(
-        (*columns, *summary_row(stored)), [index_key(item.id) for item in items], usage, columns[4]
-    )
 
 
 async def _append(

@@ -13,6 +13,7 @@ from typing import Any
 from antiphon.store.base import Retention
 from antiphon.store.containers import ContainerDirectory
 from antiphon.store.memory.containers import MemoryContainers
+from antiphon.store.blob_storage import KeepsResponses
 from antiphon.store.memory.rates import MemoryRates
 from antiphon.store.rates import RateStore
 from antiphon.store.records import (
@@ -68,7 +69,7 @@ _FORGET_PROCESSES = (
 )
 
 
-class SqliteStore:
+class SqliteStore(KeepsResponses):
     """``Store`` over one database file. Made by ``open``."""
 
     def __init__(self, database: Database, peers: Path | None = None) -> None:

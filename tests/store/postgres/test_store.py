@@ -394,10 +394,10 @@ async def test_finished_run_keeps_no_job(database: Postgres) -> None:
 
 async def test_append_of_more_runs_than_a_notice_can_name(database: Postgres) -> None:
     async with two(database) as (one, other, _):
-        for n in range(3_000):
+        for n in range(400):
             await one.runs.create(job(str(n)), queued(str(n)), batch(0))
-        claims = await one.runs.claim("one", ["m"], limit=3_000, lease_s=60)
-        with other.runs.subscribe("t", "resp_2999") as tail:
+        claims = await one.runs.claim("one", ["m"], limit=400, lease_s=60)
+        with other.runs.subscribe("t", "resp_399") as tail:
             for n in range(1, 4):
                 await one.runs.append([Append(claim, batch(n)) for claim in claims])
             last = 0
@@ -406,7 +406,7 @@ async def test_append_of_more_runs_than_a_notice_can_name(database: Postgres) ->
                     last = found.last
                 elif tail.is_stale:
                     tail.is_stale = False
-                    page = await other.runs.events("t", "resp_2999", last, limit=99)
+                    page = await other.runs.events("t", "resp_399", last, limit=99)
                     assert page is not None
                     last = page.batches[-1].last if page.batches else last
                 else:

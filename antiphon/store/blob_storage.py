@@ -1,0 +1,40 @@
+"""What a store needs of a place outside of it, to keep large responses there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Protocol
+
+from .files import BlobRef
+
+__all__ = ["BlobStorage", "KeepsResponses"]
+
+
+class BlobStorage(Protocol):
+    """A part of ``antiphon.blobs.base.Blobs``."""
+
+    async def put(self, chunks: AsyncIterator[bytes]) -> BlobRef:
+        """Store content under a new key. Raises ``StoreError``."""
+
+    def read(
+        self, blob: BlobRef, start: int = 0, end: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield content. Raises ``StoreError``."""
+
+    async def delete(self, key: str) -> None:
+        """Delete content, if there is any. Raises ``StoreError``."""
+
+
+class KeepsResponses:
+    """The part of ``Store`` of one that keeps large responses itself."""
+
+    def use_blobs(self, blobs: BlobStorage, min_bytes: int) -> None:
+        """Do nothing."""
+
+    async def has_blobs(self) -> bool:
+        """Return False."""
+        return False
+
+    async def move_blobs(self, source: BlobStorage | None, target: BlobStorage | None) -> int:
+        """Move nothing."""
+        return 0

@@ -1,0 +1,117 @@
+"""Inputs, outputs and tokens of large responses, in blobs outside of the database."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from antiphon.errors import StoreError
+from antiphon.store.blob_storage import BlobStorage
+from antiphon.store.files import BlobRef
+
+__all__ = ["Contents", "LargeResponses", "encode_reference", "put_contents", "read_contents"]
+
+_log = structlog.get_logger(__name__)
+
+#: Places of the columns input, output and tokens in a row of ``response_row``.
+_INPUT, _OUTPUT, _TOKENS = 6, 7, 9
+
+_encode = msgspec.json.Encoder().encode
+_decode_reference = msgspec.json.Decoder(BlobRef).decode
+
+
+class Contents(Struct, frozen=True):
+    """The large columns of a response."""
+
+    input: bytes
+    output: bytes
+    tokens: bytes | None
+
+    @property
+    def size(self) -> int:
+        """Their size, in bytes."""
+        return len(self.input) + len(self.output) + len(self.tokens or b"")
+
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(Contents).decode
+
+
+def encode_reference(blob: BlobRef) -> bytes:
+    """Return what the column input holds of a response in a blob."""
+    return _encode(blob)
+
+
+class LargeResponses:
+    """Writes and reads them, once there are ``blobs``."""
+
+    def __init__(self) -> None:
+        self._blobs: BlobStorage | None = None
+        self._min_bytes = 0
+
+    def use(self, blobs: BlobStorage, min_bytes: int) -> None:
+        """Keep responses with at least ``min_bytes`` bytes there from now on; 0: none, but read
+        those that are there."""
+        self._blobs = blobs
+        self._min_bytes = min_bytes
+
+    async def put(self, row: tuple[Any, ...]) -> tuple[tuple[Any, ...], str | None]:
+        """Return the columns of a response as the database keeps them, and the key of its blob. If
+        the blobs cannot be written, the database keeps all."""
+        contents = Contents(row[_INPUT], row[_OUTPUT], row[_TOKENS])
+        if self._blobs is None or not 0 < self._min_bytes <= contents.size:
+            return row, None
+        try:
+            blob = await put_contents(self._blobs, contents)
+        except StoreError as error:
+            _log.warning("a large response stays in the database", error=error.message)
+            return row, None
+        columns = list(row)
+        columns[_INPUT], columns[_OUTPUT], columns[_TOKENS] = encode_reference(blob), b"", None
+        return tuple(columns), blob.key
+
+    async def restore(self, reference: bytes) -> Contents:
+        """Return the contents of a response, given its column input. Raises ``StoreError``."""
+        if self._blobs is None:
+            raise StoreError(
+                "The response is outside of the store, and `files` does not say where."
+            )
+        return await read_contents(self._blobs, reference)
+
+    async def restore_stored(self, row: Sequence[Any]) -> Sequence[Any]:
+        """Return the columns body, input, output, base, tokens and fingerprint, given these and
+        blob."""
+        body, input_, _, base, _, fingerprint, blob = row
+        if blob is None:
+            return row[:-1]
+        contents = await self.restore(input_)
+        return body, contents.input, contents.output, base, contents.tokens, fingerprint
+
+    async def restore_items(self, row: Sequence[Any]) -> Sequence[Any]:
+        """Return the columns input and output, given these and blob."""
+        if row[2] is None:
+            return row[:2]
+        contents = await self.restore(row[0])
+        return contents.input, contents.output
+
+
+async def put_contents(blobs: BlobStorage, contents: Contents) -> BlobRef:
+    """Store contents. Raises ``StoreError``."""
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield _pack(contents)
+
+    return await blobs.put(chunks())
+
+
+async def read_contents(blobs: BlobStorage, reference: bytes) -> Contents:
+    """Return contents, given the column input. Raises ``StoreError``."""
+    try:
+        blob = _decode_reference(reference)
+        return _unpack(b"".join([chunk async for chunk in blobs.read(blob)]))
+    except msgspec.MsgspecError as error:
+        raise StoreError("The store could not be read.") from error
