@@ -16,8 +16,8 @@ from antiphon.wire.items import Item
 from antiphon.wire.response_list import ResponseSummary
 
 from .audit import AuditLog
-from .containers import ContainerDirectory
 from .blob_storage import BlobStorage
+from .containers import ContainerDirectory
 from .files import FileStore
 from .keys import KeyStore
 from .rates import RateStore

@@ -41,9 +41,9 @@ from antiphon.wire.items import Item
 from antiphon.wire.response_list import ResponseSummary
 
 from .audit import PostgresAudit
-from .containers import PostgresContainers
 from .bus.base import Signer, find_connector
 from .bus.connection import BusConnection
+from .containers import PostgresContainers
 from .files import PostgresFiles
 from .keys import PostgresKeys
 from .large_responses import LargeResponses, encode_reference, put_contents, read_contents

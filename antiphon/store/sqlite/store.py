@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.store.base import Retention
+from antiphon.store.blob_storage import KeepsResponses
 from antiphon.store.containers import ContainerDirectory
 from antiphon.store.memory.containers import MemoryContainers
-from antiphon.store.blob_storage import KeepsResponses
 from antiphon.store.memory.rates import MemoryRates
 from antiphon.store.rates import RateStore
 from antiphon.store.records import (
