@@ -212,8 +212,8 @@ SELECT tenant, sum(responses)::bigint, sum(bytes)::bigint FROM (
 
 -- add_response_changes
 WITH old AS (
-    DELETE FROM response_changes WHERE seq = ANY (ARRAY(
-        SELECT seq FROM response_changes ORDER BY seq LIMIT $1 FOR UPDATE SKIP LOCKED
+    DELETE FROM response_changes WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM response_changes ORDER BY tenant LIMIT $1 FOR UPDATE SKIP LOCKED
     )) RETURNING tenant, responses, bytes
 ), added AS (
     INSERT INTO response_totals
@@ -255,8 +255,8 @@ SELECT
 WITH many AS (
     SELECT FROM response_changes WHERE tenant = $1 LIMIT 1 OFFSET 100
 ), old AS (
-    DELETE FROM response_changes WHERE EXISTS (SELECT FROM many) AND seq = ANY (ARRAY(
-        SELECT seq FROM response_changes WHERE tenant = $1 LIMIT 1000 FOR UPDATE SKIP LOCKED
+    DELETE FROM response_changes WHERE EXISTS (SELECT FROM many) AND ctid = ANY (ARRAY(
+        SELECT ctid FROM response_changes WHERE tenant = $1 LIMIT 1000 FOR UPDATE SKIP LOCKED
     )) RETURNING responses, bytes
 ), added AS (
     INSERT INTO response_totals

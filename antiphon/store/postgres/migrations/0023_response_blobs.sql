@@ -3,24 +3,15 @@
 ALTER TABLE responses ADD COLUMN blob TEXT;
 CREATE INDEX responses_by_blob ON responses (blob) WHERE blob IS NOT NULL;
 
-CREATE OR REPLACE FUNCTION count_removed_responses() RETURNS trigger LANGUAGE plpgsql AS $$
+-- Keys that no response has any more.
+CREATE FUNCTION drop_response_blob() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO antiphon.response_changes (tenant, responses, bytes)
-    SELECT tenant, -(count(*) FILTER (WHERE live)), -sum(bytes) FROM removed GROUP BY tenant;
-    INSERT INTO antiphon.unused_blobs (key) SELECT blob FROM removed WHERE blob IS NOT NULL;
+    INSERT INTO antiphon.unused_blobs (key) VALUES (old.blob) ON CONFLICT DO NOTHING;
     RETURN NULL;
 END
 $$;
-
-CREATE OR REPLACE FUNCTION count_changed_responses() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO antiphon.response_changes (tenant, responses, bytes)
-    SELECT tenant, sum(responses), sum(bytes) FROM (
-        SELECT tenant, live::int AS responses, bytes FROM added
-        UNION ALL SELECT tenant, -live::int, -bytes FROM removed
-    ) AS changes GROUP BY tenant HAVING sum(responses) <> 0 OR sum(bytes) <> 0;
-    INSERT INTO antiphon.unused_blobs (key) SELECT blob FROM removed WHERE blob IS NOT NULL
-    EXCEPT SELECT blob FROM added;
-    RETURN NULL;
-END
-$$;
+CREATE TRIGGER response_blob_removed AFTER DELETE ON responses
+FOR EACH ROW WHEN (old.blob IS NOT NULL) EXECUTE FUNCTION drop_response_blob();
+CREATE TRIGGER response_blob_changed AFTER UPDATE ON responses
+FOR EACH ROW WHEN (old.blob IS NOT NULL AND new.blob IS DISTINCT FROM old.blob)
+EXECUTE FUNCTION drop_response_blob();
