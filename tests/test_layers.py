@@ -133,7 +133,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "http": {*ROOTS, "wire", "stream", "compat", "resources", "runs", "security", "pagination"},
 }
 #: Composition, the public API and test doubles know the parts they put together.
-COMPOSITION = {"__init__", "server", "reload", "workers", "cli", "__main__", "testing"}
+COMPOSITION = {"__init__", "server", "reload", "workers", "cli", "__main__", "testing", "ray"}
 
 
 def layer(path: Path) -> str:

@@ -1,0 +1,103 @@
+"""Ray Serve runs the API tier: ``serve run antiphon.ray:app``.
+
+Each replica is a server of its own over a common PostgreSQL. Engines are reached over HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from antiphon.config.load import load
+from antiphon.errors import SetupError
+from antiphon.installation import needs_extra
+from antiphon.server import open_app
+
+__all__ = ["ServeArguments", "ServedApp", "app"]
+
+
+class ServeArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments of ``serve run antiphon.ray:app NAME=VALUE …``.
+
+    ``config``: the settings file, at the same path on every node; by default ``antiphon.toml`` in
+    the working directory of a replica, or what ``ANTIPHON_CONFIG`` names. ``min_replicas``,
+    ``max_replicas``: limits of autoscaling. ``target_requests``: running requests of a replica at
+    which Serve adds another one; a stream and a WebSocket count as long as they are open.
+    ``max_requests``: the most that Serve sends to a replica. ``upscale_delay_s`` and
+    ``downscale_delay_s``: how long the load has to last. ``shutdown_s``: seconds that a replica
+    may take to finish its streams before Serve ends it.
+    """
+
+    config: str | None = None
+    min_replicas: int = 1
+    max_replicas: int = 1
+    target_requests: int = 64
+    max_requests: int = 256
+    upscale_delay_s: float = 10
+    downscale_delay_s: float = 600
+    shutdown_s: float = 600
+
+
+def app(arguments: Mapping[str, Any]) -> Any:
+    """Build the Serve application. Raises ``SetupError`` without the extra, and for an argument
+    that is unknown or has a wrong type."""
+    try:
+        from ray import serve
+    except ImportError:
+        raise SetupError(needs_extra("Ray Serve is not installed", "ray")) from None
+    try:
+        options = msgspec.convert(dict(arguments), ServeArguments, strict=False)
+    except msgspec.ValidationError as error:
+        raise SetupError(f"antiphon.ray:app: {error}") from None
+    deployment = serve.deployment(
+        name="Antiphon",
+        max_ongoing_requests=options.max_requests,
+        autoscaling_config={
+            "min_replicas": options.min_replicas,
+            "max_replicas": options.max_replicas,
+            "target_ongoing_requests": options.target_requests,
+            "upscale_delay_s": options.upscale_delay_s,
+            "downscale_delay_s": options.downscale_delay_s,
+        },
+        graceful_shutdown_timeout_s=options.shutdown_s,
+    )
+    served = ServedApp(options.config, has_several=options.max_replicas > 1)
+    return deployment(serve.ingress(served)()).bind()
+
+
+class ServedApp:
+    """The ASGI app of a replica. Pickled without its contents: its lifespan opens them.
+
+    ``config``: the settings file. ``has_several``: other replicas use the same store.
+    """
+
+    def __init__(self, config: str | None, *, has_several: bool) -> None:
+        self._config = config
+        self._has_several = has_several
+        self._app: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif self._app is not None:
+            await self._app(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        answer: Message = {"type": "lifespan.shutdown.complete"}
+        try:
+            settings = load(file=None if self._config is None else Path(self._config)).settings
+            if self._has_several and not settings.store.startswith(("postgresql:", "postgres:")):
+                raise SetupError("several replicas need a store in PostgreSQL (setting: store)")
+            async with open_app(settings) as self._app:
+                await send({"type": "lifespan.startup.complete"})
+                await receive()
+                self._app = None
+        except SetupError as error:
+            answer = {"type": "lifespan.startup.failed", "message": str(error)}
+        await send(answer)
