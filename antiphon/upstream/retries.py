@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 _ATTEMPTS = 4
 #: Behind a router, which may retry as well, and retries at once besides: they are sent as other
 #: sessions, so that the router may choose another engine.
-_ROUTED_ATTEMPTS, _ROUTED_QUICK_RETRIES = 2, 1
+_ROUTED_ATTEMPTS, _ROUTED_QUICK_RETRIES = 3, 1
 #: Seconds before the second attempt; each later one waits twice as long. A router has to find first
 #: that an engine is back.
 _FIRST_PAUSE_S, _ROUTED_PAUSE_S = 0.25, 2.0

@@ -265,7 +265,7 @@ async def test_retries_do_not_multiply_with_those_of_a_router() -> None:
     async with fleet(json_answer({}, 500), router=ROUTERS["smg"]) as (upstream, (playing,), _):
         with pytest.raises(BackendError):
             await ask(upstream, KEY)
-    assert request_count(playing) == 3
+    assert request_count(playing) == 4
 
 
 def test_unknown_router_is_named() -> None:
