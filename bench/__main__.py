@@ -34,6 +34,7 @@ from .load import Plan, load
 from .parsers import parsers
 from .process import CONTEXT, FEW, WORDS, running
 from .schemas import schemas
+from .sizing import sizing
 from .table import Line, median, show
 from .workers import workers
 
@@ -373,6 +374,7 @@ BENCHES: dict[str, Bench] = {
     "many": state.many,
     "takeover": state.takeover,
     "workers": workers,
+    "sizing": sizing,
 }
 
 
