@@ -44,7 +44,7 @@ _STORY = " ".join(f"word{number}" for number in range(60))
 _REST_S = 240.0
 #: Wrong clocks: an hour and a year ahead and behind.
 _CLOCKS_S = (3_600, -3_600, 31_536_000, -31_536_000)
-_SETTINGS = "lease_s = 1.0\nmax_connections_per_address = 0"
+_SETTINGS = "lease_s = 1.0\ndrain_s = 5\nmax_connections_per_address = 0"
 
 
 class _Place:
