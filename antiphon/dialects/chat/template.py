@@ -9,6 +9,8 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
+from types import CodeType
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, meta, nodes
@@ -80,6 +82,27 @@ def _raise(message: str) -> NoReturn:
     raise RenderError(message)
 
 
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.loopcontrols", _Generation],
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise
+    return environment
+
+
+@lru_cache(maxsize=16)
+def _compile(source: str) -> tuple[CodeType, frozenset[str]]:
+    """Return the code of a template and the variables it uses. Cached, since models that are
+    unloaded and loaded again have the same one."""
+    environment = _environment()
+    tree = environment.parse(source)
+    variables = frozenset(meta.find_undeclared_variables(tree))
+    return environment.compile(tree), variables
+
+
 class Template:
     """The chat template of one model."""
 
@@ -91,19 +114,15 @@ class Template:
         eos: str | None = None,
         today: Callable[[], datetime] = datetime.now,
     ) -> None:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            extensions=["jinja2.ext.loopcontrols", _Generation],
-        )
-        environment.filters["tojson"] = _tojson
-        environment.globals["raise_exception"] = _raise
-        environment.globals["strftime_now"] = lambda form: today().strftime(form)
         try:
-            self._template = environment.from_string(source)
-            self._variables = meta.find_undeclared_variables(environment.parse(source))
+            code, self._variables = _compile(source)
         except TemplateError as error:
             raise SetupError(f"The model's chat template cannot be read: {error}") from None
+        environment = _environment()
+        environment.globals["strftime_now"] = lambda form: today().strftime(form)
+        self._template = environment.template_class.from_code(
+            environment, code, environment.make_globals(None)
+        )
         self._fixed = {"bos_token": bos or "", "eos_token": eos or ""}
         self._today = today
         self.source = source
