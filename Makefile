@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 # What `make test` leaves to `make e2e`: server processes and real models.
-QUICK := --ignore tests/e2e -m 'not model'
+QUICK := --ignore tests/e2e -m 'not e2e'
 # How many mutated model outputs `make fuzz` checks.
 OUTPUTS ?= 10000000
 VENV   := .venv
@@ -68,7 +68,7 @@ test: $(DEV) ## run the tests, or ARGS="tests/stream -k writer"
 	$(PYTEST) $(or $(ARGS),$(QUICK))
 
 e2e: $(DEV) ## run the tests with server processes and real models
-	$(PYTEST) -m model tests/e2e tests/embeddings tests/engines tests/models $(ARGS)
+	$(PYTEST) -m e2e tests/e2e tests/cli tests/embeddings tests/engines tests/models $(ARGS)
 
 engines: $(ENGINES) ## test the engines that `make check` does not install
 	$(HEAVY)/bin/pytest -m engines $(ARGS)

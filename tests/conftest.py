@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     for item in items:
         if "e2e" in item.path.parts:
-            item.add_marker("model")
+            item.add_marker("e2e")
     items.sort(key=place)
 
 

@@ -213,6 +213,7 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
 # --- in a terminal -------------------------------------------------------------------------------
 
 
+@pytest.mark.e2e
 def test_messages_continue_the_conversation(
     fake: FakeServer, terminal: Callable[..., Terminal]
 ) -> None:
@@ -251,6 +252,7 @@ def test_messages_continue_the_conversation(
     assert all(body["stream"] is True for body in fake.requests)
 
 
+@pytest.mark.e2e
 def test_ctrl_c_stops_the_answer_only(fake: FakeServer, terminal: Callable[..., Terminal]) -> None:
     fake.answers = {
         "first": [delta("One."), ended("resp_1")],
@@ -281,6 +283,7 @@ def test_ctrl_c_stops_the_answer_only(fake: FakeServer, terminal: Callable[..., 
     ]
 
 
+@pytest.mark.e2e
 def test_errors_are_shown_and_the_chat_continues(
     fake: FakeServer, terminal: Callable[..., Terminal]
 ) -> None:
@@ -308,6 +311,7 @@ def test_errors_are_shown_and_the_chat_continues(
     assert fake.requests[-1].get("previous_response_id") is None
 
 
+@pytest.mark.e2e
 def test_control_characters_are_removed(
     fake: FakeServer, terminal: Callable[..., Terminal]
 ) -> None:
@@ -318,6 +322,7 @@ def test_control_characters_are_removed(
     assert "a]0;ownedb2Jcd\r\ne" in screen.until("> ")
 
 
+@pytest.mark.e2e
 def test_pasted_lines_are_one_message(fake: FakeServer, terminal: Callable[..., Terminal]) -> None:
     fake.answers = {"one\ntwo": [delta("Both."), ended("resp_1")]}
     screen = terminal("chat", "--url", fake.url)
@@ -327,6 +332,7 @@ def test_pasted_lines_are_one_message(fake: FakeServer, terminal: Callable[..., 
     assert [body["input"] for body in fake.requests] == ["one\ntwo"]
 
 
+@pytest.mark.e2e
 def test_typing_during_an_answer_is_the_next_message(
     fake: FakeServer, terminal: Callable[..., Terminal]
 ) -> None:
@@ -345,6 +351,7 @@ def test_typing_during_an_answer_is_the_next_message(
     assert [body["input"] for body in fake.requests] == ["long", "typed early"]
 
 
+@pytest.mark.e2e
 def test_tools_sources_and_files_are_shown(
     fake: FakeServer, terminal: Callable[..., Terminal]
 ) -> None:
@@ -396,6 +403,7 @@ def test_tools_sources_and_files_are_shown(
     assert shown.count("[1] A") == 1 and "[3]" not in shown
 
 
+@pytest.mark.e2e
 def test_commands_shape_the_requests(
     fake: FakeServer, terminal: Callable[..., Terminal], tmp_path: Path
 ) -> None:
@@ -442,6 +450,7 @@ def test_commands_shape_the_requests(
     )
 
 
+@pytest.mark.e2e
 def test_mcp_calls_are_approved_by_the_user(
     fake: FakeServer, terminal: Callable[..., Terminal]
 ) -> None:
@@ -468,6 +477,7 @@ def test_mcp_calls_are_approved_by_the_user(
     assert fake.requests[1]["previous_response_id"] == "resp_1"
 
 
+@pytest.mark.e2e
 def test_server_used_last_is_found_again(
     fake: FakeServer, terminal: Callable[..., Terminal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -484,6 +494,7 @@ def test_server_used_last_is_found_again(
 # --- without a terminal --------------------------------------------------------------------------
 
 
+@pytest.mark.e2e
 def test_pipe_shows_no_prompts(fake: FakeServer) -> None:
     fake.answers = {"hi": [delta("Hello"), ended("resp_1")]}
     done = subprocess.run(

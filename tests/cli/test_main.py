@@ -374,6 +374,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_serve_prints_its_url_and_stops_on_a_signal(
     serve: Callable[..., subprocess.Popen[str]], number: signal.Signals
@@ -405,6 +406,7 @@ def test_serve_prints_its_url_and_stops_on_a_signal(
     assert "request" in err and "Traceback" not in err
 
 
+@pytest.mark.e2e
 def test_models_of_the_running_server_are_managed(
     serve: Callable[..., subprocess.Popen[str]], invoke: Invoke, refusal: Callable[..., str]
 ) -> None:
@@ -424,6 +426,7 @@ def test_models_of_the_running_server_are_managed(
     assert invoke("models", "pull", "here.gguf", *where)[1] == "here.gguf\n"
 
 
+@pytest.mark.e2e
 def test_json_log_format_prints_json_lines(serve: Callable[..., subprocess.Popen[str]]) -> None:
     process = serve("--log-format", "json", "--max-waiting", "9")
     assert process.stderr is not None

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from tests.e2e.server import Server
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.e2e
 
 MODEL = "smollm2"
 WEATHER: Any = {

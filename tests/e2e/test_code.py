@@ -18,7 +18,7 @@ from tests.conformance.test_tool_search import tool_call
 from tests.e2e.server import Server, serving
 from tests.sandbox.real_sandboxes import sandbox
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.e2e
 
 REQUEST: Any = {
     "temperature": 0,

@@ -26,7 +26,7 @@ from antiphon.testing.postgres import Postgres
 from antiphon.wire.events import EVENTS, Event
 from tests.e2e.server import Server, serving
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.e2e
 
 #: Answers in which the model is sure of every word: where two words are as likely as each other,
 #: arithmetic that depends on the shape of a batch may choose either.

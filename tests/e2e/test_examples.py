@@ -14,7 +14,7 @@ from antiphon.config.model import DEFAULT_MODEL
 from antiphon.testing.embedded_model import smollm2
 from tests.e2e.server import Server, serving
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

@@ -20,7 +20,7 @@ from tests.conformance.server import Server
 from tests.tiny_models.tiny_tools import GGUF
 from tests.upstream.started import llama_server_process
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.e2e
 
 WAIT_S = 120
 #: The ways to ask, each for two conversations.

@@ -12,7 +12,7 @@ from openai import BadRequestError, OpenAI
 from tests.e2e.server import Server, serving
 from tests.tiny_models.unpacked import tiny_gpt_oss
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.e2e
 
 WEATHER: Any = {
     "type": "function",

@@ -157,7 +157,7 @@ async def test_image_call_fails_when_its_server_dies(
         assert len(api.requests) <= 1  # it is not made again
 
 
-@pytest.mark.model
+@pytest.mark.e2e
 @pytest.mark.requirement("API-IMAGE-GENERATION-CHOICE")
 async def test_forced_tool_choice_generates_an_image(tmp_path: Path) -> None:
     source = await asyncio.to_thread(smollm2)

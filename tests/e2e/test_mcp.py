@@ -13,7 +13,7 @@ from tests.e2e.server import Server, serving
 from tests.e2e.test_tiny_tools import MODEL
 from tests.tools.mcp.process import TOYS, Toys, run_server
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.e2e
 
 SETTINGS = f"""
 mcp_allowed_networks = ["127.0.0.1"]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.server import antiphon, serving
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.e2e
 
 KEY = "sk-test"
 

@@ -12,7 +12,7 @@ from openai import BadRequestError, OpenAI
 from antiphon.testing.embedded_model import smollm2
 from tests.e2e.server import Server, serving
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.e2e
 
 PIECES = {"x": 1, "y": 2, "z": 39}
 TOOLS: Any = [

@@ -21,7 +21,7 @@ from tests.e2e.server import Server, serving
 from tests.tiny_models.tiny_eyes import FOLDER, GGUF, IMAGE_TOKENS, PROJECTOR, picture
 from tests.upstream.started import llama_server
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.e2e
 
 #: Engine → its package.
 HERE = {"llama": "xllamacpp", "transformers": "transformers"}

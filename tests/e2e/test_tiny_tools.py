@@ -16,7 +16,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from tests.e2e.server import Server, serving
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.e2e
 
 MODEL = Path(__file__).parents[1] / "tiny_models" / "tiny-tools" / "tiny-tools.gguf"
 

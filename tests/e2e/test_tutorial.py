@@ -17,7 +17,7 @@ from antiphon.config.model import DEFAULT_MODEL
 from antiphon.testing.embedded_model import smollm2
 from tests.e2e.server import Server, serving
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.e2e
 
 PAGES = sorted((Path(__file__).parents[2] / "docs" / "tutorial").glob("*.md"))
 ADDRESS = "http://127.0.0.1:8000"

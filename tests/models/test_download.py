@@ -50,6 +50,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return wheel
 
 
+@pytest.mark.e2e
 async def test_default_model_is_downloaded_once(package: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache" / "models"
     assert pull.resolve(pull.DEFAULT, cache) is None
@@ -63,6 +64,7 @@ async def test_default_model_is_downloaded_once(package: Path, tmp_path: Path) -
     assert pull.resolve(pull.DEFAULT, cache) == path
 
 
+@pytest.mark.e2e
 async def test_processes_that_start_together_fetch_it_once(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +82,7 @@ async def test_processes_that_start_together_fetch_it_once(
     assert len(set(paths)) == len(fetched) == 1
 
 
+@pytest.mark.e2e
 async def test_another_file_than_expected_is_refused(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +92,7 @@ async def test_another_file_than_expected_is_refused(
     assert pull.resolve(pull.DEFAULT, tmp_path / "cache") is None
 
 
+@pytest.mark.e2e
 async def test_unavailable_package_is_a_one_line_error(package: Path, tmp_path: Path) -> None:
     package.unlink()
     with pytest.raises(SetupError, match="No matching distribution") as raised:
@@ -96,6 +100,7 @@ async def test_unavailable_package_is_a_one_line_error(package: Path, tmp_path: 
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.e2e
 async def test_full_disk_is_reported_in_one_line(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,7 +144,7 @@ async def test_installed_package_is_used_in_place(
     assert await pull.ensure_default(tmp_path / "cache") == installed
 
 
-@pytest.mark.model
+@pytest.mark.e2e
 async def test_default_model_is_rewritten_for_llama_cpp(tmp_path: Path) -> None:
     from antiphon.engines.gguf.reader import read_gguf
     from antiphon.testing.embedded_model import smollm2

@@ -15,7 +15,7 @@ from antiphon.errors import InvalidRequest, SetupError
 from antiphon.tokens import Prompt
 from tests.engines.gguf.gguf_files import write_adapter
 
-pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -10,7 +10,7 @@ from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
 from antiphon.tokens import Prompt
 from tests.tiny_models.tiny_tools import GGUF
 
-pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)

@@ -19,7 +19,7 @@ from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.testing.engine_check import TIMEOUT_S, collect
 from antiphon.tokens import Chunk, Constraint, Prompt
 
-pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

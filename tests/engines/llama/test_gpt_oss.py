@@ -10,7 +10,7 @@ from antiphon.testing.dialect_check import check_dialect
 from tests.dialects import gpt_oss
 from tests.tiny_models.unpacked import tiny_gpt_oss
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.e2e
 
 TEXTS = (
     "It's 3.14159 o'clock; we'll SEE what THEY'VE done…\n\n\t  x=12345678\r\n",

@@ -30,7 +30,7 @@ RED, BLUE = picture("red", "circle"), picture("blue", "square")
 GREEDY = Sampling(max_tokens=12, temperature=0, logprobs=0)
 QUESTION = "<|im_start|>user\n{}\n@<|im_end|>\n<|im_start|>assistant\n"
 
-pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

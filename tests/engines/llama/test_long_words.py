@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +43,7 @@ def test_no_cut_is_within_a_literal() -> None:
         assert "".join(parts) == text and any("<|end|>" in part for part in parts)
 
 
+@pytest.mark.e2e
 def test_gpt_oss_reads_them() -> None:
     tokenizer = LlamaTokenizer(tiny_gpt_oss())
     text = "a" * 100_000 + "<|end|>"

@@ -10,7 +10,7 @@ from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.llama.engine import LlamaEngine
 from antiphon.testing import backend_check, dialect_check
 
-pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_the_dialect_keeps_the_contract(tiny_llama: LlamaEngine) -> None:

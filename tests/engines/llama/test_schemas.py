@@ -37,6 +37,7 @@ def _refusal(schema: dict[str, Any]) -> InvalidRequest | None:
     return None
 
 
+@pytest.mark.e2e
 @pytest.mark.requirement("VN-43")
 def test_schema_is_accepted_or_refused_with_the_reason() -> None:
     every = list(collection().values())[::8]
@@ -48,7 +49,7 @@ def test_schema_is_accepted_or_refused_with_the_reason() -> None:
         assert _NAMED.search(why) and len(why) < 300, why
 
 
-@pytest.mark.model
+@pytest.mark.e2e
 @pytest.mark.asyncio(loop_scope="session")
 async def test_output_of_a_small_model_matches_the_schemas(llama: LlamaEngine) -> None:
     backend = LocalBackend(llama, ChatDialect(llama.card, llama.tokenizer))

@@ -18,7 +18,7 @@ from antiphon.errors import SetupError
 from antiphon.testing.embedded_model import smollm2
 from tests.searching import examples
 
-pytestmark = pytest.mark.model
+pytestmark = pytest.mark.e2e
 
 PARTS = [*"ab .,\n\t'0é漢🦄", "<|im_start|>", "<|im_end|>", "  ", "'re"]
 TEXTS = st.text(max_size=60) | st.lists(st.sampled_from(PARTS), max_size=20).map("".join)

@@ -67,7 +67,7 @@ def test_small_ranges_are_left_alone() -> None:
     assert release_zero_pages([MemoryRange(start, start + MIB)]) == 0
 
 
-@pytest.mark.model
+@pytest.mark.e2e
 async def test_cache_of_a_model_takes_memory_only_as_it_is_used(smollm2_path: Path) -> None:
     async def text(releases: bool) -> tuple[int, list[int]]:
         before, ranges = resident_bytes(), writable_ranges()

@@ -19,7 +19,7 @@ from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
 from antiphon.tokens import Constraint
 from tests.tiny_models.tiny_tools import FOLDER, GGUF, calls_a_tool_and_answers, prompt
 
-pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest.fixture(scope="module", autouse=True)
