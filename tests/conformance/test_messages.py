@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import anthropic
 import httpx2
 import pytest
 from anthropic import AsyncAnthropic
 from anthropic.types import Message as SdkMessage
-from anthropic.types.beta import BetaRawMessageStreamEvent
+from anthropic.types.beta import (
+    BetaContentBlockParam,
+    BetaRawMessageStreamEvent,
+    BetaToolUnionParam,
+)
+from anthropic.types.beta.message_create_params import MessageCreateParamsBase
 from msgspec.structs import replace
 from pydantic import BaseModel, TypeAdapter
 
 from antiphon.backends.scripted import ScriptedBackend
+from antiphon.compat.messages.bodies import MessageBlock, MessageTool
+from antiphon.compat.messages.request import MESSAGE_FIELDS
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Close, Finish, Open, Text
 from antiphon.tools.web_search.index import PageDocument, PageIndex
@@ -708,3 +715,48 @@ async def test_models_have_the_form_of_the_client(serve: Serve, clients: Any) ->
     with pytest.raises(anthropic.NotFoundError):
         await client.models.retrieve("none")
     assert (await server.client.get("/v1/models")).json()["object"] == "list"
+
+
+# --- what the official client can send -----------------------------------------------------------
+
+#: Parameters of the client's method that it sends as headers.
+HEADERS = {"betas", "user_profile_id", "workspace_id"}
+
+
+def type_names(union: Any) -> set[str]:
+    """The values of ``type`` of the client's typed dictionaries in a union."""
+    members = [member for member in get_args(union) if isinstance(member, type)]
+    hints = [get_type_hints(member).get("type") for member in members]
+    return {name for hint in hints for name in get_args(hint) if isinstance(name, str)}
+
+
+@pytest.mark.requirement("AM-FIELDS")
+async def test_every_field_of_the_official_client_is_honoured_or_refused(serve: Serve) -> None:
+    known = set(MessageCreateParamsBase.__annotations__) - HEADERS
+    assert known <= set(MESSAGE_FIELDS)
+    server = serve(local(engine(["Hi"])))
+    for name, treatment in MESSAGE_FIELDS.items():
+        if treatment == "refused":
+            status, message = await rejection(server, **{name: {"type": "x"}})
+            assert status == 400 and name in message, name
+
+
+@pytest.mark.requirement("AM-FIELDS")
+async def test_every_block_and_tool_of_the_official_client_is_known_or_refused(
+    serve: Serve,
+) -> None:
+    server = serve(local(engine(["Hi"])))
+    blocks = type_names(BetaContentBlockParam)
+    supported = set(get_args(get_type_hints(MessageBlock)["type"]))
+    assert len(blocks) > 12 and len(blocks & supported) > 8
+    for name in sorted(blocks - supported):
+        for role in ("user", "assistant"):
+            turns = [{"role": role, "content": [{"type": name}]}, *HI["messages"]]
+            status, message = await rejection(server, messages=turns)
+            assert status == 400 and "messages[0].content[0].type" in message, name
+    tools = type_names(BetaToolUnionParam)
+    accepted = set(get_args(get_args(get_type_hints(MessageTool)["type"])[0]))
+    assert accepted - {"custom"} <= tools  # its type may be left out
+    for name in sorted(tools - accepted):
+        status, message = await rejection(server, tools=[{"type": name, "name": "x"}])
+        assert status == 400 and "tools[0].type" in message, name
