@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.browser.conftest import Visitor
-from tests.e2e.server import Server
+from tests.browser.conftest import Visitor, model, visiting
+from tests.e2e.server import Server, serving
 
 
 def create(server: Server, *, key: str = "none", **fields: Any) -> str:
@@ -93,14 +94,20 @@ def test_prompt_is_shown_as_the_model_saw_it(visitor: Visitor, conversation: lis
     assert conversation[0] in page.get_by_label("Response", exact=True).last.inner_text()
 
 
-def test_background_run_is_followed_and_cancelled(visitor: Visitor, server: Server) -> None:
-    name = create(server, input="Tell me a long story", background=True)
-    page = visitor.open(f"responses/{name}")
-    page.get_by_text("Once upon a time").wait_for()
-    page.get_by_role("tab", name="Events").click()
-    page.get_by_text("response.output_text.delta").first.wait_for()
-    page.get_by_role("button", name="Cancel").click()
-    page.locator(".facts .status.cancelled").wait_for()
+def test_background_run_is_followed_and_cancelled(browser: Any, tmp_path: Path) -> None:
+    scenes = tmp_path / "scenes.toml"  # of a model that writes for minutes
+    scenes.write_text(f'pause_s = 1\nscenes = [{{turns = ["{"Once upon a time. " * 200}"]}}]')
+    with (
+        serving(tmp_path, model=model(scenes)) as slow,
+        visiting(browser, slow.root) as visitor,
+    ):
+        name = create(slow, input="Tell me a story", background=True)
+        page = visitor.open(f"responses/{name}")
+        page.get_by_text("Once upon a time").wait_for()
+        page.get_by_role("tab", name="Events").click()
+        page.get_by_text("response.output_text.delta").first.wait_for()
+        page.get_by_role("button", name="Cancel").click()
+        page.locator(".facts .status.cancelled").wait_for()
 
 
 def test_events_are_a_timeline(visitor: Visitor, server: Server) -> None:
