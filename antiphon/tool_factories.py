@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,13 @@ from antiphon.installation import antiphon_command, needs_extra
 from antiphon.plugins import load_plugin, load_plugins
 from antiphon.quotas import TenantQuotas
 from antiphon.sandbox.base import Sandbox
+from antiphon.sandbox.egress.dialer import Dialer
 from antiphon.security.encryption import Encryptor
 from antiphon.security.ssrf import parse_network
 from antiphon.store.containers import ContainerDirectory
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.container import ContainerPolicy, Uploads
+from antiphon.tools.containers.network import open_egress
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.tools.containers.skills import SkillLibrary
@@ -110,6 +113,7 @@ async def open_containers(
         disk_bytes=settings.sandbox_disk_mb << 20,
         processes=settings.sandbox_processes,
         code_timeout_s=settings.code_timeout_s,
+        domains=frozenset(domain.lower() for domain in settings.sandbox_domains),
     )
     sandbox: Sandbox
     if settings.sandbox in (_AUTO, _BUBBLEWRAP):
@@ -134,6 +138,7 @@ async def open_containers(
         quotas=quotas,
         directory=directory,
         owner=relay.owner,
+        egress=partial(open_egress, dialer=Dialer(), clock=clock, ids=ids),
     ) as containers:
         await relay.open(containers)
         try:

@@ -70,7 +70,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "store": {"errors", "installation", "ipc", "plugins", "wire", "search_terms"},
     "blobs": {"errors", "installation", "security", "store"},
     "input_items": {*ROOTS, "wire", "stream", "store"},
-    "sandbox": {"errors", "fair_limiter", "installation"},
+    "sandbox": {"errors", "fair_limiter", "installation", "security", "text"},
     "attachments": {"errors", "security", "sandbox", "fair_limiter", "installation"},
     "retrieval": {"errors", "embeddings", "installation", "store"},
     "webhooks": {"errors", "installation", "security", "store"},
@@ -187,7 +187,7 @@ def test_only_the_composition_root_imports_http() -> None:
 
 
 def test_environment_is_read_in_one_module() -> None:
-    """Except for the XDG folders in the settings' defaults."""
+    """Except for the XDG folders in the settings' defaults, and inside boxes."""
     readers = {
         str(path.relative_to(PACKAGE))
         for path in MODULES
@@ -199,7 +199,7 @@ def test_environment_is_read_in_one_module() -> None:
             and str(path.relative_to(PACKAGE)) in ("config/load.py", "config/options.py")
         )
     }
-    assert readers == {"config/load.py", "config/settings.py"}
+    assert readers == {"config/load.py", "config/settings.py", "sandbox/guest/agent.py"}
 
 
 def test_imported_sees_every_form_of_import(tmp_path: Path) -> None:

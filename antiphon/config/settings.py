@@ -543,6 +543,14 @@ class Settings(Struct, frozen=True, kw_only=True):
             "Number of idle sandboxes kept ready, so that a new container starts at once.", ge=0
         ),
     ] = 1
+    sandbox_domains: Annotated[
+        tuple[str, ...],
+        _tools(
+            "Domains that requests may let containers reach (`network_policy` of type "
+            "`allowlist`), through a proxy of the server; `*` for any. Empty: containers have no "
+            "network. See code-interpreter.md."
+        ),
+    ] = ()
     code_timeout_s: Annotated[float, _tools("Timeout of one code execution, in seconds.", gt=0)] = (
         60
     )

@@ -18,6 +18,7 @@ from antiphon.errors import ToolError
 
 from .base import EndReason, ExecutionResult, FileEntry, Limits, OutputCallback
 from .cgroups import BoxGroup
+from .egress.proxy import PROXY_PORT, EgressProxy
 from .shared_folder import SharedFolder
 
 __all__ = ["AgentBox"]
@@ -28,6 +29,13 @@ _T = TypeVar("_T")
 _GRACE_S = 10.0
 _FILE_TIMEOUT_S = 60.0
 _MAX_STDERR = 4000
+_CERTIFICATE = "/run/network/ca.pem"
+#: Where programs look for the authorities that they trust: OpenSSL, Go, requests, curl, Node, git
+#: and pip.
+_CERTIFICATE_VARIABLES = (
+    *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
+    *("GIT_SSL_CAINFO", "PIP_CERT"),
+)
 _ENDED = "The sandbox has ended; its variables and files are gone."
 
 
@@ -60,6 +68,10 @@ class _RemoveFrame(msgspec.Struct, frozen=True):
     removed: bool
 
 
+class _NetworkFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
 class _WriteFrame(msgspec.Struct, frozen=True):
     error: str = ""
 
@@ -84,6 +96,7 @@ class AgentBox:
         self._shared = shared
         self._call_lock = asyncio.Lock()
         self._is_closed = False
+        self._proxy: asyncio.Server | None = None
         #: Version of the Python interpreter inside.
         self.version = ""
 
@@ -168,8 +181,20 @@ class AgentBox:
             self._shared.put, name, files, scripts, max_bytes=self._limits.disk_bytes
         )
 
+    async def open_network(self, proxy: EgressProxy) -> None:
+        folder = self._shared.network
+        self._proxy = await asyncio.start_unix_server(proxy.serve, str(folder / "proxy"))
+        (folder / "proxy").chmod(0o666)  # only the user of the box can enter the folder
+        (folder / "ca.pem").write_bytes(proxy.certificate)
+        (folder / "ca.pem").chmod(0o644)
+        environment = {**dict.fromkeys(_CERTIFICATE_VARIABLES, _CERTIFICATE), **proxy.environment}
+        frame = {"op": "network", "environment": environment, "port": PROXY_PORT}
+        await self._request(frame, _NetworkFrame, _FILE_TIMEOUT_S)
+
     async def close(self) -> None:
         self._is_closed = True
+        if self._proxy is not None:
+            self._proxy.close()
         with suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()

@@ -7,6 +7,8 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
+from .egress.proxy import EgressProxy
+
 __all__ = [
     "Box",
     "EndReason",
@@ -106,6 +108,10 @@ class Box(Protocol):
 
         ``scripts`` are the paths of the executable ones. Raises ``ToolError`` if they exceed the
         disk limit."""
+
+    async def open_network(self, proxy: EgressProxy) -> None:
+        """Let code reach ``proxy``, and nothing else, with its variables and its certificate.
+        Called once, before any code runs. Raises ``ToolError``."""
 
     async def close(self) -> None:
         """End all processes and delete all files of the box."""

@@ -103,7 +103,7 @@ class BoxSetup(Struct, frozen=True, kw_only=True):
             seccomp_filter=seccomp.build_filter(machine),
             guest_sources={
                 f"{_AGENT_FOLDER}/antiphon/sandbox/guest/{name}": guest.joinpath(name).read_bytes()
-                for name in ("agent.py", "files.py", "python_kernel.py")
+                for name in ("agent.py", "files.py", "forwarder.py", "python_kernel.py")
             },
         )
 
@@ -131,6 +131,7 @@ class BoxSetup(Struct, frozen=True, kw_only=True):
             *("--size", size, "--tmpfs", "/tmp"),
             *("--size", size, "--tmpfs", "/mnt/data"),
             *("--ro-bind", str(shared.visible), "/mnt/skills"),
+            *("--ro-bind", str(shared.network), "/run/network"),
             *("--remount-ro", "/", "--chdir", "/mnt/data", "--clearenv"),
             *(part for name, value in _ENVIRONMENT.items() for part in ("--setenv", name, value)),
             *("--seccomp", str(filter_fd)),

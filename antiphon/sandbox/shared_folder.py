@@ -29,6 +29,8 @@ class SharedFolder:
         self._folder = folder
         self._lock_fd: int | None = None
         self.visible = folder / "shown"
+        #: The folder for the socket of the proxy, if the box has a network.
+        self.network = folder / "network"
         self._sizes: dict[str, int] = {}
 
     @classmethod
@@ -40,9 +42,10 @@ class SharedFolder:
         shared = cls(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_root(owner))))
         shared._lock_fd = _lock(shared._folder / _LOCK)
         shared._folder.chmod(0o711)
-        shared.visible.mkdir(mode=0o700)
-        if owner is not None:
-            os.chown(shared.visible, owner, owner)
+        for part in (shared.visible, shared.network):
+            part.mkdir(mode=0o700)
+            if owner is not None:
+                os.chown(part, owner, owner)
         return shared
 
     @staticmethod

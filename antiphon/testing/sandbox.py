@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from antiphon.errors import ToolError
 from antiphon.sandbox.base import ExecutionResult, FileEntry, Limits, OutputCallback
+from antiphon.sandbox.egress.proxy import EgressProxy
 
 __all__ = ["FakeBox", "FakeSandbox", "RunFunction"]
 
@@ -25,6 +26,8 @@ class FakeBox:
         #: Shared files by name.
         self.shared: dict[str, dict[str, bytes]] = {}
         self.is_alive = True
+        #: The proxy of a box with a network.
+        self.proxy: EgressProxy | None = None
         #: The code and commands that were run.
         self.executed: list[str] = []
 
@@ -71,6 +74,9 @@ class FakeBox:
     async def share(self, name: str, files: Mapping[str, bytes], scripts: Collection[str]) -> None:
         self._check()
         self.shared[name] = dict(files)
+
+    async def open_network(self, proxy: EgressProxy) -> None:
+        self.proxy = proxy
 
     async def close(self) -> None:
         self.is_alive = False

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from antiphon.errors import InvalidRequest, NotFound, RequestError, RunError, ToolError
 from antiphon.sandbox.base import EndReason, ExecutionResult
 from antiphon.tools.containers.handle import ContainerHandle
+from antiphon.tools.containers.network import network_prompt
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.skills import SkillSummary, skills_prompt
 from antiphon.wire import containers as wc
@@ -32,8 +33,9 @@ _INCLUDE_OUTPUTS = "code_interpreter_call.outputs"
 _DESCRIPTION = (
     "Runs Python code and returns its output and the value of its last expression. Variables"
     " persist between calls. Files are in /mnt/data; the user can download what you save there,"
-    " under links like sandbox:/mnt/data/name. There is no network."
+    " under links like sandbox:/mnt/data/name."
 )
+_NO_NETWORK = " There is no network."
 _ENDED_TEXT: dict[EndReason, str] = {
     "timeout": "It took too long and was interrupted.",
     "memory": "It exceeded the memory limit and was stopped.",
@@ -62,7 +64,7 @@ class CodeInterpreterProvider:
         if isinstance(tool.container, str):
             return
         request = wc.read_auto_container(tool.container, f"{path}.container")
-        self._containers.policy.check(request.memory_limit, f"{path}.container.memory_limit")
+        self._containers.policy.check(request, f"{path}.container")
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
         """Raise ``RequestError`` for a container or file that does not exist or is another
@@ -82,7 +84,8 @@ class CodeInterpreterProvider:
         self, tool: Any, response: ResponseContext
     ) -> tuple[ToolFunction, ...]:
         container = await self._existing_container(tool, response)
-        return (_function(() if container is None else container.skills),)
+        skills = () if container is None else container.skills
+        return (_function(skills, _policy(tool, container)),)
 
     @asynccontextmanager
     async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
@@ -91,7 +94,7 @@ class CodeInterpreterProvider:
             with_outputs=_INCLUDE_OUTPUTS in response.include,
         )
         function = replace(
-            _function(session.container.skills),
+            _function(session.container.skills, _policy(tool, session.container)),
             initial_item=CodeInterpreterCall(container_id=session.container.id),
             handler=session.run,
         )
@@ -122,10 +125,18 @@ class CodeInterpreterProvider:
             raise RunError(error.message, code="invalid_prompt") from None
 
 
-def _function(skills: Sequence[SkillSummary]) -> ToolFunction:
+def _policy(tool: Any, container: ContainerHandle | None) -> wc.NetworkPolicy | None:
+    """Return the network policy that the request states, or that of the container it names."""
+    if not isinstance(tool.container, str):
+        return wc.read_auto_container(tool.container, "container").network_policy
+    return None if container is None else container.network_policy
+
+
+def _function(skills: Sequence[SkillSummary], policy: wc.NetworkPolicy | None) -> ToolFunction:
     """Return the function as the model sees it, without container and handler."""
+    description = _DESCRIPTION + (network_prompt(policy) or _NO_NETWORK) + skills_prompt(skills)
     return ToolFunction(
-        tool=tl.Custom(name=NAME, description=_DESCRIPTION + skills_prompt(skills)),
+        tool=tl.Custom(name=NAME, description=description),
         initial_item=CodeInterpreterCall(container_id=""),
         streams_text=True,
     )

@@ -17,6 +17,7 @@ from antiphon.sandbox.base import ExecutionResult
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS, shell_function
 from antiphon.tools.client_tools.shell_arguments import CommandObserver, shell_action
 from antiphon.tools.containers.handle import ContainerHandle
+from antiphon.tools.containers.network import network_prompt
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.skills import SkillSummary, local_skills_prompt, skills_prompt
 from antiphon.wire import containers as wc
@@ -38,7 +39,7 @@ __all__ = ["ShellProvider"]
 
 _HOSTED_ENVIRONMENTS = ("container_auto", "container_reference")
 _DESCRIPTION = (
-    "Runs shell commands in a Linux container without network, one after the other, each in its"
+    "Runs shell commands in a Linux container{network}, one after the other, each in its"
     " own shell. Files are in /mnt/data."
 )
 _MAX_COMMANDS = 32
@@ -78,7 +79,7 @@ class ShellProvider:
                 )
             return
         request = wc.read_auto_container(environment, where, "container_auto")
-        self._containers.policy.check(request.memory_limit, f"{where}.memory_limit")
+        self._containers.policy.check(request, where)
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
         """Raise ``RequestError`` for a container, file or skill that does not exist or is another
@@ -109,12 +110,12 @@ class ShellProvider:
             skills = await containers.resolve_skills(
                 response.tenant, request.skills, "environment.skills"
             )
-            return (_hosted_function([skill.summary for skill in skills]),)
+            return (_hosted_function([skill.summary for skill in skills], request.network_policy),)
         try:
             container = await containers.get_active(response.tenant, environment["container_id"])
         except RequestError:
-            return (_hosted_function(()),)
-        return (_hosted_function(container.skills),)
+            return (_hosted_function((), None),)
+        return (_hosted_function(container.skills, container.network_policy),)
 
     def open(self, tool: Any, response: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
         if self._containers is None or _environment(tool).get("type") not in _HOSTED_ENVIRONMENTS:
@@ -142,11 +143,12 @@ class ShellProvider:
         response: ResponseContext,
     ) -> AsyncIterator[Toolset]:
         try:
-            container, skills = await _acquire_container(containers, environment, response)
+            container, skills, policy = await _acquire_container(containers, environment, response)
         except (NotFound, InvalidRequest) as error:
             raise RunError(error.message, code="invalid_prompt") from None
         function = replace(
-            _hosted_function(skills, container.id), handler=partial(_run_commands, container)
+            _hosted_function(skills, policy, container.id),
+            handler=partial(_run_commands, container),
         )
         try:
             yield Toolset(functions=(function,))
@@ -154,10 +156,14 @@ class ShellProvider:
             await containers.release(container)
 
 
-def _hosted_function(skills: Iterable[SkillSummary], container_id: str = "") -> ToolFunction:
+def _hosted_function(
+    skills: Iterable[SkillSummary], policy: wc.NetworkPolicy | None, container_id: str = ""
+) -> ToolFunction:
     """Return the function for commands in a container, without its handler."""
+    network = network_prompt(policy)
+    description = _DESCRIPTION.format(network="" if network else " without network") + network
     return ToolFunction(
-        tool=shell_function(_DESCRIPTION + skills_prompt(skills)),
+        tool=shell_function(description + skills_prompt(skills)),
         initial_item=ShellCall(
             call_id="",
             action={"commands": [], "timeout_ms": None, "max_output_length": None},
@@ -171,16 +177,16 @@ def _hosted_function(skills: Iterable[SkillSummary], container_id: str = "") -> 
 
 async def _acquire_container(
     containers: ContainerRegistry, environment: Mapping[str, Any], response: ResponseContext
-) -> tuple[ContainerHandle, tuple[SkillSummary, ...]]:
+) -> tuple[ContainerHandle, tuple[SkillSummary, ...], wc.NetworkPolicy | None]:
     """Return the container that the request names, that of the last call, or a new one; and the
-    skills that the model is shown."""
+    skills and the network that the model is shown."""
     if environment["type"] == "container_reference":
         container = await containers.acquire(response.tenant, environment["container_id"])
-        return container, container.skills
+        return container, container.skills, container.network_policy
     request = wc.read_auto_container(environment, "environment", "container_auto")
     skills = await containers.resolve_skills(response.tenant, request.skills, "environment.skills")
     container = await containers.acquire_auto(response.tenant, request, response.items, skills)
-    return container, tuple(skill.summary for skill in skills)
+    return container, tuple(skill.summary for skill in skills), request.network_policy
 
 
 def _extend_description(function: ToolFunction, text: str) -> ToolFunction:

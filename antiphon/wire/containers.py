@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest
@@ -25,6 +25,7 @@ __all__ = [
     "ContainerFile",
     "ContainerResource",
     "CreateContainer",
+    "DomainSecret",
     "FileReference",
     "NetworkPolicy",
     "parse_create_container",
@@ -51,10 +52,38 @@ class ContainerExpiresAfter(Struct, frozen=True, kw_only=True):
     minutes: Annotated[int, Meta(ge=1)]
 
 
-class NetworkPolicy(Struct, frozen=True, kw_only=True):
-    """The network policy of a container. Containers of this server have no network."""
+class DomainSecret(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A secret for requests to a domain, which code in the container uses by its name."""
 
-    type: Literal["disabled"] = "disabled"
+    domain: Annotated[str, Meta(max_length=253)]
+    name: Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
+    #: Printable ASCII: it becomes part of a header.
+    value: Annotated[str, Meta(pattern="^[ -~]{1,8192}$")]
+
+
+_Domain = Annotated[
+    str,
+    Meta(pattern=r"^([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)+[A-Za-z][A-Za-z0-9-]{0,62}$"),
+]
+
+
+class NetworkPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The network policy of a container. ``allowed_domains`` and ``domain_secrets`` belong to the
+    type ``allowlist``; the secrets are never shown."""
+
+    type: Literal["disabled", "allowlist"] = "disabled"
+    allowed_domains: Annotated[tuple[_Domain, ...], Meta(max_length=100)] | UnsetType = UNSET
+    domain_secrets: Annotated[tuple[DomainSecret, ...], Meta(max_length=50)] | UnsetType = UNSET
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The allowed domains, in lower case."""
+        return tuple(each.lower() for each in self.allowed_domains or ())
+
+    @property
+    def secrets(self) -> tuple[DomainSecret, ...]:
+        """The secrets of the domains."""
+        return self.domain_secrets or ()
 
 
 class AutoContainer(Struct, frozen=True, kw_only=True):
@@ -113,9 +142,10 @@ def read_auto_container(raw: Mapping[str, Any], path: str, type: str = "auto") -
         raise invalid_value(f"{path}.type", str(raw.get("type", json_type_name(None))), (type,))
     names = {*AutoContainer.__struct_fields__, "type"} - ({"skills"} if type == "auto" else set())
     given = known_fields(raw, names, path)
-    _check_network_policy(given.get("network_policy"), f"{path}.network_policy")
     skills = read_shell_skills(given.pop("skills", []), f"{path}.skills")
-    return replace(convert(given, AutoContainer, path), skills=skills)
+    container = replace(convert(given, AutoContainer, path), skills=skills)
+    _check_network_policy(container.network_policy, f"{path}.network_policy")
+    return container
 
 
 def parse_create_container(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> CreateContainer:
@@ -124,9 +154,10 @@ def parse_create_container(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> 
     if "name" not in raw:
         raise missing_parameter("name")
     given = known_fields(raw, CreateContainer.__struct_fields__, "")
-    _check_network_policy(given.get("network_policy"), "network_policy")
     skills = read_shell_skills(given.pop("skills", []), "skills")
-    return replace(convert(given, CreateContainer, ""), skills=skills)
+    container = replace(convert(given, CreateContainer, ""), skills=skills)
+    _check_network_policy(container.network_policy, "network_policy")
+    return container
 
 
 def parse_file_reference(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> str:
@@ -139,15 +170,30 @@ def parse_file_reference(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> st
     return convert(raw, FileReference, "").file_id
 
 
-def _check_network_policy(raw: Any, path: str) -> None:
-    """Refuse policies that open the network."""
-    if isinstance(raw, Mapping) and raw.get("type") == "allowlist":
-        raise InvalidRequest(
-            "Containers of this server have no network: only a policy of type 'disabled' is"
-            " supported.",
-            param=f"{path}.type",
-            code="unsupported_value",
-        )
+def _check_network_policy(policy: NetworkPolicy | None, path: str) -> None:
+    """Refuse policies whose parts contradict each other."""
+    if policy is None:
+        return
+    if policy.type == "disabled":
+        for name in ("allowed_domains", "domain_secrets"):
+            if getattr(policy, name) is not UNSET:
+                raise InvalidRequest(
+                    f"Only a policy of type 'allowlist' has {name}.",
+                    param=f"{path}.{name}",
+                    code="invalid_value",
+                )
+    elif policy.allowed_domains is UNSET:
+        raise missing_parameter(f"{path}.allowed_domains")
+    names: set[str] = set()
+    for index, secret in enumerate(policy.secrets):
+        where = f"{path}.domain_secrets[{index}]"
+        if secret.domain.lower() not in policy.domains:
+            message = f"The domain {secret.domain!r} is not one of the allowed domains."
+            raise InvalidRequest(message, param=f"{where}.domain", code="invalid_value")
+        if secret.name in names:
+            message = f"Two secrets are called {secret.name!r}."
+            raise InvalidRequest(message, param=f"{where}.name", code="invalid_value")
+        names.add(secret.name)
 
 
 class FileReference(Struct, frozen=True):

@@ -111,7 +111,18 @@ async def test_unused_container_expires(serve: Serve) -> None:
         ({"name": "x", "memory_limit": "4g"}, "memory_limit"),
         ({"name": "x", "memory_limit": "3g"}, "memory_limit"),
         ({"name": "x", "file_ids": ["a"] * 51}, "file_ids"),
-        ({"name": "x", "network_policy": {"type": "allowlist"}}, "network_policy.type"),
+        (
+            {"name": "x", "network_policy": {"type": "allowlist", "allowed_domains": ["x.org"]}},
+            "network_policy.type",
+        ),
+        (
+            {"name": "x", "network_policy": {"type": "allowlist"}},
+            "network_policy.allowed_domains",
+        ),
+        (
+            {"name": "x", "network_policy": {"allowed_domains": ["x.org"]}},
+            "network_policy.allowed_domains",
+        ),
         ({"name": "x", "network_policy": {"type": "open"}}, "network_policy.type"),
         ({"name": "x", "network_policy": "disabled"}, "network_policy"),
         ({"name": "x", "skills": [{"type": "inline"}]}, "skills[0].name"),

@@ -82,7 +82,20 @@ def _public(tool: tl.Tool) -> tl.Tool:
     """Return the tool without its secrets, which are neither echoed nor stored."""
     if isinstance(tool, tl.Mcp):
         return replace(tool, authorization=UNSET, headers=UNSET)
+    if isinstance(tool, tl.CodeInterpreter) and not isinstance(tool.container, str):
+        return replace(tool, container=_without_secrets(tool.container))
+    if isinstance(tool, tl.Shell) and tool.environment:
+        return replace(tool, environment=_without_secrets(tool.environment))
     return tool
+
+
+def _without_secrets(container: tl.Json) -> tl.Json:
+    """Return the settings of a container without the secrets of its domains."""
+    policy = container.get("network_policy")
+    if not isinstance(policy, dict) or "domain_secrets" not in policy:
+        return container
+    public = {name: value for name, value in policy.items() if name != "domain_secrets"}
+    return {**container, "network_policy": public}
 
 
 def _or(value: float | None, default: float) -> float:

@@ -20,7 +20,7 @@ import sys
 import time
 from typing import Any
 
-from . import files
+from . import files, forwarder
 from .python_kernel import HOME, Kernel, receive_frame, send_frame
 
 __all__ = ["main"]
@@ -276,8 +276,12 @@ class _Agent:
         self.kernel_socket: Any = None
         self.kernel_output: _OutputBuffer | None = None
         self.end_reason: str | None = None
+        #: Where the box listens for connections to the proxy, and the process that accepts them.
+        self.listener: socket.socket | None = None
+        self.forwarder_pid: int | None = None
         self.operations = {
             "limits": self.set_limits,
+            "network": self.open_network,
             "python": self.python,
             "command": self.command,
             "entries": files.list_files,
@@ -299,6 +303,14 @@ class _Agent:
     def set_limits(self, request: Any) -> Any:
         self.limits = request
         return {"python": sys.version.split()[0]}
+
+    def open_network(self, request: Any) -> Any:
+        """Let code use the proxy outside of the box."""
+        # The Python kernel and the commands inherit it.
+        os.environ.update(request["environment"])  # noqa: TID251 - of the box, not of the server
+        if self.listener is None:
+            self.listener = forwarder.listen(request["port"])
+        return {}
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -391,6 +403,31 @@ class _Agent:
         if self.kernel_pid in ended:
             self.forget_kernel()
         _signal_others(signal.SIGCONT)
+        if self.listener is not None and not self.has_forwarder():
+            self.start_forwarder(self.listener)
+
+    def has_forwarder(self) -> bool:
+        """Return whether the forwarder runs: code can kill it."""
+        try:
+            return (
+                self.forwarder_pid is not None and not os.waitpid(self.forwarder_pid, os.WNOHANG)[0]
+            )
+        except ChildProcessError:
+            return False
+
+    def start_forwarder(self, listener: socket.socket) -> None:
+        """Fork the process that passes connections on."""
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            for fd in (self.input_fd, self.output_fd):
+                os.close(fd)
+            _set_limits(self.limits)
+            try:
+                forwarder.forward(listener)
+            finally:
+                os._exit(0)
+        self.forwarder_pid = pid
 
     def pause_processes(self) -> None:
         """Pause all processes between requests. After an interrupt, keep only the Python
@@ -491,6 +528,8 @@ class _Agent:
             os.setsid()
             for fd in (self.input_fd, self.output_fd, output.read_fd):
                 os.close(fd)
+            if self.listener is not None:
+                self.listener.close()
             ours.close()
             os.dup2(output.write_fd, 1)
             os.dup2(output.write_fd, 2)

@@ -12,6 +12,7 @@ from antiphon.errors import InvalidRequest, NotFound, ToolError
 from antiphon.sandbox.base import Box, ExecutionResult, FileEntry, Limits, OutputCallback
 from antiphon.wire import containers as wc
 
+from .network import OpenEgress, network_key, shown_policy
 from .skills import ContainerSkill, SkillSummary
 
 __all__ = ["Container", "ContainerPolicy", "Uploads", "safe_file_name"]
@@ -35,7 +36,7 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
     ``idle_s``: seconds after which an unused container expires. ``memory``: the highest memory
     limit a request may set.
     ``code_timeout_s``: the longest run of one call, in seconds. ``max_output``: characters of a
-    call's output that are returned.
+    call's output that are returned. ``domains``: those that a request may allow, "*" for any.
     """
 
     idle_s: float = 1200
@@ -44,6 +45,7 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
     processes: int = 128
     code_timeout_s: float = 60
     max_output: int = 20_000
+    domains: frozenset[str] = frozenset()
 
     def box_limits(self, memory: wc.MemoryLimit) -> Limits:
         """Return the limits of a box with this much memory."""
@@ -53,8 +55,31 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
             processes=self.processes,
         )
 
-    def check(self, memory: wc.MemoryLimit | None, path: str) -> None:
-        """Raise ``InvalidRequest`` for a memory limit above the highest."""
+    def check(self, request: wc.AutoContainer | wc.CreateContainer, path: str = "") -> None:
+        """Raise ``InvalidRequest`` for a memory limit above the highest, and for a network that is
+        not permitted. ``path``: of the container in the request."""
+        prefix = f"{path}." if path else ""
+        self._check_memory(request.memory_limit, f"{prefix}memory_limit")
+        if request.network_policy is not None:
+            self._check_network(request.network_policy, f"{prefix}network_policy")
+
+    def _check_network(self, policy: wc.NetworkPolicy, path: str) -> None:
+        if policy.type == "allowlist" and not self.domains:
+            raise InvalidRequest(
+                "Containers of this server have no network: only a policy of type 'disabled' is"
+                " supported.",
+                param=f"{path}.type",
+                code="unsupported_value",
+            )
+        for index, domain in enumerate(policy.domains):
+            if domain not in self.domains and "*" not in self.domains:
+                raise InvalidRequest(
+                    f"Containers of this server may not reach {domain!r}.",
+                    param=f"{path}.allowed_domains[{index}]",
+                    code="unsupported_value",
+                )
+
+    def _check_memory(self, memory: wc.MemoryLimit | None, path: str) -> None:
         if memory is not None and wc.MEMORY_BYTES[memory] > wc.MEMORY_BYTES[self.memory]:
             raise InvalidRequest(
                 f"Containers of this server have at most {self.memory} of memory.",
@@ -78,6 +103,7 @@ class Container:
         uploads: Uploads,
         clock: Callable[[], float],
         ids: Callable[[str], str],
+        egress: OpenEgress | None = None,
         is_auto: bool = False,
     ) -> None:
         self.id = id
@@ -89,6 +115,7 @@ class Container:
         self._policy = policy
         self._open = open
         self._uploads = uploads
+        self._egress = egress
         self._clock = clock
         self._ids = ids
         self._lock = asyncio.Lock()
@@ -172,7 +199,18 @@ class Container:
             expires_after=wc.ContainerExpiresAfter(minutes=max(1, round(self.idle_s / 60))),
             last_active_at=int(self._last_used),
             memory_limit=self.request.memory_limit or "1g",
+            network_policy=self.network_policy,
         )
+
+    @property
+    def network_policy(self) -> wc.NetworkPolicy:
+        """The network policy, without its secrets."""
+        return shown_policy(self.request.network_policy)
+
+    @property
+    def network_key(self) -> str:
+        """Identifies the network policy, with its secrets."""
+        return network_key(self.request.network_policy)
 
     def add_files(self, file_ids: Iterable[str]) -> None:
         """Add uploaded files, each once. They are written at the container's next use."""
@@ -274,7 +312,7 @@ class Container:
         if not self.is_active and not self._use_count:
             raise ToolError(f"Container '{self.id}' has expired.")
         if self._box is None:
-            self._box = await self._open(self._policy.box_limits(self.request.memory_limit or "1g"))
+            self._box = await self._open_box()
         while self._pending_file_ids:
             name, content = await self._uploads.read(self.tenant, self._pending_file_ids[0])
             await self._box.write(safe_file_name(name), content)
@@ -285,6 +323,20 @@ class Container:
                 await _mount_skill(self._box, skill)
                 self._mounted_skill_keys[skill.name] = skill.key
         return self._box
+
+    async def _open_box(self) -> Box:
+        box = await self._open(self._policy.box_limits(self.request.memory_limit or "1g"))
+        policy = self.request.network_policy
+        if policy is None or policy.type == "disabled":
+            return box
+        try:
+            if self._egress is None:
+                raise ToolError("This server has no network for containers.")
+            await box.open_network(await asyncio.to_thread(self._egress, policy))
+        except BaseException:
+            await box.close()
+            raise
+        return box
 
     async def refresh_files(
         self, box: Box, source: Literal["user", "assistant"] = "assistant", name: str | None = None

@@ -17,10 +17,11 @@ __all__ = ["ContainerHandle", "ContainerView", "container_expired", "container_n
 
 
 class ContainerView(Struct, frozen=True):
-    """A container as its owner shows it, and its skills."""
+    """A container as its owner shows it, its skills and its ``network_key``."""
 
     resource: wc.ContainerResource
     skills: tuple[SkillSummary, ...] = ()
+    network_key: str = ""
 
 
 class ContainerHandle(Protocol):
@@ -37,6 +38,14 @@ class ContainerHandle(Protocol):
     @property
     def skills(self) -> tuple[SkillSummary, ...]:
         """The container's skills."""
+
+    @property
+    def network_policy(self) -> wc.NetworkPolicy:
+        """The network policy, without its secrets."""
+
+    @property
+    def network_key(self) -> str:
+        """Identifies the network policy, with its secrets."""
 
     async def acquire(
         self, file_ids: Iterable[str] = (), skills: Iterable[ContainerSkill] = ()

@@ -9,6 +9,7 @@ from antiphon.wire import containers as wc
 
 from .container import Container, ContainerPolicy, Uploads
 from .handle import container_expired, container_not_found
+from .network import OpenEgress
 
 __all__ = ["LocalContainers"]
 
@@ -17,7 +18,8 @@ _MAX_EXPIRED = 1000
 
 
 class LocalContainers:
-    """Containers over ``sandbox``. ``clock`` returns Unix seconds."""
+    """Containers over ``sandbox``. ``clock`` returns Unix seconds. ``egress``: makes the proxies of
+    containers with a network."""
 
     def __init__(
         self,
@@ -27,12 +29,14 @@ class LocalContainers:
         uploads: Uploads,
         clock: Callable[[], float],
         ids: Callable[[str], str],
+        egress: OpenEgress | None = None,
     ) -> None:
         self._sandbox = sandbox
         self._policy = policy
         self._uploads = uploads
         self._clock = clock
         self._ids = ids
+        self._egress = egress
         self._containers: dict[str, Container] = {}
 
     def __iter__(self) -> Iterator[Container]:
@@ -49,6 +53,7 @@ class LocalContainers:
             uploads=self._uploads,
             clock=self._clock,
             ids=self._ids,
+            egress=self._egress,
             is_auto=is_auto,
         )
 

@@ -27,6 +27,7 @@ from antiphon.wire.skills import ShellSkill
 from .container import Container, ContainerPolicy, Uploads, safe_file_name
 from .handle import ContainerHandle, container_expired, container_not_found
 from .local import LocalContainers
+from .network import OpenEgress, network_key
 from .remote import RemoteContainer
 from .session import ContainerSession
 from .skills import ContainerSkill, SkillLibrary, check_inline_skills, resolve_skills
@@ -68,11 +69,14 @@ class ContainerRegistry:
         owner: ContainerOwner,
         quotas: TenantQuotas = NO_QUOTAS,
         lease_s: float = _LEASE_S,
+        egress: OpenEgress | None = None,
     ) -> None:
         self.policy = policy
         self.quotas = quotas
         #: The containers that this process owns.
-        self.local = LocalContainers(sandbox, policy, uploads=uploads, clock=clock, ids=ids)
+        self.local = LocalContainers(
+            sandbox, policy, uploads=uploads, clock=clock, ids=ids, egress=egress
+        )
         self._library = library
         self._sandbox = sandbox
         self._uploads = uploads
@@ -105,7 +109,7 @@ class ContainerRegistry:
     async def create(self, tenant: str, request: wc.CreateContainer) -> wc.ContainerResource:
         """Create a container with its files and skills. Raises ``InvalidRequest``, ``NotFound``,
         ``QuotaExceeded``."""
-        self.policy.check(request.memory_limit, "memory_limit")
+        self.policy.check(request)
         if request.expires_after is not None and request.expires_after.minutes * 60 > max(
             self.policy.idle_s, 60
         ):
@@ -186,14 +190,19 @@ class ContainerRegistry:
     ) -> ContainerHandle:
         """Acquire a container of type ``auto`` for a tool, with the requested files and skills.
 
-        Returns the container of the last call among ``items`` if it is still active, otherwise a
-        new one. Raises ``QuotaExceeded``."""
+        Returns the container of the last call among ``items`` if it is still active and has the
+        requested network, otherwise a new one. Raises ``QuotaExceeded``."""
         skills = tuple(skills)
-        if (last := await self.last_active(tenant, items)) is not None:
+        last = await self.last_active(tenant, items)
+        if last is not None and last.network_key == network_key(request.network_policy):
             with suppress(NotFound, InvalidRequest):  # its owner has ended since
                 await last.acquire(request.file_ids, skills)
                 return last
-        creation = wc.CreateContainer(name="auto", memory_limit=request.memory_limit)
+        creation = wc.CreateContainer(
+            name="auto",
+            memory_limit=request.memory_limit,
+            network_policy=request.network_policy,
+        )
         container = await self._reserve(tenant, creation, is_auto=True)
         await container.acquire(request.file_ids, skills)
         return container

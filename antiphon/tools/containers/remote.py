@@ -44,6 +44,14 @@ class RemoteContainer:
     def skills(self) -> tuple[SkillSummary, ...]:
         return self._view.skills
 
+    @property
+    def network_policy(self) -> wc.NetworkPolicy:
+        return self._view.resource.network_policy
+
+    @property
+    def network_key(self) -> str:
+        return self._view.network_key
+
     async def load(self) -> wc.ContainerResource:
         """Ask the owner for the container and its skills."""
         self._view = await self._call("view", returns=ContainerView)

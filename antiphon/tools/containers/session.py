@@ -45,7 +45,7 @@ class ContainerSession:
     async def view(self, tenant: str, container_id: str) -> ContainerView:
         """Return a container, even an expired one."""
         container = self._local.get(tenant, container_id)
-        return ContainerView(container.resource, container.skills)
+        return ContainerView(container.resource, container.skills, container.network_key)
 
     async def use(
         self,

@@ -1,0 +1,165 @@
+"""The proxy of one box: it passes HTTP and HTTPS requests to allowed domains on, with secrets.
+
+It ends the encryption of the box, whose programs trust its authority, and makes an own connection
+to the server. So each request is checked, not only the name in a CONNECT, and the secrets never
+enter the box. A connection carries one request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Protocol
+
+import structlog
+
+from antiphon.text import truncate_middle
+
+from .authority import BoxAuthority
+from .policy import EgressPolicy
+from .requests import InvalidProxyRequest, ProxyRequest, body_of, read_request
+
+__all__ = ["PROXY_PORT", "Connects", "EgressProxy"]
+
+_log = structlog.get_logger(__name__)
+
+#: Where the proxy is reached inside a box.
+PROXY_PORT = 3128
+_HTTP, _HTTPS = 80, 443
+_PIECE_BYTES = 1 << 16
+#: Connections of a box at a time; more wait.
+_MAX_CONNECTIONS = 32
+#: Seconds without a byte in either direction after which a connection is closed.
+_IDLE_S = 120.0
+_REASONS = {400: "Bad Request", 403: "Forbidden", 502: "Bad Gateway"}
+
+
+class Connects(Protocol):
+    """Makes the connections to servers: a ``Dialer``."""
+
+    async def connect(
+        self, host: str, port: int, *, uses_tls: bool
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]: ...
+
+
+class EgressProxy:
+    """A proxy with one policy. ``serve`` handles a connection of the box."""
+
+    def __init__(self, policy: EgressPolicy, authority: BoxAuthority, dialer: Connects) -> None:
+        self._policy = policy
+        self._authority = authority
+        self._dialer = dialer
+        self._slots = asyncio.Semaphore(_MAX_CONNECTIONS)
+
+    @property
+    def certificate(self) -> bytes:
+        """The certificate that programs in the box must trust, in PEM."""
+        return self._authority.pem
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The variables for code in the box."""
+        url = f"http://127.0.0.1:{PROXY_PORT}"
+        proxies = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
+        return {**dict.fromkeys(proxies, url), **self._policy.environment}
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Handle a connection until its end."""
+        try:
+            async with self._slots:
+                await self._serve(reader, writer)
+        except InvalidProxyRequest as error:
+            await _refuse(writer, 400, str(error))
+        except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            with suppress(OSError):
+                writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(_IDLE_S):
+            request = await read_request(reader)
+        is_tunnel = request.method == "CONNECT"
+        if (reason := self._reason(request, _HTTPS if is_tunnel else _HTTP)) is not None:
+            await _refuse(writer, 403, reason)
+            return
+        if is_tunnel:
+            context = await asyncio.to_thread(self._authority.context, request.host)
+            async with asyncio.timeout(_IDLE_S):
+                # Nothing may wait in between: what the box sends next belongs to TLS.
+                writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+                await writer.start_tls(context)
+                request = await read_request(reader, (request.host, request.port))
+            if request.method == "CONNECT":
+                raise InvalidProxyRequest("A tunnel carries no other tunnel.")
+        await self._forward(request, reader, writer, uses_tls=is_tunnel)
+
+    def _reason(self, request: ProxyRequest, port: int) -> str | None:
+        """Return why a request is not allowed, None if it is."""
+        host = truncate_middle(request.host, 100)
+        if request.host not in self._policy.domains:
+            return f"The domain {host!r} is not on the allow-list of this container."
+        if request.port != port:
+            return f"Only port {port} of {host!r} is allowed."
+        return None
+
+    async def _forward(
+        self,
+        request: ProxyRequest,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        uses_tls: bool,
+    ) -> None:
+        try:
+            server, upstream = await self._dialer.connect(
+                request.host, request.port, uses_tls=uses_tls
+            )
+        except (OSError, TimeoutError) as error:
+            _log.info("a container cannot reach a server", host=request.host, error=str(error))
+            await _refuse(writer, 502, f"{request.host} cannot be reached.")
+            return
+        # Secrets are sent encrypted or not at all.
+        head = request.head()
+        head = self._policy.insert_secrets(request.host, head) if uses_tls else head
+        sending = asyncio.create_task(_send(head, request.length, reader, upstream))
+        try:
+            while piece := await _read(server):
+                writer.write(piece)
+                async with asyncio.timeout(_IDLE_S):
+                    await writer.drain()
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            with suppress(OSError):
+                upstream.close()
+
+
+async def _send(
+    head: str, length: int | None, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter
+) -> None:
+    """Send a request to its server. If the box breaks off, the connection to the server ends."""
+    try:
+        upstream.write(head.encode("latin-1"))
+        async for piece in body_of(reader, length):
+            upstream.write(piece)
+            await upstream.drain()
+    except (OSError, ValueError, EOFError, asyncio.LimitOverrunError):
+        upstream.close()
+
+
+async def _read(server: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(_IDLE_S):
+        return await server.read(_PIECE_BYTES)
+
+
+async def _refuse(writer: asyncio.StreamWriter, status: int, reason: str) -> None:
+    body = f"{reason}\n".encode()
+    head = (
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    with suppress(OSError):
+        writer.write(head.encode() + body)
+        await writer.drain()

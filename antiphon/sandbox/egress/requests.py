@@ -1,0 +1,163 @@
+"""HTTP/1.1 requests of a box, read strictly: what is ambiguous is refused, not passed on."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+__all__ = ["InvalidProxyRequest", "ProxyRequest", "body_of", "read_request"]
+
+_REQUEST_LINE = re.compile(r"([A-Z]{1,20}) ([!-~]{1,16384}) HTTP/1\.[01]")
+_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}):[ \t]*([\t -~\x80-\xff]*)")
+_CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,8})(?:[ \t]*;[\t -~]*)?\r\n")
+_LENGTH = re.compile(r"[0-9]{1,15}")
+_PIECE_BYTES = 1 << 16
+#: Headers that concern a single connection (RFC 9110, section 7.6.1), and those that the proxy
+#: writes itself.
+_DROPPED = frozenset(
+    {"connection", "expect", "host", "keep-alive", "proxy-authorization", "proxy-connection"}
+    | {"te", "trailer", "transfer-encoding", "content-length", "upgrade"}
+)
+
+
+class InvalidProxyRequest(ValueError):
+    """A request that cannot be passed on. The message says why."""
+
+
+class ProxyRequest(Struct, frozen=True, kw_only=True):
+    """A request: ``host`` and ``port`` of its server, its ``target`` there, the headers that are
+    passed on. ``length``: bytes of its body; None: the body has chunks."""
+
+    method: str
+    host: str
+    port: int
+    target: str
+    headers: tuple[tuple[str, str], ...]
+    length: int | None = 0
+
+    def head(self) -> str:
+        """Return the request as it is sent, up to its body."""
+        port = "" if self.port in (80, 443) else f":{self.port}"
+        lines = [f"{self.method} {self.target} HTTP/1.1", f"Host: {self.host}{port}"]
+        lines += [f"{name}: {value}" for name, value in self.headers]
+        if self.length is None:
+            lines.append("Transfer-Encoding: chunked")
+        elif self.length or self.method in ("POST", "PUT", "PATCH"):
+            lines.append(f"Content-Length: {self.length}")
+        return "\r\n".join([*lines, "Connection: close", "", ""])
+
+
+async def read_request(
+    reader: asyncio.StreamReader, tunnel: tuple[str, int] | None = None
+) -> ProxyRequest:
+    """Read a request up to its body. ``tunnel``: host and port of the tunnel that it comes through.
+    Raises ``InvalidProxyRequest``, ``EOFError``."""
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    except asyncio.LimitOverrunError:
+        raise InvalidProxyRequest("The headers are too long.") from None
+    first, *lines = head[:-4].split("\r\n")
+    matched = _REQUEST_LINE.fullmatch(first)
+    if matched is None:
+        raise InvalidProxyRequest("The request line is invalid.")
+    method, target = matched.groups()
+    headers = [_header(line) for line in lines]
+    if method == "CONNECT":
+        host, port = _authority(target, None)
+        return ProxyRequest(method=method, host=host, port=port, target=target, headers=())
+    if tunnel is None:
+        host, port, target = _absolute(target)
+    else:
+        host, port = tunnel
+        _check_host(headers, tunnel)
+    return ProxyRequest(
+        method=method,
+        host=host,
+        port=port,
+        target=target,
+        headers=tuple(each for each in headers if each[0].lower() not in _DROPPED),
+        length=_length(headers),
+    )
+
+
+async def body_of(reader: asyncio.StreamReader, length: int | None) -> AsyncIterator[bytes]:
+    """Yield the body of a request, with the frames of its chunks. Raises ``InvalidProxyRequest``,
+    ``EOFError``."""
+    if length is not None:
+        while length:
+            piece = await reader.read(min(length, _PIECE_BYTES))
+            if not piece:
+                raise EOFError
+            length -= len(piece)
+            yield piece
+        return
+    while True:
+        matched = _CHUNK_SIZE.fullmatch(await reader.readuntil(b"\r\n"))
+        if matched is None:
+            raise InvalidProxyRequest("A chunk of the body is invalid.")
+        size = int(matched[1], 16)
+        if not size:
+            break
+        yield b"%x\r\n" % size
+        async for piece in body_of(reader, size):
+            yield piece
+        if await reader.readexactly(2) != b"\r\n":
+            raise InvalidProxyRequest("A chunk of the body is invalid.")
+        yield b"\r\n"
+    while await reader.readuntil(b"\r\n") != b"\r\n":
+        pass  # trailers are not passed on
+    yield b"0\r\n\r\n"
+
+
+def _header(line: str) -> tuple[str, str]:
+    matched = _HEADER.fullmatch(line)
+    if matched is None:
+        raise InvalidProxyRequest("A header is invalid.")
+    return matched[1], matched[2].rstrip(" \t")
+
+
+def _authority(text: str, default_port: int | None) -> tuple[str, int]:
+    """Return host and port of an authority. Raises ``InvalidProxyRequest``."""
+    try:
+        parts = urlsplit(f"//{text}")
+        port = parts.port or default_port
+    except ValueError:
+        port = None
+    if port is None or not parts.hostname or parts.username is not None or parts.path:
+        raise InvalidProxyRequest("The address of the server is invalid.")
+    return parts.hostname.lower(), port
+
+
+def _absolute(target: str) -> tuple[str, int, str]:
+    """Return host, port and target of a URL. Raises ``InvalidProxyRequest``."""
+    scheme, found, rest = target.partition("://")
+    if not found or scheme.lower() != "http":
+        raise InvalidProxyRequest("Requests to the proxy name a URL with http://.")
+    authority, slash, path = rest.partition("/")
+    if "?" in authority or "#" in authority:
+        raise InvalidProxyRequest("The URL has no path.")
+    return *_authority(authority, 80), f"{slash or '/'}{path}"
+
+
+def _check_host(headers: list[tuple[str, str]], tunnel: tuple[str, int]) -> None:
+    """Raise ``InvalidProxyRequest`` for a request to another host than that of its tunnel."""
+    hosts = [value for name, value in headers if name.lower() == "host"]
+    if any(_authority(host, tunnel[1]) != tunnel for host in hosts):
+        raise InvalidProxyRequest("The request is for another host than its connection.")
+
+
+def _length(headers: list[tuple[str, str]]) -> int | None:
+    """Return the length of the body; None if it has chunks. Raises ``InvalidProxyRequest``."""
+    lengths = [value for name, value in headers if name.lower() == "content-length"]
+    encodings = [value for name, value in headers if name.lower() == "transfer-encoding"]
+    if encodings and (lengths or [each.lower() for each in encodings] != ["chunked"]):
+        raise InvalidProxyRequest("The length of the body is ambiguous.")
+    if encodings:
+        return None
+    if len(lengths) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
+        raise InvalidProxyRequest("The length of the body is invalid.")
+    return int(lengths[0]) if lengths else 0

@@ -1,0 +1,71 @@
+"""The network of containers: policies of requests become proxies of boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from antiphon.sandbox.egress.authority import BoxAuthority
+from antiphon.sandbox.egress.policy import BoxSecret, EgressPolicy
+from antiphon.sandbox.egress.proxy import Connects, EgressProxy
+from antiphon.wire.containers import NetworkPolicy
+
+__all__ = ["OpenEgress", "network_key", "network_prompt", "open_egress", "shown_policy"]
+
+#: Makes the proxy of a box. Blocks for milliseconds.
+OpenEgress: TypeAlias = Callable[[NetworkPolicy], EgressProxy]
+
+
+def open_egress(
+    policy: NetworkPolicy,
+    *,
+    dialer: Connects,
+    clock: Callable[[], float],
+    ids: Callable[[str], str],
+) -> EgressProxy:
+    """Return the proxy for a policy of type ``allowlist``. ``clock`` returns Unix seconds. ``ids``
+    makes the placeholders of the secrets, which nobody can guess."""
+    secrets = tuple(
+        BoxSecret(
+            domain=each.domain.lower(), name=each.name, value=each.value, placeholder=ids("secret")
+        )
+        for each in policy.secrets
+    )
+    egress = EgressPolicy(domains=frozenset(policy.domains), secrets=secrets)
+    return EgressProxy(egress, BoxAuthority(clock), dialer)
+
+
+def network_key(policy: NetworkPolicy | None) -> str:
+    """Return what two policies have in common that a container need not tell apart."""
+    if policy is None or policy.type == "disabled":
+        return ""
+    return sha256(msgspec.json.encode((sorted(policy.domains), policy.secrets))).hexdigest()
+
+
+def network_prompt(policy: NetworkPolicy | None) -> str:
+    """Return the text that tells the model about the network of its container; empty if there is
+    none."""
+    if policy is None or not policy.domains:
+        return ""
+    lines = [
+        "",
+        "The container reaches these domains by HTTP and HTTPS, and nothing else: "
+        + ", ".join(policy.domains)
+        + ".",
+    ]
+    if policy.secrets:
+        names = ", ".join(f"{each.name} (for {each.domain.lower()})" for each in policy.secrets)
+        lines.append(
+            "Environment variables that stand for secrets in HTTPS requests (in headers and query"
+            f" parameters): {names}."
+        )
+    return "\n".join(lines)
+
+
+def shown_policy(policy: NetworkPolicy | None) -> NetworkPolicy:
+    """Return a policy without its secrets."""
+    return NetworkPolicy() if policy is None else replace(policy, domain_secrets=msgspec.UNSET)
