@@ -63,7 +63,10 @@ class DomainSecret(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 _Domain = Annotated[
     str,
-    Meta(pattern=r"^([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)+[A-Za-z][A-Za-z0-9-]{0,62}$"),
+    Meta(
+        max_length=253,
+        pattern=r"^([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)+[A-Za-z][A-Za-z0-9-]{0,62}$",
+    ),
 ]
 
 

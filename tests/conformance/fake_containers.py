@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from antiphon.errors import NotFound
 from antiphon.quotas import Quotas, TenantQuotas
 from antiphon.resources.skills import Skills
 from antiphon.sandbox.base import ExecutionResult
+from antiphon.sandbox.egress.dialer import Dialer
 from antiphon.store.containers import ContainerDirectory
 from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.tools.containers.container import ContainerPolicy
+from antiphon.tools.containers.network import open_egress
 from antiphon.tools.containers.registry import ContainerOwner, ContainerRegistry
 
 __all__ = ["Clock", "Uploads", "code_interpreter_options", "containers", "run_command"]
@@ -98,6 +101,9 @@ def containers(
         quotas=TenantQuotas(Quotas(max_containers=max_containers)),
         directory=directory or MemoryStore().containers,
         owner=owner or ContainerOwner(id="here"),
+        egress=partial(
+            open_egress, dialer=Dialer(), clock=clock or Clock(), ids=lambda kind: f"{kind}_hidden"
+        ),
         lease_s=3600,
     )
 

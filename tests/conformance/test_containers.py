@@ -7,14 +7,20 @@ from typing import Any
 import pytest
 
 from antiphon.errors import NotFound, QuotaExceeded
+from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.tools.shell import ShellProvider
 from antiphon.wire.containers import AutoContainer
 from tests.conformance.conftest import Serve
-from tests.conformance.fake_containers import Clock, code_interpreter_options, containers
+from tests.conformance.fake_containers import (
+    Clock,
+    code_interpreter_options,
+    containers,
+    run_command,
+)
 from tests.conformance.server import Ask, Server, engine, local
 from tests.conformance.test_shells import HERE
-from tests.conformance.test_tool_search import tool_call
+from tests.conformance.test_tool_search import rendered_prompts, tool_call
 
 URL = "/v1/containers"
 
@@ -205,6 +211,68 @@ async def test_containers_without_a_sandbox_are_unsupported(serve: Serve) -> Non
     answer = await serve().client.get(URL)
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] == "containers_disabled"
+
+
+SECRETS = [{"domain": "X.org", "name": "KEY", "value": "real"}]
+ALLOWED = {"type": "allowlist", "allowed_domains": ["x.org"], "domain_secrets": SECRETS}
+
+
+@pytest.mark.requirement("API-NETWORK-POLICY")
+async def test_permitted_domains_are_allowed_and_secrets_never_shown(serve: Serve) -> None:
+    box = FakeSandbox(run_command)
+    registry = containers(box, domains=frozenset({"x.org"}))
+    script = [tool_call("shell", {"commands": ["say hi"]}), "Done."] * 4
+    providers = {"shell": ShellProvider(registry)}
+    server = serve(local(engine(script)), providers=providers, containers=registry)
+    created = await create_container(server, network_policy=ALLOWED)
+    assert created["network_policy"] == {"type": "allowlist", "allowed_domains": ["x.org"]}
+    proxy = box.boxes[0].proxy
+    assert proxy is not None and proxy.environment["KEY"] == "secret_hidden"
+    previous, used = None, []
+    for policy in (ALLOWED, ALLOWED, {"type": "disabled"}):
+        tool = {
+            "type": "shell",
+            "environment": {"type": "container_auto", "network_policy": policy},
+        }
+        answer = await server.post(tools=[tool], previous_response_id=previous)
+        assert answer.json()["status"] == "completed" and "real" not in answer.text
+        previous = answer.json()["id"]
+        used.append(answer.json()["output"][0]["environment"]["container_id"])
+    assert used[0] == used[1] != used[2]
+    prompts = rendered_prompts(server)
+    assert "x.org" in prompts[0] and "KEY (for x.org)" in prompts[0] and "real" not in prompts[0]
+    assert "without network" in prompts[-1]
+    assert [each.proxy is not None for each in box.boxes] == [True, True, False]
+
+
+@pytest.mark.requirement("API-NETWORK-POLICY")
+@pytest.mark.parametrize(
+    ("policy", "param"),
+    [
+        ({"allowed_domains": ["x.org", "y.org"]}, "allowed_domains[1]"),
+        ({"allowed_domains": ["*.x.org"]}, "allowed_domains[0]"),
+        ({"allowed_domains": ["https://x.org"]}, "allowed_domains[0]"),
+        ({"allowed_domains": ["127.0.0.1"]}, "allowed_domains[0]"),
+        ({"domain_secrets": SECRETS}, "allowed_domains"),
+        (
+            {**ALLOWED, "domain_secrets": [{**SECRETS[0], "domain": "y.org"}]},
+            "domain_secrets[0].domain",
+        ),
+        ({**ALLOWED, "domain_secrets": SECRETS * 2}, "domain_secrets[1].name"),
+        (
+            {**ALLOWED, "domain_secrets": [{**SECRETS[0], "value": "a\r\nb"}]},
+            "domain_secrets[0].value",
+        ),
+    ],
+)
+async def test_invalid_network_policies_are_rejected(
+    serve: Serve, policy: dict[str, Any], param: str
+) -> None:
+    server = serve(**code_interpreter_options(containers(domains=frozenset({"x.org"}))))
+    body = {"name": "x", "network_policy": {"type": "allowlist", **policy}}
+    error = (await server.client.post(URL, json=body)).json()["error"]
+    assert error["param"] == f"network_policy.{param}", error
+    assert "real" not in error["message"]
 
 
 @pytest.mark.requirement("API-NETWORK-POLICY")
