@@ -97,6 +97,7 @@ class AgentBox:
         self._call_lock = asyncio.Lock()
         self._is_closed = False
         self._proxy: asyncio.Server | None = None
+        self._egress: EgressProxy | None = None
         #: Version of the Python interpreter inside.
         self.version = ""
 
@@ -183,6 +184,7 @@ class AgentBox:
 
     async def open_network(self, proxy: EgressProxy) -> None:
         folder = self._shared.network
+        self._egress = proxy
         self._proxy = await asyncio.start_unix_server(proxy.serve, str(folder / "proxy"))
         (folder / "proxy").chmod(0o666)  # only the user of the box can enter the folder
         (folder / "ca.pem").write_bytes(proxy.certificate)
@@ -195,6 +197,8 @@ class AgentBox:
         self._is_closed = True
         if self._proxy is not None:
             self._proxy.close()
+        if self._egress is not None:
+            await self._egress.close()
         with suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()

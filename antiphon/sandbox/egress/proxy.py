@@ -32,6 +32,8 @@ _PIECE_BYTES = 1 << 16
 _MAX_CONNECTIONS = 32
 #: Seconds without a byte in either direction after which a connection is closed.
 _IDLE_S = 120.0
+#: Seconds that the other end may take to close a connection.
+_CLOSE_S = 5.0
 _REASONS = {400: "Bad Request", 403: "Forbidden", 502: "Bad Gateway"}
 
 
@@ -51,6 +53,7 @@ class EgressProxy:
         self._authority = authority
         self._dialer = dialer
         self._slots = asyncio.Semaphore(_MAX_CONNECTIONS)
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def certificate(self) -> bytes:
@@ -66,6 +69,9 @@ class EgressProxy:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Handle a connection until its end."""
+        if (task := asyncio.current_task()) is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         try:
             async with self._slots:
                 await self._serve(reader, writer)
@@ -73,9 +79,20 @@ class EgressProxy:
             await _refuse(writer, 400, str(error))
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
             pass
+        except asyncio.CancelledError:
+            writer.transport.abort()
         finally:
-            with suppress(OSError):
-                writer.close()
+            writer.close()
+            with suppress(OSError, TimeoutError):
+                async with asyncio.timeout(_CLOSE_S):
+                    await writer.wait_closed()
+
+    async def close(self) -> None:
+        """End all connections."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(_IDLE_S):
