@@ -82,10 +82,7 @@ class EgressProxy:
         except asyncio.CancelledError:
             writer.transport.abort()
         finally:
-            writer.close()
-            with suppress(OSError, TimeoutError):
-                async with asyncio.timeout(_CLOSE_S):
-                    await writer.wait_closed()
+            await _close(writer)
 
     async def close(self) -> None:
         """End all connections."""
@@ -149,8 +146,7 @@ class EgressProxy:
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
-            with suppress(OSError):
-                upstream.close()
+            await _close(upstream)
 
 
 async def _send(
@@ -169,6 +165,13 @@ async def _send(
 async def _read(server: asyncio.StreamReader) -> bytes:
     async with asyncio.timeout(_IDLE_S):
         return await server.read(_PIECE_BYTES)
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_CLOSE_S):
+            await writer.wait_closed()
 
 
 async def _refuse(writer: asyncio.StreamWriter, status: int, reason: str) -> None:

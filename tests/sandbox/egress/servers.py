@@ -6,7 +6,7 @@ import asyncio
 import ssl
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -63,6 +63,8 @@ async def world(
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         await writer.drain()
         writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
 
     plain = await asyncio.start_server(serve, "127.0.0.1", 0)
     names = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -89,5 +91,6 @@ async def world(
     try:
         yield World(policy=policy, proxy=proxy, dialer=dialer, received=received, dialed=dialed)
     finally:
+        await proxy.close()
         for server in (plain, secure):
             server.close()

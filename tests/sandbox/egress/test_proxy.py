@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,9 @@ async def exchange(there: World, folder: Path, *sent: str, tls: str = "") -> str
     """Send a request through the proxy and return the answer. ``tls``: the name of a tunnel."""
     path = str(folder / "proxy")
     server = await asyncio.start_unix_server(there.proxy.serve, path)
+    reader, writer = await asyncio.open_unix_connection(path)
     try:
         async with asyncio.timeout(60):
-            reader, writer = await asyncio.open_unix_connection(path)
             if tls:
                 writer.write(f"CONNECT {tls}:443 HTTP/1.1\r\nHost: {tls}:443\r\n\r\n".encode())
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -31,10 +32,13 @@ async def exchange(there: World, folder: Path, *sent: str, tls: str = "") -> str
                 await writer.start_tls(context, server_hostname=tls)
             writer.write("".join(sent).encode())
             answer = await reader.read()
-            writer.close()
             return answer.decode()
     finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
         server.close()
+        await there.proxy.close()
 
 
 async def test_secret_is_inserted_outside_for_its_domain_only(tmp_path: Path) -> None:
