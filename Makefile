@@ -52,7 +52,7 @@ chat: $(LOCAL) ## chat with the running server
 	@exec $(BIN)/antiphon chat $(ARGS)
 
 check: $(DEV) ## run lint, types and test: what a change must pass
-	@$(MAKE) --no-print-directory lint types test
+	@$(MAKE) --no-print-directory -j 2 lint types test
 
 lint: $(DEV) ## check format and lint rules without changing files
 	$(BIN)/ruff format --check .
