@@ -19,6 +19,9 @@ from .table import Line, median
 __all__ = ["pgvector"]
 
 _FILES, _DIMENSIONS, _CLUSTERS, _QUERIES, _LIMIT = 1_000, 384, 500, 20, 100
+#: Directions in which the vectors of a cluster differ, as embeddings of texts do: noise in all
+#: dimensions would make all of them equally far from each other.
+_INTRINSIC = 32
 #: Shares of the files that a filter leaves.
 _SHARES = (1.0, 0.5, 0.2, 0.05, 0.02, 0.01, 0.005, 0.001)
 
@@ -95,7 +98,8 @@ async def _fill(url: str, chunks: int) -> Any:
     topics = source.integers(0, _CLUSTERS, size=(_FILES, 4))
     numbers = numpy.arange(chunks)
     chosen = topics[numbers % _FILES, source.integers(0, 4, size=chunks)]
-    data = centers[chosen] + source.normal(scale=0.9, size=(chunks, _DIMENSIONS)).astype("f4")
+    axes = source.normal(size=(_INTRINSIC, _DIMENSIONS)).astype("f4") / _INTRINSIC**0.5
+    data = centers[chosen] + 0.9 * source.normal(size=(chunks, _INTRINSIC)).astype("f4") @ axes
     data /= numpy.linalg.norm(data, axis=1, keepdims=True)
     connection = await asyncpg.connect(url)
     await connection.execute("SET search_path TO antiphon")

@@ -115,13 +115,15 @@ _UNCOPIED = """
 SELECT chunk, file, vector FROM chunk_vectors
 WHERE store = $1 AND model = $2 AND chunk > $3 ORDER BY chunk LIMIT $4
 """
-#: A materialized set is compared row by row: the planner would use the index and miss rows.
+#: A distance with something added to it is no order of the index, by which the planner would miss
+#: rows: all rows of the files are compared.
 _SEARCH_SUBSET = """
-WITH subset AS MATERIALIZED (
-    SELECT chunk, file, vector FROM large_vectors_{id} WHERE file = ANY($2::bigint[])
+WITH nearest AS MATERIALIZED (
+    SELECT chunk, file, (vector OPERATOR({schema}<=>) $1::real[]::{schema}halfvec) + 0 AS distance
+    FROM large_vectors_{id} WHERE file = ANY($2::bigint[]) ORDER BY distance LIMIT $3
 )
-SELECT s.chunk, f.id, 1 - (s.vector OPERATOR({schema}<=>) $1::real[]::{schema}halfvec) AS score
-FROM subset AS s JOIN vector_files AS f ON f.seq = s.file ORDER BY score DESC LIMIT $3
+SELECT n.chunk, f.id, 1 - n.distance FROM nearest AS n JOIN vector_files AS f ON f.seq = n.file
+ORDER BY n.distance
 """
 _SEARCH_LARGE = """
 WITH nearest AS MATERIALIZED (
