@@ -343,6 +343,13 @@ async def test_shell_reuses_its_container(serve: Serve, ask_foreground: Ask, sto
         ),
         (
             {"type": "container_auto", "network_policy": {"type": "allowlist"}},
+            "tools[0].environment.network_policy.allowed_domains",
+        ),
+        (
+            {
+                "type": "container_auto",
+                "network_policy": {"type": "allowlist", "allowed_domains": ["a.example"]},
+            },
             "tools[0].environment.network_policy.type",
         ),
     ],

@@ -28,7 +28,8 @@ from .registry import ContainerOwner, ContainerRegistry
 
 __all__ = ["ContainerRelay"]
 
-_SUFFIX = ".containers"
+#: Short: the path of a socket has at most about 100 characters.
+_SUFFIX = ".box"
 
 
 class ContainerRelay:
@@ -110,7 +111,7 @@ class ContainerRelay:
 
     @staticmethod
     def _socket(folder: Path, owner: str) -> Path:
-        return folder / f"{owner}{_SUFFIX}"
+        return folder / f"{owner.rpartition('-')[2]}{_SUFFIX}"
 
 
 def _loopback_scope() -> str:

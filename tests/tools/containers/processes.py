@@ -7,6 +7,7 @@ import itertools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import uvicorn
@@ -59,10 +60,12 @@ async def _process(
 
 
 @asynccontextmanager
-async def over_sockets(folder: Path, count: int = 2, **rules: Any) -> AsyncIterator[list[Process]]:
+async def over_sockets(count: int = 2, **rules: Any) -> AsyncIterator[list[Process]]:
     """Yield processes of one machine."""
     directory = MemoryStore().containers
     async with AsyncExitStack() as stack:
+        # The path of a socket has at most about 100 characters, which those of pytest exceed.
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="antiphon-")))
         yield [
             await _process(stack, directory, ContainerRelay(folder=folder), **rules)
             for _ in range(count)

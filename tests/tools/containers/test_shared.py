@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AbstractAsyncContextManager, suppress
-from pathlib import Path
 
 import pytest
 
@@ -22,10 +21,8 @@ AUTO = AutoContainer()
 
 
 @pytest.fixture(params=["sockets", "http"])
-def processes(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AbstractAsyncContextManager[list[Process]]:
-    return over_sockets(tmp_path) if request.param == "sockets" else over_http()
+def processes(request: pytest.FixtureRequest) -> AbstractAsyncContextManager[list[Process]]:
+    return over_sockets() if request.param == "sockets" else over_http()
 
 
 async def ids(registry: ContainerRegistry) -> list[str]:
@@ -66,8 +63,8 @@ async def test_every_operation_reaches_the_owner(
                 await registry.get_active("t", created.id)
 
 
-async def test_other_tenants_cannot_reach_a_container(tmp_path: Path) -> None:
-    async with asyncio.timeout(60), over_sockets(tmp_path) as (one, two):
+async def test_other_tenants_cannot_reach_a_container() -> None:
+    async with asyncio.timeout(60), over_sockets() as (one, two):
         created = await one.registry.create("t", CreateContainer(name="x"))
         for call in (two.registry.retrieve, two.registry.get_active, two.registry.delete):
             with pytest.raises(NotFound):
@@ -118,11 +115,11 @@ async def test_container_of_a_dead_owner_has_expired(
         assert not one.sandbox.boxes[0].is_alive
 
 
-async def test_limit_counts_the_containers_of_all_processes(tmp_path: Path) -> None:
+async def test_limit_counts_the_containers_of_all_processes() -> None:
     clock = Clock()
     async with (
         asyncio.timeout(60),
-        over_sockets(tmp_path, max_containers=2, clock=clock) as (one, two),
+        over_sockets(max_containers=2, clock=clock) as (one, two),
     ):
         first = await one.registry.acquire_auto("t", AUTO, ())
         await first.run_python("say hi")
@@ -138,8 +135,8 @@ async def test_limit_counts_the_containers_of_all_processes(tmp_path: Path) -> N
         assert await two.registry.count_active("t") == 0
 
 
-async def test_deleted_container_is_closed_at_the_next_renewal(tmp_path: Path) -> None:
-    async with asyncio.timeout(60), over_sockets(tmp_path) as (one, two):
+async def test_deleted_container_is_closed_at_the_next_renewal() -> None:
+    async with asyncio.timeout(60), over_sockets() as (one, two):
         created = await one.registry.create("t", CreateContainer(name="x"))
         await one.end.aclose()
         with suppress(NotFound):
@@ -150,9 +147,9 @@ async def test_deleted_container_is_closed_at_the_next_renewal(tmp_path: Path) -
         assert not one.sandbox.boxes[0].is_alive
 
 
-async def test_use_is_reported_with_the_lease(tmp_path: Path) -> None:
+async def test_use_is_reported_with_the_lease() -> None:
     clock = Clock()
-    async with asyncio.timeout(60), over_sockets(tmp_path, clock=clock) as (one, two):
+    async with asyncio.timeout(60), over_sockets(clock=clock) as (one, two):
         created = await one.registry.create("t", CreateContainer(name="x"))
         clock.now += 100
         await (await two.registry.get_active("t", created.id)).run_python("say hi")
@@ -161,9 +158,9 @@ async def test_use_is_reported_with_the_lease(tmp_path: Path) -> None:
         assert shown.last_active_at == created.last_active_at + 100
 
 
-async def test_skills_travel_by_reference(tmp_path: Path) -> None:
+async def test_skills_travel_by_reference() -> None:
     skills = await library()
-    async with asyncio.timeout(60), over_sockets(tmp_path, library=skills) as (one, two):
+    async with asyncio.timeout(60), over_sockets(library=skills) as (one, two):
         first = await one.registry.acquire_auto("default", AUTO, ())
         await first.ensure_ready()
         wanted = [SkillReference(skill_id="skill")]
