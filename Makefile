@@ -68,7 +68,8 @@ test: $(DEV) ## run the tests, or ARGS="tests/stream -k writer"
 	$(PYTEST) $(or $(ARGS),$(QUICK))
 
 e2e: $(DEV) ## run the tests with server processes and real models
-	$(PYTEST) -m e2e tests/e2e tests/cli tests/embeddings tests/engines tests/models $(ARGS)
+	$(PYTEST) -m e2e tests/e2e tests/cli tests/embeddings tests/engines tests/models tests/tools/mcp \
+	  tests/test_monitoring.py $(ARGS)
 
 engines: $(ENGINES) ## test the engines that `make check` does not install
 	$(HEAVY)/bin/pytest -m engines $(ARGS)

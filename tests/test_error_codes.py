@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from antiphon import errors
 from antiphon.config.options import options
@@ -13,15 +12,14 @@ from antiphon.config.settings import Settings
 from antiphon.error_codes import ERROR_CODES
 from antiphon.runs.request import attachments
 from antiphon.wire.parsing import errors as parsing
-
-PACKAGE = Path(__file__).parents[1] / "antiphon"
+from tests.sources import MODULES, nodes
 
 
 def calls() -> Iterator[ast.Call]:
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in MODULES:
         if "testing" in path.parts:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.Call):
                 yield node
 

@@ -6,8 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "antiphon"
-MODULES = sorted(PACKAGE.rglob("*.py"))
+from tests.sources import MODULES, PACKAGE, nodes
 
 #: Leaf modules of the package root that any layer may import.
 ROOTS = {
@@ -144,7 +143,7 @@ def layer(path: Path) -> str:
 def imported(path: Path) -> Iterator[str]:
     """Yield the layers that a module imports, at any place in it."""
     package = ("antiphon", *path.relative_to(PACKAGE).parent.parts)
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -191,8 +190,8 @@ def test_environment_is_read_in_one_module() -> None:
     readers = {
         str(path.relative_to(PACKAGE))
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute | ast.Name)
+        for node in nodes(path)
+        if getattr(node, "attr", getattr(node, "id", "")) in ("environ", "environb", "getenv")
         and ast.unparse(node) in ("os.environ", "os.getenv", "os.environb", "environ")
         and not (
             isinstance(node, ast.Name)

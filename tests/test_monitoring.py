@@ -141,6 +141,7 @@ async def serve_app(server: Server) -> AsyncIterator[int]:
             each.close()
 
 
+@pytest.mark.e2e
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Prometheus")
 async def test_prometheus_evaluates_dashboard_and_alerts(tmp_path: Path) -> None:
     server = Server(backend_of("Hello there!"), MemoryStore(), metrics=Metrics())

@@ -153,6 +153,7 @@ async def test_sse_is_the_fallback_transport(provider: McpProvider, toys: Toys) 
     await http_only.close()
 
 
+@pytest.mark.e2e
 async def test_dead_process_is_restarted_for_the_next_call() -> None:
     """The call that the process died of is not repeated."""
     process = McpEndpoint(command=sys.executable, args=(str(TOYS), "stdio"))
@@ -167,6 +168,7 @@ async def test_dead_process_is_restarted_for_the_next_call() -> None:
         await provider.close()
 
 
+@pytest.mark.e2e
 async def test_ended_session_is_replaced() -> None:
     """The call is repeated in a new session, because the server did not receive it."""
     process = McpEndpoint(command=sys.executable, args=(str(TOYS), "stdio"))
@@ -190,6 +192,7 @@ async def test_ended_session_is_replaced() -> None:
         await provider.close()
 
 
+@pytest.mark.e2e
 async def test_restarted_server_is_reconnected(tmp_path: Path) -> None:
     provider = McpProvider({}, SessionPool(), networks=LOOPBACK)
     with run_server(tmp_path / "log") as toys:
