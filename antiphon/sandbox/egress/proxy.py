@@ -54,6 +54,7 @@ class EgressProxy:
         self._dialer = dialer
         self._slots = asyncio.Semaphore(_MAX_CONNECTIONS)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     @property
     def certificate(self) -> bytes:
@@ -69,6 +70,9 @@ class EgressProxy:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Handle a connection until its end."""
+        if self._is_closed:  # it was accepted while the box was closed
+            writer.transport.abort()
+            return
         if (task := asyncio.current_task()) is not None:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -86,6 +90,7 @@ class EgressProxy:
 
     async def close(self) -> None:
         """End all connections."""
+        self._is_closed = True
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -168,10 +173,16 @@ async def _read(server: asyncio.StreamReader) -> bytes:
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
+    """Close a connection. One that the other end does not close in time, or before the box is
+    closed, is broken off."""
     writer.close()
-    with suppress(OSError, TimeoutError):
+    try:
         async with asyncio.timeout(_CLOSE_S):
             await writer.wait_closed()
+    except (TimeoutError, asyncio.CancelledError):
+        writer.transport.abort()
+    except OSError:
+        pass
 
 
 async def _refuse(writer: asyncio.StreamWriter, status: int, reason: str) -> None:

@@ -38,7 +38,6 @@ async def exchange(there: World, folder: Path, *sent: str, tls: str = "") -> str
         with suppress(OSError):
             await writer.wait_closed()
         server.close()
-        await there.proxy.close()
 
 
 async def test_secret_is_inserted_outside_for_its_domain_only(tmp_path: Path) -> None:
@@ -147,3 +146,33 @@ async def test_request_is_written_anew() -> None:
     assert request.head() == (
         "GET /a?b HTTP/1.1\r\nHost: api.test\r\nA: b\r\nConnection: close\r\n\r\n"
     )
+
+
+async def test_connection_that_the_box_does_not_close_ends_with_the_box() -> None:
+    class Silent:
+        """The other end never answers the end of TLS."""
+
+        def __init__(self) -> None:
+            self.transport = self
+            self.is_aborted = False
+            self.has_closed = asyncio.Event()
+
+        def close(self) -> None:
+            self.has_closed.set()
+
+        async def wait_closed(self) -> None:
+            await asyncio.Event().wait()
+
+        def abort(self) -> None:
+            self.is_aborted = True
+
+    async with world() as there, asyncio.timeout(60):
+        reader, writer = asyncio.StreamReader(), Silent()
+        reader.feed_eof()
+        handling = asyncio.create_task(there.proxy.serve(reader, writer))  # type: ignore[arg-type]
+        await writer.has_closed.wait()
+        await there.proxy.close()
+        assert writer.is_aborted and handling.done() and not handling.cancelled()
+        late = Silent()
+        await there.proxy.serve(reader, late)  # type: ignore[arg-type]
+        assert late.is_aborted, "it was accepted while the box was closed"
