@@ -12,11 +12,11 @@ import msgspec
 
 from antiphon.errors import AntiphonError, BackendError
 
+from .frames import LENGTH_BYTES, encode_length, frame_length
 from .messages import CallMessage, MessageKind, decode_error, encode
 
 __all__ = ["BlockingClient"]
 
-_LENGTH_BYTES = 4
 _decode = msgspec.msgpack.Decoder(CallMessage).decode
 
 
@@ -40,7 +40,7 @@ class BlockingClient:
         method, or that of ``on_lost``."""
         payload = encode((MessageKind.CALL, 1, method, arguments))
         try:
-            message = _decode(self._exchange(len(payload).to_bytes(_LENGTH_BYTES, "big") + payload))
+            message = _decode(self._exchange(encode_length(payload) + payload))
         except OSError:
             raise self._on_lost() from None
         if message.kind is MessageKind.ERROR:
@@ -84,7 +84,7 @@ class BlockingClient:
 
 def _send_and_receive(connection: socket.socket, frame: bytes) -> bytes:
     connection.sendall(frame)
-    return _receive(connection, int.from_bytes(_receive(connection, _LENGTH_BYTES), "big"))
+    return _receive(connection, frame_length(_receive(connection, LENGTH_BYTES)))
 
 
 def _receive(connection: socket.socket, length: int) -> bytes:

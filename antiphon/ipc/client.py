@@ -17,7 +17,7 @@ import msgspec
 from antiphon.errors import AntiphonError, BackendError
 
 from .frames import FrameConnection
-from .messages import CallMessage, MessageKind, decode_error, encode, encode_error
+from .messages import CallMessage, MessageKind, decode_error, encode, error_message
 
 __all__ = ["CallClient"]
 
@@ -88,14 +88,14 @@ class CallClient:
             frames = await self._open()
             answers = self._begin(frames, message.method, message.payload)
         except AntiphonError as error:
-            yield _error_message(message.call, error)
+            yield error_message(message.call, error)
             return
         try:
             while True:
                 try:
                     answer = await answers.next()
                 except AntiphonError as error:
-                    yield _error_message(message.call, error)
+                    yield error_message(message.call, error)
                     return
                 yield encode((answer.kind, message.call, "", answer.payload))
                 if answer.kind is not MessageKind.ITEM:
@@ -207,7 +207,3 @@ class _Answers:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-
-def _error_message(call: int, error: AntiphonError) -> bytes:
-    return encode((MessageKind.ERROR, call, "", msgspec.Raw(encode_error(error))))

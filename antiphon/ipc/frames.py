@@ -5,11 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-__all__ = ["FrameConnection"]
+__all__ = ["LENGTH_BYTES", "FrameConnection", "encode_length", "frame_length"]
 
-_LENGTH_BYTES = 4
+#: Bytes before a frame, which say how long it is.
+LENGTH_BYTES = 4
 #: The largest frame: a bundle or a file of the largest permitted size, and some more.
 _MAX_FRAME_BYTES = 2**31 - 1
+
+
+def encode_length(frame: bytes) -> bytes:
+    """Return the bytes that are sent before a frame."""
+    return len(frame).to_bytes(LENGTH_BYTES, "big")
+
+
+def frame_length(prefix: bytes | bytearray) -> int:
+    """Return the length of a frame, given the bytes before it."""
+    return int.from_bytes(prefix, "big")
 
 
 class FrameConnection(asyncio.Protocol):
@@ -41,7 +52,7 @@ class FrameConnection(asyncio.Protocol):
     def send(self, frame: bytes) -> None:
         """Send a frame; it is dropped if the connection is closed."""
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines((len(frame).to_bytes(_LENGTH_BYTES, "big"), frame))
+            self._transport.writelines((encode_length(frame), frame))
 
     async def drain(self) -> None:
         """Wait until the other end has read most of what was sent, or is gone."""
@@ -62,15 +73,15 @@ class FrameConnection(asyncio.Protocol):
         received = self._received
         received += data
         start = 0
-        while len(received) - start >= _LENGTH_BYTES:
-            length = int.from_bytes(received[start : start + _LENGTH_BYTES], "big")
-            end = start + _LENGTH_BYTES + length
+        while len(received) - start >= LENGTH_BYTES:
+            length = frame_length(received[start : start + LENGTH_BYTES])
+            end = start + LENGTH_BYTES + length
             if length > _MAX_FRAME_BYTES:
                 self.close()
                 return
             if len(received) < end:
                 break
-            self._on_frame(bytes(received[start + _LENGTH_BYTES : end]))
+            self._on_frame(bytes(received[start + LENGTH_BYTES : end]))
             start = end
         del received[:start]
 

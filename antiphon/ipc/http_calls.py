@@ -12,6 +12,7 @@ import structlog
 
 from antiphon.errors import PeerLost
 
+from .frames import LENGTH_BYTES, frame_length
 from .http_endpoint import CALLS_PATH, KEEPALIVE_S
 from .messages import CallMessage, MessageKind, decode_error, encode
 from .signatures import CallSigner, content_digest
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["HttpCaller", "HttpCalls"]
 
 _log = structlog.get_logger(__name__)
-_LENGTH_BYTES = 4
 _CONNECT_S = 5.0
 _decode = msgspec.msgpack.Decoder(CallMessage).decode
 
@@ -115,5 +115,5 @@ async def _read_frame(content: aiohttp.StreamReader) -> bytes:
     """Return the next frame that is not empty."""
     length = 0
     while not length:
-        length = int.from_bytes(await content.readexactly(_LENGTH_BYTES), "big")
+        length = frame_length(await content.readexactly(LENGTH_BYTES))
     return await content.readexactly(length)

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from .frames import encode_length
 from .messages import CallMessage
 from .signatures import CallSigner, content_digest
 
@@ -21,7 +22,6 @@ __all__ = ["CALLS_PATH", "KEEPALIVE_S", "AnswerCall", "HttpCallEndpoint", "is_ca
 CALLS_PATH = "/antiphon/calls/"
 #: Seconds without an answer after which an empty frame is sent.
 KEEPALIVE_S = 10.0
-_LENGTH_BYTES = 4
 #: Bodies with at least this many bytes are hashed in a thread.
 _THREAD_BYTES = 1 << 20
 _decode = msgspec.msgpack.Decoder(CallMessage).decode
@@ -111,7 +111,7 @@ async def _stream(answers: AsyncGenerator[bytes, None], receive: _Receive, send:
                 payload, pending = pending.result(), None
             if payload is None:
                 break
-            frame = len(payload).to_bytes(_LENGTH_BYTES, "big") + payload
+            frame = encode_length(payload) + payload
             await send({"type": "http.response.body", "body": frame, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
     finally:

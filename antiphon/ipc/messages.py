@@ -11,7 +11,7 @@ from msgspec import Struct
 from antiphon import errors
 from antiphon.errors import AntiphonError
 
-__all__ = ["CallMessage", "MessageKind", "decode_error", "encode", "encode_error"]
+__all__ = ["CallMessage", "MessageKind", "decode_error", "encode", "error_message"]
 
 encode = msgspec.msgpack.Encoder().encode
 
@@ -48,13 +48,14 @@ class _ErrorFields(Struct, frozen=True):
 _decode_fields = msgspec.msgpack.Decoder(_ErrorFields).decode
 
 
-def encode_error(error: AntiphonError) -> bytes:
-    """Return an error of this package with its attributes."""
-    return encode(_ErrorFields(type(error).__name__, str(error), vars(error)))
+def error_message(call: int, error: AntiphonError) -> bytes:
+    """Return the encoded message by which a call fails, with the attributes of the error."""
+    fields = encode(_ErrorFields(type(error).__name__, str(error), vars(error)))
+    return encode((MessageKind.ERROR, call, "", msgspec.Raw(fields)))
 
 
 def decode_error(payload: bytes) -> AntiphonError:
-    """Return the error of ``encode_error``."""
+    """Return the error in the payload of an ``error_message``."""
     given = _decode_fields(payload)
     kind = getattr(errors, given.name, errors.BackendError)
     error: AntiphonError = kind.__new__(kind)

@@ -13,7 +13,7 @@ import structlog
 
 from antiphon.errors import AntiphonError, BackendError
 
-from .messages import CallMessage, MessageKind, encode, encode_error
+from .messages import CallMessage, MessageKind, encode, error_message
 
 __all__ = ["CallableMethods", "Method", "reported_error"]
 
@@ -34,6 +34,22 @@ class Method:
             tuple[tuple(hints.values())] if hints else tuple[()]  # type: ignore[misc]
         ).decode
 
+    async def answers(self, call: int, arguments: tuple[Any, ...]) -> AsyncGenerator[bytes, None]:
+        """Run the method and yield its answers to a call, encoded: its items, then its result or
+        its error."""
+        try:
+            result = None
+            if self.is_stream:
+                async with aclosing(self.function(*arguments)) as items:
+                    async for item in items:
+                        yield encode((MessageKind.ITEM, call, "", item))
+            else:
+                result = self.function(*arguments)
+                result = result if self.is_plain else await result
+            yield encode((MessageKind.RESULT, call, "", result))
+        except Exception as error:
+            yield error_message(call, reported_error(self.name, error))
+
 
 class CallableMethods:
     """The public methods of ``target`` by name."""
@@ -52,23 +68,16 @@ class CallableMethods:
         return method
 
     async def answers(self, message: CallMessage) -> AsyncGenerator[bytes, None]:
-        """Run a call and yield its answers, encoded: its items, then its result or its error."""
-        call = message.call
+        """Run a call and yield its answers, as ``Method.answers`` does."""
         try:
             method = self.find(message.method)
             arguments = method.decode(message.payload)
-            result = None
-            if method.is_stream:
-                async with aclosing(method.function(*arguments)) as items:
-                    async for item in items:
-                        yield encode((MessageKind.ITEM, call, "", item))
-            else:
-                result = method.function(*arguments)
-                result = result if method.is_plain else await result
-            yield encode((MessageKind.RESULT, call, "", result))
-        except Exception as error:
-            payload = msgspec.Raw(encode_error(reported_error(message.method, error)))
-            yield encode((MessageKind.ERROR, call, "", payload))
+        except (AttributeError, msgspec.MsgspecError) as error:
+            yield error_message(message.call, reported_error(message.method, error))
+            return
+        async with aclosing(method.answers(message.call, arguments)) as answers:
+            async for answer in answers:
+                yield answer
 
 
 def reported_error(method: str, error: Exception) -> AntiphonError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import structlog
 from antiphon.errors import AntiphonError, BackendError
 
 from .frames import FrameConnection
-from .messages import CallMessage, MessageKind, encode, encode_error
+from .messages import CallMessage, MessageKind, encode, error_message
 from .methods import CallableMethods, Method, reported_error
 
 __all__ = ["CallServer"]
@@ -111,35 +111,20 @@ class _Connection:
         try:
             result = method.function(*arguments)
         except Exception as error:
-            self._report(message.call, method, error)
+            self._send_error(message.call, reported_error(method.name, error))
             return
         if message.kind is MessageKind.CALL:
-            self._send(MessageKind.RESULT, message.call, result)
+            self.frames.send(encode((MessageKind.RESULT, message.call, "", result)))
 
     async def _run(self, call: int, method: Method, arguments: tuple[Any, ...]) -> None:
         try:
-            result = None
-            if method.is_stream:
-                async with aclosing(method.function(*arguments)) as items:
-                    async for item in items:
-                        self._send(MessageKind.ITEM, call, item)
-                        await self.frames.drain()
-            else:
-                result = await method.function(*arguments)
-            self._send(MessageKind.RESULT, call, result)
+            async with aclosing(method.answers(call, arguments)) as answers:
+                async for answer in answers:
+                    self.frames.send(answer)
+                    await self.frames.drain()
         except asyncio.CancelledError:
-            with suppress(Exception):
-                self._send_error(call, BackendError("The call was cancelled."))
+            self._send_error(call, BackendError("The call was cancelled."))
             raise
-        except Exception as error:
-            self._report(call, method, error)
-
-    def _report(self, call: int, method: Method, error: Exception) -> None:
-        self._send_error(call, reported_error(method.name, error))
-
-    def _send(self, kind: MessageKind, call: int, value: Any) -> None:
-        self.frames.send(encode((kind, call, "", value)))
 
     def _send_error(self, call: int, error: AntiphonError) -> None:
-        payload = msgspec.Raw(encode_error(error))
-        self.frames.send(encode((MessageKind.ERROR, call, "", payload)))
+        self.frames.send(error_message(call, error))
