@@ -15,6 +15,7 @@ from antiphon.http.middleware.request_context import RequestContext
 from antiphon.resources.rate_limits import RateLimits
 from antiphon.tracing.base import Span, TraceHeaders, Tracer
 from antiphon.wire.request import CreateResponse
+from antiphon.wire.response import Usage
 
 from .admission import Admission
 from .metrics import Metrics
@@ -47,6 +48,15 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
         if self.tracer.enabled:
             slot = self._traced_slot(slot, span or context.span)
         return self._limited_slot(slot, context.client) if context.client.scopes else slot
+
+    def record_reading(self, context: RequestContext, model: str, tokens: int) -> None:
+        """Record what a request used that reads texts and generates none. ``tokens``: how many were
+        read. The usage log counts such requests as embeddings."""
+        self.service.usage_counter.add_embeddings(
+            context.tenant, context.key, model, tokens, latency_s=self.clock() - context.started
+        )
+        context.model = model
+        context.usage = Usage(input_tokens=tokens, total_tokens=tokens)
 
     @asynccontextmanager
     async def _limited_slot(

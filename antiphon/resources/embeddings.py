@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -12,7 +13,12 @@ from antiphon.clients import ANYONE, Client
 from antiphon.embeddings.base import Embedder, Role, Vector, truncate_vector
 from antiphon.errors import InvalidRequest
 
+from .model_choice import choose_model
+
 __all__ = ["EmbeddedTexts", "Embeddings"]
+
+
+_EmbeddingBackend: TypeAlias = EmbeddingBackend | OnDemandEmbeddingBackend
 
 
 class EmbeddedTexts(Struct, frozen=True):
@@ -42,7 +48,10 @@ class Embeddings:
 
         Raises ``RequestError``, ``BackendError``.
         """
-        model, embedding = self._find(name, client)
+        chosen: tuple[CatalogModel, _EmbeddingBackend] = choose_model(
+            self._models, name, client, lambda each: each.embedding, ability="support embeddings"
+        )
+        model, embedding = chosen
         async with embedding.use() as embedder:
             _check(embedder, texts, dimensions)
             embedded = await embedder.embed(texts, role)
@@ -50,23 +59,6 @@ class Embeddings:
             if dimensions is not None and dimensions < embedder.dimensions:
                 vectors = tuple(truncate_vector(vector, dimensions) for vector in vectors)
         return EmbeddedTexts(model, vectors, embedded.tokens)
-
-    def _find(
-        self, name: str | None, client: Client
-    ) -> tuple[CatalogModel, EmbeddingBackend | OnDemandEmbeddingBackend]:
-        if name is not None:
-            model = self._models.find(name)
-        else:
-            candidates = (model for model in self._models.all() if model.embedding is not None)
-            model = next(candidates, self._models.find(None))
-        client.check_model(model.name, name)
-        if model.embedding is None:
-            raise InvalidRequest(
-                f"The model '{model.name}' does not support embeddings.",
-                param="model",
-                code="unsupported_model",
-            )
-        return model, model.embedding
 
 
 def _check(

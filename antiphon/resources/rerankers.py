@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
-from antiphon.backends.reranking import RerankBackend
 from antiphon.clients import ANYONE, Client
-from antiphon.errors import InvalidRequest, NotFound
+from antiphon.errors import NotFound
+
+from .model_choice import choose_model
 
 __all__ = ["RerankedTexts", "Rerankers"]
 
@@ -44,21 +45,8 @@ class Rerankers:
     ) -> RerankedTexts:
         """Score texts for a client; without a name, with the first reranking model. Raises
         ``RequestError``, ``BackendError``."""
-        model, backend = self._find(name, client)
+        model, backend = choose_model(
+            self._models, name, client, lambda each: each.reranking, ability="rerank"
+        )
         result = await backend.reranker.rerank(query, texts)
         return RerankedTexts(model, result.scores, result.tokens)
-
-    def _find(self, name: str | None, client: Client) -> tuple[CatalogModel, RerankBackend]:
-        if name is not None:
-            model = self._models.find(name)
-        else:
-            candidates = (model for model in self._models.all() if model.reranking is not None)
-            model = next(candidates, self._models.find(None))
-        client.check_model(model.name, name)
-        if model.reranking is None:
-            raise InvalidRequest(
-                f"The model '{model.name}' does not rerank.",
-                param="model",
-                code="unsupported_model",
-            )
-        return model, model.reranking

@@ -16,7 +16,6 @@ from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import Operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
-from antiphon.wire.response import Usage
 
 __all__ = ["EmbeddingsEndpoint"]
 
@@ -47,15 +46,7 @@ class EmbeddingsEndpoint:
                 dimensions=parsed.dimensions,
                 client=context.client,
             )
-        self._deps.service.usage_counter.add_embeddings(
-            context.tenant,
-            context.key,
-            result.model.name,
-            result.tokens,
-            latency_s=self._deps.clock() - context.started,
-        )
-        context.model = result.model.name
-        context.usage = Usage(input_tokens=result.tokens, total_tokens=result.tokens)
+        self._deps.record_reading(context, result.model.name, result.tokens)
         self._deps.metrics.record_embeddings(result.model.name, result.tokens)
         name = parsed.model or result.model.name
         reply = json_reply(make_embedding_list(parsed, name, result.vectors, result.tokens))

@@ -16,7 +16,6 @@ from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import Operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
-from antiphon.wire.response import Usage
 
 __all__ = ["RerankEndpoint"]
 
@@ -43,16 +42,7 @@ class RerankEndpoint:
             result = await self._deps.service.rerankers.rerank(
                 parsed.model, parsed.query, parsed.texts, client=context.client
             )
-        # The usage log counts what reads texts only as embeddings.
-        self._deps.service.usage_counter.add_embeddings(
-            context.tenant,
-            context.key,
-            result.model.name,
-            result.tokens,
-            latency_s=self._deps.clock() - context.started,
-        )
-        context.model = result.model.name
-        context.usage = Usage(input_tokens=result.tokens, total_tokens=result.tokens)
+        self._deps.record_reading(context, result.model.name, result.tokens)
         name = parsed.model or result.model.name
         answer = make_rerank_answer(parsed, context.id, name, result.scores, result.tokens)
         await json_reply(answer)(scope, receive, send)

@@ -1,0 +1,43 @@
+"""The choice of the model for requests that generate nothing: embeddings and reranking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from antiphon.backends.catalog import CatalogModel, ModelCatalog
+from antiphon.clients import Client
+from antiphon.errors import InvalidRequest
+
+__all__ = ["choose_model"]
+
+T = TypeVar("T")
+
+
+def choose_model(
+    models: ModelCatalog,
+    name: str | None,
+    client: Client,
+    backend_of: Callable[[CatalogModel], T | None],
+    *,
+    ability: str,
+) -> tuple[CatalogModel, T]:
+    """Return the named model, or the first suitable one without a name, and its backend.
+
+    ``backend_of`` returns None for a model that is not suitable. ``ability``: what such a model
+    cannot do, for the message. Raises ``RequestError``.
+    """
+    if name is not None:
+        model = models.find(name)
+    else:
+        suitable = (model for model in models.all() if backend_of(model) is not None)
+        model = next(suitable, models.find(None))
+    client.check_model(model.name, name)
+    backend = backend_of(model)
+    if backend is None:
+        raise InvalidRequest(
+            f"The model '{model.name}' does not {ability}.",
+            param="model",
+            code="unsupported_model",
+        )
+    return model, backend
