@@ -732,7 +732,7 @@ def _policy(settings: Settings) -> Policy:
         quotas=_quotas(settings),
         files_signed_url_s=settings.files_signed_urls_s,
         file_search=settings.file_search,
-        file_search_embeddings=_embeddings(settings),
+        file_search_embeddings=_unless_off(settings.file_search_embeddings),
         file_search_reranker=_unless_off(settings.file_search_reranker),
         mcp_labels={
             name: each.tool for name, each in settings.mcp_servers.items() if each.tool is not None
@@ -752,11 +752,6 @@ def _policy(settings: Settings) -> Policy:
 
 
 def _unless_off(name: str) -> str | None:
-    return None if name == NO_EMBEDDINGS else name
-
-
-def _embeddings(settings: Settings) -> str | None:
-    name = settings.file_search_embeddings
     return None if name == NO_EMBEDDINGS else name
 
 
