@@ -65,6 +65,16 @@ class ChunkVectors(Struct, frozen=True, kw_only=True):
     file_ids: tuple[str, ...]
     vectors: bytes
 
+    @classmethod
+    def from_rows(cls, rows: Sequence[tuple[int, str, bytes]]) -> ChunkVectors:
+        """Return the vectors of rows with the number of the chunk, the id of its file and its
+        vector."""
+        return cls(
+            chunks=tuple(row[0] for row in rows),
+            file_ids=tuple(row[1] for row in rows),
+            vectors=b"".join(row[2] for row in rows),
+        )
+
 
 class IndexUsage(Struct, frozen=True, kw_only=True):
     """Number of files by status, and index size in bytes, of a vector store or a batch."""

@@ -193,11 +193,7 @@ class MemoryVectorIndex:
             for id, chunk_row in chunk_rows
             if chunk_row.chunk.vector is not None and chunk_row.model == model
         ]
-        return ChunkVectors(
-            chunks=tuple(row[0] for row in rows),
-            file_ids=tuple(row[1] for row in rows),
-            vectors=b"".join(row[2] for row in rows),
-        )
+        return ChunkVectors.from_rows(rows)
 
     async def search_vectors(
         self,

@@ -163,11 +163,7 @@ class PostgresVectorIndex:
 
     async def load_vectors(self, tenant: str, store_id: str, model: str) -> ChunkVectors:
         rows = await self._pool.rows("vector_matrix", tenant, index_key(store_id), model)
-        return ChunkVectors(
-            chunks=tuple(row[0] for row in rows),
-            file_ids=tuple(row[1] for row in rows),
-            vectors=b"".join(row[2] for row in rows),
-        )
+        return ChunkVectors.from_rows(rows)
 
     async def search_vectors(
         self,

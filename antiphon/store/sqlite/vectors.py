@@ -174,11 +174,7 @@ class SqliteVectorIndex:
 
         def work(connection: sqlite3.Connection) -> ChunkVectors:
             rows = connection.execute(query, (tenant, store_id, model)).fetchall()
-            return ChunkVectors(
-                chunks=tuple(row[0] for row in rows),
-                file_ids=tuple(row[1] for row in rows),
-                vectors=b"".join(row[2] for row in rows),
-            )
+            return ChunkVectors.from_rows(rows)
 
         return await self._database.read(work)
 
