@@ -71,7 +71,7 @@ def pod(manifest: Any) -> Any:
 
 
 def settings_of(case: str, folder: Path) -> Settings:
-    """Return the settings of a pod: its file and its variables."""
+    """Load the settings of a pod from its settings file and its environment variables."""
     found = rendered(case)
     file = folder / "antiphon.toml"
     file.write_text(found["ConfigMap"]["data"]["antiphon.toml"])

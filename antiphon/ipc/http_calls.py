@@ -28,14 +28,14 @@ _decode = msgspec.msgpack.Decoder(CallMessage).decode
 
 
 class HttpCaller:
-    """The connections of this process to other servers. Needs the package aiohttp."""
+    """Sends signed calls to other servers over HTTP. Needs the package aiohttp."""
 
     def __init__(self, signer: CallSigner) -> None:
         self._signer = signer
         self._session: aiohttp.ClientSession | None = None
 
     def calls(self, owner: str, url: str) -> HttpCalls:
-        """Return the calls to a process of the server at ``url``."""
+        """Return the client for calls to the process ``owner`` of the server at ``url``."""
         return HttpCalls(self, owner, url)
 
     async def close(self) -> None:

@@ -94,19 +94,19 @@ class Store(Protocol):
 
     @property
     def audit(self) -> AuditLog:
-        """Who administered the servers of this store."""
+        """The audit log: administrative acts and who did them."""
 
     @property
     def rates(self) -> RateStore:
-        """What the processes of this store know of the requests of limited clients."""
+        """Request counts of clients with limits, exchanged between the processes of this store."""
 
     @property
     def containers(self) -> ContainerDirectory:
-        """Which process owns which container."""
+        """The directory of containers and of the processes that own them."""
 
     @property
     def usage_log(self) -> UsageLog:
-        """What the requests used."""
+        """The usage log: what each request used."""
 
     async def save(
         self,

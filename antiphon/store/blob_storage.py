@@ -1,4 +1,4 @@
-"""What a store needs of a place outside of it, to keep large responses there."""
+"""The contract of the blob storage in which a store can keep large responses."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class BlobStorage(Protocol):
     def read(
         self, blob: BlobRef, start: int = 0, end: int | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """Yield content. Raises ``StoreError``."""
+        """Yield the content of a blob from byte ``start`` up to ``end``. Raises ``StoreError``."""
 
     async def delete(self, key: str) -> None:
-        """Delete content, if there is any. Raises ``StoreError``."""
+        """Delete a blob if it exists. Raises ``StoreError``."""
 
 
 class KeepsResponses:
-    """The part of ``Store`` of one that keeps large responses itself."""
+    """The methods of a ``Store`` that uses no blob storage for responses."""
 
     def use_blobs(self, blobs: BlobStorage, min_bytes: int) -> None:
         """Do nothing."""

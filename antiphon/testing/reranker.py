@@ -1,4 +1,4 @@
-"""A reranker without a model, for tests."""
+"""A reranker for tests that needs no model."""
 
 from __future__ import annotations
 

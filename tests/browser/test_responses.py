@@ -95,7 +95,7 @@ def test_prompt_is_shown_as_the_model_saw_it(visitor: Visitor, conversation: lis
 
 
 def test_background_run_is_followed_and_cancelled(browser: Any, tmp_path: Path) -> None:
-    scenes = tmp_path / "scenes.toml"  # of a model that writes for minutes
+    scenes = tmp_path / "scenes.toml"  # the scripted model needs minutes for its answer
     scenes.write_text(f'pause_s = 1\nscenes = [{{turns = ["{"Once upon a time. " * 200}"]}}]')
     with (
         serving(tmp_path, model=model(scenes)) as slow,

@@ -200,7 +200,7 @@ _RUNNERS: Mapping[tl.HostedTool, str] = {
 
 
 def list_tools(providers: Mapping[str, ToolProvider]) -> tuple[ToolEntry, ...]:
-    """Return the tools that the server runs or could run, and whether they work now."""
+    """Return every tool that a server can run itself, and whether this one can run it now."""
     reasons = _unavailable_reasons(providers)
     missing = {each: "It is off." for each in _RUNNERS.values() if each not in providers}
     problems = ((type, {**missing, **reasons}.get(each)) for type, each in _RUNNERS.items())

@@ -19,15 +19,16 @@ _CONNECT_S = 10.0
 
 
 async def resolve(host: str, port: int) -> Sequence[tuple[str, int]]:
-    """Resolve a host by the system's resolver."""
+    """Resolve a host name with the resolver of the system."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [(str(each[4][0]), int(each[4][1])) for each in found]
 
 
 class Dialer:
-    """Connects to public addresses and to those in ``networks`` only. ``tls``: checks the
-    certificates of servers; None: by the system's authorities."""
+    """Connects to servers with public addresses, and with addresses in ``networks``, but to no
+    others. ``tls``: the context that verifies the certificates of servers; by default one with the
+    certificate authorities of the system."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class Dialer:
     async def connect(
         self, host: str, port: int, *, uses_tls: bool
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to a server. Raises ``OSError``, also for an address that is not allowed."""
+        """Connect to a server. Raises ``OSError`` if that fails or its address is not allowed."""
         async with asyncio.timeout(_CONNECT_S):
             addresses = await self._resolver(host, port)
             allowed = [each for each in addresses if may_dial(each[0], self._networks)]

@@ -121,7 +121,7 @@ def _header(line: str) -> tuple[str, str]:
 
 
 def _authority(text: str, default_port: int | None) -> tuple[str, int]:
-    """Return host and port of an authority. Raises ``InvalidProxyRequest``."""
+    """Split ``host:port``. Raises ``InvalidProxyRequest``."""
     try:
         parts = urlsplit(f"//{text}")
         port = parts.port or default_port
@@ -133,7 +133,7 @@ def _authority(text: str, default_port: int | None) -> tuple[str, int]:
 
 
 def _absolute(target: str) -> tuple[str, int, str]:
-    """Return host, port and target of a URL. Raises ``InvalidProxyRequest``."""
+    """Split a URL into host, port, and path with query. Raises ``InvalidProxyRequest``."""
     scheme, found, rest = target.partition("://")
     if not found or scheme.lower() != "http":
         raise InvalidProxyRequest("Requests to the proxy name a URL with http://.")

@@ -159,15 +159,19 @@ class Container:
         self._is_closed = True
 
     @property
+    def _is_idle(self) -> bool:
+        """Whether no call runs in the container and no response holds it."""
+        return not self._use_count and not self._user_count
+
+    @property
     def is_unused(self) -> bool:
-        """Whether the container was never used and no response is about to use it."""
-        is_idle = not self._use_count and not self._user_count
-        return self._box is None and is_idle and not self._is_closed
+        """Whether nothing was ever run in the container, and no response is using it."""
+        return self._box is None and self._is_idle and not self._is_closed
 
     @property
     def is_replaceable(self) -> bool:
         """Whether no client created the container and no response uses it."""
-        return self.is_auto and self.is_active and not self._user_count and not self._use_count
+        return self.is_auto and self.is_active and self._is_idle
 
     def expire_if_replaceable(self) -> bool:
         """Let the container expire if it is replaceable. Returns whether it has expired."""

@@ -33,10 +33,10 @@ _SUFFIX = ".box"
 
 
 class ContainerRelay:
-    """The calls of this process to the owners of containers, and theirs to it.
+    """Connects this process with the others that own containers, in both directions.
 
-    ``folder``: of the sockets of all workers of this server, None if it has no workers. ``url``:
-    where other servers reach this one, empty if they cannot; ``caller`` calls them.
+    ``folder``: the folder with the sockets of all workers of this server; None without workers.
+    ``url``: where other servers reach this one; empty if they cannot. ``caller`` calls them.
     """
 
     def __init__(
@@ -57,7 +57,8 @@ class ContainerRelay:
         return ContainerOwner(id=self._id, url=self._url, connect=self.connect)
 
     def connect(self, owner: str, url: str) -> Calls:
-        """Return the calls to a process. ``url``: of its server, empty if it has none."""
+        """Return the client for calls to the process ``owner``. ``url``: that of its server;
+        empty if other servers cannot reach it."""
         if (client := self._client(owner)) is not None:
             return client
         is_local = is_loopback(urlsplit(url).hostname or "")
@@ -70,7 +71,8 @@ class ContainerRelay:
         return NoCalls(is_gone=has_ended)
 
     def find(self, owner: str) -> AnswerCall | None:
-        """Return who answers calls to a process of this server; None if there is no such one."""
+        """Return the function that answers calls to the process ``owner`` of this server; None if
+        this server has no such process."""
         if owner == self._id and self._methods is not None:
             return self._methods.answers
         client = self._client(owner)
@@ -85,7 +87,7 @@ class ContainerRelay:
             await self._server.open(self._socket(self._folder, self._id))
 
     async def close(self) -> None:
-        """End all calls."""
+        """Stop answering, and close the connections to other processes."""
         self._methods = None
         if self._folder is not None and self._server is not None:
             self._socket(self._folder, self._id).unlink(missing_ok=True)
@@ -95,7 +97,7 @@ class ContainerRelay:
         self._clients.clear()
 
     def _client(self, owner: str) -> CallClient | None:
-        """Return the connection to a process of this server, None if it does not listen."""
+        """Return the client of another worker of this server; None if it does not listen."""
         if self._folder is None:
             return None
         path = self._socket(self._folder, owner)
