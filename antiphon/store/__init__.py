@@ -9,6 +9,7 @@ from antiphon.errors import SetupError
 from antiphon.plugins import load_plugin
 
 from .base import Store
+from .vector_setting import needs_postgres
 
 __all__ = ["StoreFactory", "open_store"]
 
@@ -24,6 +25,7 @@ async def open_store(
     url: str,
     *,
     vectors: str = "exact",
+    vectors_key: str | None = None,
     peers: Path | None = None,
     connections: int = 10,
     listen_url: str | None = None,
@@ -31,14 +33,14 @@ async def open_store(
 ) -> Store:
     """Open the store of a URL: ``memory:``, ``sqlite:PATH`` or a path, ``postgresql://…``.
 
-    ``vectors``: how nearest vectors are found, as in the setting. ``peers``: a folder for the
-    sockets of several processes of this machine that share an SQLite database; PostgreSQL needs
-    none. ``connections``, ``listen_url`` and ``bus``: as in ``PostgresStore.open``. Raises
+    ``vectors``, ``vectors_key``: how nearest vectors are found, as in the settings. ``peers``: a
+    folder for the sockets of several processes of this machine that share an SQLite database;
+    PostgreSQL needs none. ``connections``, ``listen_url`` and ``bus``: as in ``PostgresStore.open``. Raises
     ``SetupError``.
     """
     is_postgres = url.startswith(("postgresql://", "postgres://"))
-    if vectors == "pgvector" and not is_postgres:
-        raise SetupError('vectors: "pgvector" needs a store postgresql://…')
+    if needs_postgres(vectors) and not is_postgres:
+        raise SetupError(f'vectors: "{vectors.partition(":")[0]}" needs a store postgresql://…')
     if bus is not None and not is_postgres:
         raise SetupError("bus: needs a store postgresql://…")
     if url == "memory:":
@@ -52,7 +54,8 @@ async def open_store(
             url,
             connections=connections,
             listen_url=listen_url,
-            uses_pgvector=vectors == "pgvector",
+            vectors=vectors,
+            vectors_key=vectors_key,
             bus=bus,
         )
     path = url.removeprefix("sqlite:")

@@ -1,16 +1,18 @@
-"""Whether the store can be written, asked at most once a second."""
+"""Whether the store answers, asked at most once a second."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import structlog
 
 from antiphon.errors import Overloaded, StoreError
 
 from .base import Store
+from .vectors import VectorIndex
 
-__all__ = ["StoreHealth"]
+__all__ = ["StoreHealth", "VectorHealth"]
 
 _log = structlog.get_logger(__name__)
 
@@ -18,23 +20,53 @@ _log = structlog.get_logger(__name__)
 _FRESH_S, _TIMEOUT_S = 1.0, 3.0
 
 
-class StoreHealth:
-    """Checks a store. One instance per process."""
+class _Health:
+    """Runs a check that raises ``StoreError``. ``log_texts``: what is logged when it begins to
+    succeed and to fail. One instance per process."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._writable = True
+    def __init__(self, check: Callable[[], Awaitable[None]], log_texts: tuple[str, str]) -> None:
+        self._check_store = check
+        self._log_texts = log_texts
+        self._answers = True
         self._checked_at: float | None = None
         self._check: asyncio.Task[None] | None = None
 
-    async def is_writable(self) -> bool:
-        """Return whether the store can be written. Callers share one check."""
+    async def answers(self) -> bool:
+        """Return whether the check succeeds. Callers share one."""
         now = asyncio.get_running_loop().time()
         if self._checked_at is None or now - self._checked_at >= _FRESH_S:
             if self._check is None or self._check.done():
                 self._check = asyncio.create_task(self._run(), name="store check")
             await asyncio.shield(self._check)
-        return self._writable
+        return self._answers
+
+    async def _run(self) -> None:
+        problem = ""
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                await self._check_store()
+        except StoreError as error:
+            problem = error.message
+        except TimeoutError:
+            problem = f"no answer in {_TIMEOUT_S:.0f} seconds"
+        answers = not problem
+        if answers != self._answers:
+            log = _log.info if answers else _log.error
+            log(self._log_texts[0 if answers else 1], error=problem or None)
+        self._answers = answers
+        self._checked_at = asyncio.get_running_loop().time()
+
+
+class StoreHealth(_Health):
+    """Checks whether a store can be written."""
+
+    def __init__(self, store: Store) -> None:
+        texts = ("the store can be written again", "the store cannot be written")
+        super().__init__(store.check_writable, texts)
+
+    async def is_writable(self) -> bool:
+        """Return whether the store can be written. Callers share one check."""
+        return await self.answers()
 
     async def require(self) -> None:
         """Raise ``Overloaded`` (503) if the store cannot be written: nothing is generated that
@@ -47,19 +79,10 @@ class StoreHealth:
                 retry_after_s=5,
             )
 
-    async def _run(self) -> None:
-        problem = ""
-        try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                await self._store.check_writable()
-        except StoreError as error:
-            problem = error.message
-        except TimeoutError:
-            problem = f"no answer in {_TIMEOUT_S:.0f} seconds"
-        writable = not problem
-        if writable != self._writable:
-            log = _log.info if writable else _log.error
-            log("the store can be written again" if writable else "the store cannot be written",
-                error=problem or None)  # fmt: skip
-        self._writable = writable
-        self._checked_at = asyncio.get_running_loop().time()
+
+class VectorHealth(_Health):
+    """Checks whether what finds nearest vectors answers."""
+
+    def __init__(self, vectors: VectorIndex) -> None:
+        texts = ("vectors can be searched again", "vectors cannot be searched")
+        super().__init__(vectors.check, texts)

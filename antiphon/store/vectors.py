@@ -181,5 +181,8 @@ class VectorIndex(Protocol):
         first. ``files``: None for all. Scores are cosines. None: callers have to compare the
         vectors."""
 
+    async def check(self) -> None:
+        """Raise ``StoreError`` if what finds nearest vectors does not answer."""
+
     async def list_unfinished(self) -> tuple[IndexingTask, ...]:
         """Return the files of all tenants that are in progress, oldest first."""

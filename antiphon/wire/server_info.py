@@ -19,7 +19,7 @@ class Readiness(Struct, frozen=True, kw_only=True):
     """Whether the server accepts work. ``reason``: why not."""
 
     status: Literal["ready", "not_ready"]
-    reason: Literal["stopping", "store"] | UnsetType = UNSET
+    reason: Literal["stopping", "store", "vectors"] | UnsetType = UNSET
 
 
 class Tokenized(Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from antiphon.resources.files import Files
 from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
 from antiphon.runs.execution.run import EventSink
-from antiphon.store.health import StoreHealth
+from antiphon.store.health import StoreHealth, VectorHealth
 from antiphon.store.memory.rates import MemoryRates
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.writer import ResponseWriter
@@ -116,6 +116,7 @@ class FakeService:
     def __init__(self) -> None:
         self.ready = True
         self.store_health = StoreHealth(MemoryStore())
+        self.vector_health = VectorHealth(MemoryStore().vectors)
         self.keepalive_s = 0.0
         self.words: tuple[str, ...] = ("Hel", "lo")
         self.script: dict[str, Any] = {}

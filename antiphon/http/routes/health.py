@@ -31,11 +31,14 @@ class HealthRoutes:
 
     @operation("getReadiness", answer=Readiness, also={503: Readiness}, security="open")
     async def ready(self, request: Request) -> Reply:
-        """Return 200 while the server accepts new work and its store can be written, else 503."""
+        """Return 200 while the server accepts new work, its store can be written and vectors can be
+        searched, else 503."""
         if not self._service.ready:
             return json_reply(Readiness(status="not_ready", reason="stopping"), 503)
         if not await self._service.store_health.is_writable():
             return json_reply(Readiness(status="not_ready", reason="store"), 503)
+        if not await self._service.vector_health.answers():
+            return json_reply(Readiness(status="not_ready", reason="vectors"), 503)
         return json_reply(Readiness(status="ready"))
 
     @operation("getMetrics", media_type="text/plain", security="metrics")

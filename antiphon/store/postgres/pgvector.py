@@ -17,14 +17,14 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import structlog
-from msgspec import Struct
 
 from antiphon.errors import SetupError
 from antiphon.store.vectors import ChunkHit
 
+from .nearest import VectorRow
 from .pool import ConnectionPool, Transaction
 
-__all__ = ["Pgvector", "VectorRow"]
+__all__ = ["Pgvector"]
 
 _log = structlog.get_logger(__name__)
 
@@ -135,14 +135,6 @@ ORDER BY n.distance
 """
 
 
-class VectorRow(Struct, frozen=True):
-    """A vector, packed 32-bit floats, with the numbers of its chunk and of its file."""
-
-    chunk: int
-    file: int
-    vector: bytes
-
-
 class Pgvector:
     """The tables of vectors in one database. Made by ``open``. ``schema``: that of the extension,
     quoted and with a period."""
@@ -178,7 +170,7 @@ class Pgvector:
         table = "small_vectors (chunk, file, vector, store, model)"
         await self._put(transaction, table, [(*row, store, model) for row in columns])
 
-    async def grow(self, tenant: str, store_id: str, model: str) -> None:
+    async def settle(self, tenant: str, store_id: str, model: str) -> None:
         """Give a vector store that has become large a table of its own."""
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
@@ -222,6 +214,12 @@ class Pgvector:
             else:
                 rows = await self._search_files(transaction, store, id, floats, files, limit)
         return tuple(ChunkHit(chunk=chunk, file_id=id, score=score) for chunk, id, score in rows)
+
+    async def check(self) -> None:
+        """Do nothing: the database is checked as the store."""
+
+    async def close(self) -> None:
+        """Do nothing: the store closes its connections."""
 
     async def _search_files(
         self,

@@ -47,7 +47,7 @@ from .containers import PostgresContainers
 from .files import PostgresFiles
 from .keys import PostgresKeys
 from .large_responses import LargeResponses, encode_reference, put_contents, read_contents
-from .pgvector import Pgvector
+from .nearest import NearestVectors, open_nearest
 from .pool import ConnectionPool, Transaction, index_key
 from .rates import PostgresRates
 from .runs import PostgresRuns, SaveStep, has_lock
@@ -75,16 +75,17 @@ class PostgresStore:
     def __init__(
         self,
         pool: ConnectionPool,
-        pgvector: Pgvector | None = None,
+        nearest: NearestVectors | None = None,
         bus: BusConnection | None = None,
     ) -> None:
         self._pool = pool
         self._saves = SaveQueue(pool)
         self._large = LargeResponses()
+        self._nearest = nearest
         self.runs = PostgresRuns(pool, self._prepare_save, bus)
         self.files = PostgresFiles(pool)
         self.skills = PostgresSkills(pool)
-        self.vectors = PostgresVectorIndex(pool, pgvector)
+        self.vectors = PostgresVectorIndex(pool, nearest)
         self.keys = PostgresKeys(pool)
         self.audit = PostgresAudit(pool)
         self.rates = PostgresRates(pool)
@@ -98,25 +99,29 @@ class PostgresStore:
         *,
         connections: int = 10,
         listen_url: str | None = None,
-        uses_pgvector: bool = False,
+        vectors: str = "exact",
+        vectors_key: str | None = None,
         bus: str | None = None,
     ) -> PostgresStore:
         """Connect and apply migrations. ``connections``: maximum pool size; one more connection
-        listens, at ``listen_url`` if ``url`` leads through a pooler. ``uses_pgvector``: nearest
-        vectors are found by the extension. ``bus``: the URL of a message bus, which need not be
-        there. Raises ``SetupError``.
+        listens, at ``listen_url`` if ``url`` leads through a pooler. ``vectors``, ``vectors_key``:
+        how nearest vectors are found, as in the settings. ``bus``: the URL of a message bus, which
+        need not be there. Raises ``SetupError``.
         """
         connector = None if bus is None else find_connector(bus)
         pool = await ConnectionPool.open(url, connections=connections, listen_url=listen_url)
+        nearest = None
         try:
-            pgvector = await Pgvector.open(pool) if uses_pgvector else None
+            nearest = await open_nearest(pool, vectors, key=vectors_key)
             if bus is None or connector is None:
-                return cls(pool, pgvector)
+                return cls(pool, nearest)
             secret = await _get_or_create_secret(pool, _BUS_SECRET, secrets.token_bytes(32))
         except BaseException:
+            if nearest is not None:
+                await nearest.close()
             await pool.close()
             raise
-        return cls(pool, pgvector, BusConnection(connector, bus, Signer(secret)))
+        return cls(pool, nearest, BusConnection(connector, bus, Signer(secret)))
 
     async def save(
         self,
@@ -408,6 +413,8 @@ class PostgresStore:
     async def close(self) -> None:
         await self._saves.close()
         await self.runs.close()
+        if self._nearest is not None:
+            await self._nearest.close()
         await self._pool.close()
 
 

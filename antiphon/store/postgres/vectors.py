@@ -26,19 +26,19 @@ from antiphon.store.vectors import (
 )
 from antiphon.wire.vector_stores import FileBatch, VectorStore
 
-from .pgvector import Pgvector, VectorRow
+from .nearest import NearestVectors, VectorRow
 from .pool import ConnectionPool, Transaction, index_key
 
 __all__ = ["PostgresVectorIndex"]
 
 
 class PostgresVectorIndex:
-    """``VectorIndex`` over a connection pool. ``pgvector`` finds nearest vectors; without it,
+    """``VectorIndex`` over a connection pool. ``nearest`` finds nearest vectors; without it,
     callers do."""
 
-    def __init__(self, pool: ConnectionPool, pgvector: Pgvector | None = None) -> None:
+    def __init__(self, pool: ConnectionPool, nearest: NearestVectors | None = None) -> None:
         self._pool = pool
-        self._pgvector = pgvector
+        self._nearest = nearest
 
     async def put(self, tenant: str, store: VectorStore, *, max_stores: int | None = None) -> bool:
         row = (tenant, store.id, store.expires_at, encode(store))
@@ -103,10 +103,10 @@ class PostgresVectorIndex:
                 if chunk.vector is not None:
                     await transaction.rows("put_vector", number, row, file_row, model, chunk.vector)
                     vectors.append(VectorRow(number, file_row, chunk.vector))
-            if self._pgvector is not None:
-                await self._pgvector.add(transaction, row, model, vectors)
-        if self._pgvector is not None and vectors:
-            await self._pgvector.grow(tenant, indexed.file.vector_store_id, model)
+            if self._nearest is not None:
+                await self._nearest.add(transaction, row, model, vectors)
+        if self._nearest is not None and vectors:
+            await self._nearest.settle(tenant, indexed.file.vector_store_id, model)
         return True
 
     async def update_attributes(self, tenant: str, indexed: IndexedFile) -> bool:
@@ -174,9 +174,13 @@ class PostgresVectorIndex:
         files: Collection[str] | None,
         limit: int,
     ) -> tuple[ChunkHit, ...] | None:
-        if self._pgvector is None:
+        if self._nearest is None:
             return None
-        return await self._pgvector.search(tenant, index_key(store_id), model, vector, files, limit)
+        return await self._nearest.search(tenant, index_key(store_id), model, vector, files, limit)
+
+    async def check(self) -> None:
+        if self._nearest is not None:
+            await self._nearest.check()
 
     async def list_unfinished(self) -> tuple[IndexingTask, ...]:
         rows = await self._pool.rows("unfinished_vector_files")

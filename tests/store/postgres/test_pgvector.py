@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import random
-from array import array
 from collections.abc import AsyncIterator
 
 import pytest
 
 from antiphon.errors import SetupError
-from antiphon.retrieval.vector_search import VectorSearch
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.postgres import pgvector
-from antiphon.store.vectors import IndexedChunk
 from antiphon.testing.postgres import Postgres
-from antiphon.testing.vector_check import CHECKS, make_indexed_file, make_vector_store
+from antiphon.testing.vector_check import CHECKS, make_vector_store
 
-DIMENSIONS, FILES = 16, 12
+from .nearest_vectors import add_file, compare
 
-
-def unit_vector(chance: random.Random) -> array[float]:
-    values = [chance.gauss(0, 1) for _ in range(DIMENSIONS)]
-    length = sum(value * value for value in values) ** 0.5
-    return array("f", [value / length for value in values])
-
-
-async def add_file(store: Store, name: str, chance: random.Random, chunks: int = 20) -> None:
-    indexed = make_indexed_file(name)
-    assert await store.vectors.add_files("t", [indexed], None)
-    pieces = [
-        IndexedChunk(start=n, text=f"{name} {n}", vector=unit_vector(chance).tobytes())
-        for n in range(chunks)
-    ]
-    done = make_indexed_file(name, status="completed")
-    assert await store.vectors.finish_file("t", done, pieces, "m")
+FILES = 12
 
 
 @pytest.fixture
@@ -51,32 +33,6 @@ async def store(url: str) -> AsyncIterator[Store]:
     opened = await open_store(url, vectors="pgvector", listen_url=url)
     yield opened
     await opened.close()
-
-
-async def compare(store: Store, files: list[str] | None, limit: int = 10) -> int:
-    """Compare a search with the exact one. Return the number of results."""
-    query = unit_vector(random.Random(99))
-    hits = await store.vectors.search_vectors("t", "vs_a", "m", query.tobytes(), files, limit)
-    assert hits is not None
-    exact = VectorSearch(_WithoutIndex(store.vectors))  # type: ignore[arg-type]
-    expected = await exact.search("t", "vs_a", "m", query, files, limit)
-    assert [hit.chunk for hit in hits] == [hit.chunk for hit in expected]
-    assert [hit.file_id for hit in hits] == [hit.file_id for hit in expected]
-    assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in expected], abs=2e-3)
-    return len(hits)
-
-
-class _WithoutIndex:
-    """A vector index that leaves the comparison of vectors to its caller."""
-
-    def __init__(self, inner: object) -> None:
-        self._inner = inner
-
-    async def search_vectors(self, *arguments: object) -> None:
-        return None
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)
 
 
 async def test_store_with_pgvector_passes_the_checks(database: Postgres) -> None:

@@ -49,7 +49,7 @@ env:
   - name: ANTIPHON_METRICS
     value: {{ .Values.metrics }}
   - name: ANTIPHON_VECTORS
-    value: {{ .Values.vectors }}
+    value: {{ .Values.vectors | quote }}
   {{- with .Values.opentelemetry }}
   {{- if .endpoint }}
   - name: ANTIPHON_OTLP_ENDPOINT

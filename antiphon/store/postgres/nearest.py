@@ -1,0 +1,68 @@
+"""The contract of what finds nearest vectors for a PostgreSQL store, and its implementations."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from antiphon.store.vector_setting import EXACT, PGVECTOR
+from antiphon.store.vectors import ChunkHit
+
+from .pool import ConnectionPool, Transaction
+
+__all__ = ["NearestVectors", "VectorRow", "open_nearest"]
+
+
+class VectorRow(Struct, frozen=True):
+    """A vector, packed 32-bit floats, with the numbers of its chunk and of its file."""
+
+    chunk: int
+    file: int
+    vector: bytes
+
+
+class NearestVectors(Protocol):
+    """Finds nearest vectors. The table ``chunk_vectors`` has all vectors in any case."""
+
+    async def add(
+        self, transaction: Transaction, store: int, model: str, rows: Sequence[VectorRow]
+    ) -> None:
+        """Add vectors of one vector store, whose row the transaction has locked."""
+
+    async def settle(self, tenant: str, store_id: str, model: str) -> None:
+        """Called after the transaction that added vectors."""
+
+    async def search(
+        self,
+        tenant: str,
+        store_id: str,
+        model: str,
+        vector: bytes,
+        files: Collection[str] | None,
+        limit: int,
+    ) -> tuple[ChunkHit, ...]:
+        """Return the nearest chunks, nearest first, as ``VectorIndex.search_vectors``."""
+
+    async def check(self) -> None:
+        """Raise ``StoreError`` if vectors cannot be searched now."""
+
+    async def close(self) -> None:
+        """Close connections and end tasks."""
+
+
+async def open_nearest(
+    pool: ConnectionPool, vectors: str, *, key: str | None = None
+) -> NearestVectors | None:
+    """Open what the setting ``vectors`` names; None if callers compare vectors. ``key``: the API
+    key of Qdrant. Raises ``SetupError``."""
+    if vectors == EXACT:
+        return None
+    if vectors == PGVECTOR:
+        from .pgvector import Pgvector
+
+        return await Pgvector.open(pool)
+    from .qdrant import Qdrant
+
+    return await Qdrant.open(pool, vectors, key=key)

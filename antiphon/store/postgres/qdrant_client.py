@@ -1,0 +1,217 @@
+"""Requests to a Qdrant server: collections of vectors, one for each embedding model.
+
+A point is a chunk, by its number. Its payload names the tenant, the vector store and the file (the
+number of the row, so that a file that is added again is another one). Every search is in one
+vector store, so each of them has a graph of its own in the collection's HNSW index (``payload_m``),
+and there is none of all (``m = 0``):
+https://qdrant.tech/documentation/manage-data/multitenancy/
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import Any
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from antiphon.errors import SetupError, StoreError, first_line
+from antiphon.installation import needs_extra
+
+from .nearest import VectorRow
+
+__all__ = ["QdrantClient", "SearchScope", "VectorHit"]
+
+#: Points of a vector store, or of those of its files that a filter leaves, that are compared one
+#: by one. More are searched in the index.
+EXACT_POINTS = 50_000
+#: Candidates of a search in the index (hnsw_ef), and those of a search of a part of the files,
+#: which the index finds less reliably.
+_CANDIDATES, _PART_CANDIDATES = 256, 1_024
+#: Links of a point in the graph of its vector store.
+_LINKS = 16
+_TIMEOUT_S = 30
+_PORT = 6333
+_NAME_CHARS = 40
+_SCHEMES = {"qdrant": "http", "qdrants": "https"}
+
+
+class SearchScope(Struct, frozen=True, kw_only=True):
+    """Where a search looks. ``files``: only these; None: all. ``removed``: never these."""
+
+    tenant: str
+    store_id: str
+    files: Collection[int] | None = None
+    removed: Collection[int] = ()
+
+
+class VectorHit(Struct, frozen=True):
+    """A chunk that was found, the row of its file, and its cosine."""
+
+    chunk: int
+    file: int
+    score: float
+
+
+class QdrantClient:
+    """The collections of one database on a Qdrant server. ``database``: distinguishes them from
+    those of other databases. Made by ``connect``."""
+
+    def __init__(self, client: Any, models: Any, address: str, database: str) -> None:
+        self._client = client
+        self._models = models
+        self._address = address
+        self._database = database
+
+    @classmethod
+    def connect(cls, url: str, *, key: str | None, database: str) -> QdrantClient:
+        """Prepare connections to ``qdrant://HOST:PORT`` or ``qdrants://…``. Raises
+        ``SetupError``."""
+        address = _http_url(url)
+        try:
+            from qdrant_client import AsyncQdrantClient, models
+        except ImportError:
+            raise SetupError(
+                needs_extra("vectors: the client of Qdrant is not installed", "qdrant")
+            ) from None
+        client = AsyncQdrantClient(
+            url=address,
+            # As a header: with api_key, the client warns that http:// is not encrypted.
+            headers=None if key is None else {"api-key": key},
+            timeout=_TIMEOUT_S,
+            # Otherwise a thread asks the server for its version.
+            check_compatibility=False,
+            # No proxies from the environment: vectors go to this server only.
+            trust_env=False,
+        )
+        return cls(client, models, address, database)
+
+    async def check(self) -> None:
+        """Raise ``StoreError`` if the server does not answer."""
+        with self._translate_errors():
+            await self._client.get_collections()
+
+    async def check_at_start(self) -> None:
+        """Raise ``SetupError`` if the server does not answer, or refuses the key."""
+        try:
+            await self.check()
+        except StoreError as error:
+            cause = error.__cause__ or error
+            raise SetupError(
+                f"vectors: Qdrant at {self._address} cannot be used: {first_line(cause)}"
+            ) from None
+
+    async def create(self, model: str, dimensions: int) -> bool:
+        """Create the collection of a model. False if it exists."""
+        models, name = self._models, self._name(model, dimensions)
+        with self._translate_errors():
+            is_new = not await self._client.collection_exists(name)
+            if is_new:
+                await self._client.create_collection(
+                    name,
+                    models.VectorParams(size=dimensions, distance=models.Distance.COSINE),
+                    hnsw_config=models.HnswConfigDiff(m=0, payload_m=_LINKS),
+                )
+            for field, schema in (
+                ("tenant", models.KeywordIndexParams(type="keyword", is_tenant=True)),
+                ("store", models.KeywordIndexParams(type="keyword")),
+                ("file", models.IntegerIndexParams(type="integer", lookup=True, range=False)),
+            ):
+                await self._client.create_payload_index(name, field, schema)
+        return is_new
+
+    async def add(self, tenant: str, store_id: str, model: str, rows: Sequence[VectorRow]) -> None:
+        """Add or replace vectors of one dimension."""
+        floats = [array("f", row.vector).tolist() for row in rows]
+        points = [
+            self._models.PointStruct(
+                id=row.chunk,
+                vector=vector,
+                payload={"tenant": tenant, "store": store_id, "file": row.file},
+            )
+            for row, vector in zip(rows, floats, strict=True)
+        ]
+        with self._translate_errors():
+            await self._client.upsert(self._name(model, len(floats[0])), points, wait=True)
+
+    async def remove(self, model: str, dimensions: int, files: Collection[int]) -> None:
+        """Delete the vectors of files."""
+        selected = self._models.Filter(must=[self._any_file(files)])
+        with self._translate_errors():
+            await self._client.delete(self._name(model, dimensions), selected, wait=True)
+
+    async def search(
+        self, model: str, vector: bytes, scope: SearchScope, limit: int
+    ) -> tuple[VectorHit, ...]:
+        """Return the nearest chunks, nearest first: exactly in a small scope, else by the index."""
+        models, floats = self._models, array("f", vector).tolist()
+        name = self._name(model, len(floats))
+        whole = [_equals(models, "tenant", scope.tenant), _equals(models, "store", scope.store_id)]
+        part = [] if scope.files is None else [self._any_file(scope.files)]
+        removed = [self._any_file(scope.removed)] if scope.removed else None
+        # An estimate of one condition is close to the truth, that of several is not.
+        counted = models.Filter(must=part or whole[1:])
+        candidates = max(_PART_CANDIDATES if part else _CANDIDATES, 2 * limit)
+        with self._translate_errors():
+            count = (await self._client.count(name, counted, exact=False)).count
+            is_small = count <= EXACT_POINTS
+            answer = await self._client.query_points(
+                name,
+                query=floats,
+                query_filter=models.Filter(must=[*whole, *part], must_not=removed),
+                search_params=models.SearchParams(
+                    exact=is_small, hnsw_ef=None if is_small else candidates
+                ),
+                limit=limit,
+                with_payload=["file"],
+            )
+        return tuple(
+            VectorHit(chunk=int(point.id), file=int(point.payload["file"]), score=point.score)
+            for point in answer.points
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    def _any_file(self, files: Collection[int]) -> Any:
+        return self._models.FieldCondition(
+            key="file", match=self._models.MatchAny(any=sorted(files))
+        )
+
+    def _name(self, model: str, dimensions: int) -> str:
+        """Return the name of a collection: readable, and unique by a digest."""
+        readable = re.sub(r"[^A-Za-z0-9]+", "-", model).strip("-")[:_NAME_CHARS]
+        digest = sha256(model.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        return f"antiphon-{self._database}-{readable}-{digest}-{dimensions}"
+
+    @contextmanager
+    def _translate_errors(self) -> Iterator[None]:
+        from qdrant_client.http.exceptions import ApiException
+
+        try:
+            yield
+        except ApiException as error:
+            raise StoreError("The vector database does not answer.") from error
+
+
+def _equals(models: Any, field: str, value: str) -> Any:
+    return models.FieldCondition(key=field, match=models.MatchValue(value=value))
+
+
+def _http_url(url: str) -> str:
+    """Return the address of the server's HTTP API. Raises ``SetupError``."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port or _PORT
+    except ValueError:
+        port = 0
+    # A key in the URL would appear in logs.
+    if not port or not parts.hostname or "@" in parts.netloc or parts.query or parts.fragment:
+        raise SetupError("vectors: use qdrant://HOST:PORT, and vectors_key for the API key")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{_SCHEMES[parts.scheme]}://{host}:{port}{parts.path.rstrip('/')}"

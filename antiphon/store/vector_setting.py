@@ -1,0 +1,19 @@
+"""The values of the setting ``vectors``: how nearest vectors are found."""
+
+from __future__ import annotations
+
+from antiphon.errors import SetupError
+
+__all__ = ["EXACT", "PGVECTOR", "needs_postgres"]
+
+EXACT, PGVECTOR = "exact", "pgvector"
+_QDRANT = ("qdrant://", "qdrants://")
+
+
+def needs_postgres(vectors: str) -> bool:
+    """Return whether a value needs a PostgreSQL store. Raises ``SetupError`` for an unknown one."""
+    if vectors not in (EXACT, PGVECTOR) and not vectors.startswith(_QDRANT):
+        raise SetupError(
+            'vectors: use "exact", "pgvector" or qdrant://HOST:PORT, with TLS qdrants://HOST:PORT'
+        )
+    return vectors != EXACT
