@@ -35,8 +35,8 @@ async def open_store(
 
     ``vectors``, ``vectors_key``: how nearest vectors are found, as in the settings. ``peers``: a
     folder for the sockets of several processes of this machine that share an SQLite database;
-    PostgreSQL needs none. ``connections``, ``listen_url`` and ``bus``: as in ``PostgresStore.open``. Raises
-    ``SetupError``.
+    PostgreSQL needs none. ``connections``, ``listen_url`` and ``bus``: as in
+    ``PostgresStore.open``. Raises ``SetupError``.
     """
     is_postgres = url.startswith(("postgresql://", "postgres://"))
     if needs_postgres(vectors) and not is_postgres:
