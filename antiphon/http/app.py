@@ -175,6 +175,7 @@ def _routes(
         Route(
             "/antiphon/responses/{response_id}/transcript", responses.transcript, methods=["GET"]
         ),
+        Route("/antiphon/responses/{response_id}/timeline", responses.timeline, methods=["GET"]),
         Route("/antiphon/usage", UsageRoutes(deps).retrieve, methods=["GET"]),
         Route("/antiphon/tools", ToolRoutes(service).list, methods=["GET"]),
         *_organization_routes(OrganizationUsageRoutes(service, access)),

@@ -72,8 +72,12 @@ class RunFactory:
         spec = self._spec(
             prepared.reply, input, held.release, meter, parent_tokens=parent_tokens, save=save
         )
+        dependencies = self._dependencies
         writer = ResponseWriter(
-            response, ids=self._dependencies.ids, kinds=self._dependencies.kinds
+            response,
+            ids=dependencies.ids,
+            kinds=dependencies.kinds,
+            clock=dependencies.clock,
         )
         return Run(
             writer,
@@ -118,7 +122,9 @@ class RunFactory:
         """Create a run that continues a background run behind its stored events. Its event sink
         stores the response."""
         dependencies = self._dependencies
-        writer = restored.writer(ids=dependencies.ids, kinds=dependencies.kinds)
+        writer = restored.writer(
+            ids=dependencies.ids, kinds=dependencies.kinds, clock=dependencies.clock
+        )
         recorder = Recorder(
             writer,
             restored.tokens,

@@ -56,6 +56,7 @@ from antiphon.wire.request import (
 )
 from antiphon.wire.response import CompactedResponse, Response
 from antiphon.wire.response_list import ResponseSummary, Transcript
+from antiphon.wire.timeline import Timeline, timeline_of
 from antiphon.wire.tool_list import ToolEntry
 
 from .active_run_limits import ActiveRunLimits
@@ -488,6 +489,11 @@ class Service:
             )
         text = await self.tokenizers.detokenize(model, tokens.ids)
         return Transcript(id=response_id, model=model, token_count=len(tokens.ids), text=text)
+
+    async def timeline(self, tenant: str, response_id: str) -> Timeline:
+        """Return when the items of a response were made. Raises ``NotFound``."""
+        stored = await self._loaded(tenant, response_id)
+        return timeline_of(stored.response, stored.times)
 
     async def input_items(self, tenant: str, response_id: str, cut: PageParams) -> Page[Item]:
         """Return one page of the response's input: the items of its ancestors and its own input.

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from antiphon.wire.items import Item
 from antiphon.wire.response import Response
+from antiphon.wire.timeline import RunTimes
 
 __all__ = [
     "Append",
@@ -42,12 +43,13 @@ class TurnTokens(Struct, frozen=True, kw_only=True):
 
 
 class StoredResponse(Struct, frozen=True, kw_only=True):
-    """A response, its own input items, and the token ids of its turn. The response is in a terminal
-    state, except that of a background run still at work."""
+    """A response, its own input items, the token ids of its turn, and when its items were made. The
+    response is in a terminal state, except that of a background run still at work."""
 
     response: Response
     input: tuple[Item, ...] = ()
     tokens: TurnTokens | None = None
+    times: RunTimes | None = None
 
 
 class ItemQuery(Struct, frozen=True, kw_only=True):
@@ -133,6 +135,7 @@ class EventBatch(Struct, frozen=True, kw_only=True):
 
     ``first``: sequence number of the first event. ``lines``: one line of JSON an event, each ended
     by LF. ``tokens``: the token ids sampled behind these events, packed as in ``Job.prompt``.
+    ``at``: unix seconds when the batch was made, soon after its events; None if unknown.
     ``parts``: the batch as several ones, which are made while a store iterates over them, perhaps
     repeatedly and in another thread; ``lines`` and ``tokens`` are empty then. So a batch may be
     larger than what should be in memory at once.
@@ -142,6 +145,7 @@ class EventBatch(Struct, frozen=True, kw_only=True):
     count: int
     lines: bytes = b""
     tokens: bytes = b""
+    at: float | None = None
     parts: Iterable[EventBatch] = ()
 
     @property

@@ -20,6 +20,7 @@ from antiphon.wire.items import Item, Message
 from antiphon.wire.response import Response
 from antiphon.wire.response_list import ResponseSummary, summarize
 from antiphon.wire.skills import Skill, SkillVersion
+from antiphon.wire.timeline import RunTimes
 from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore
 
 from .containers import ContainerRecord, expired
@@ -73,6 +74,7 @@ _decode_skill_version = msgspec.json.Decoder(SkillVersion).decode
 _decode_item = msgspec.json.Decoder(Item).decode
 _decode_key = msgspec.json.Decoder(KeyRecord).decode
 _decode_container = msgspec.json.Decoder(ContainerResource).decode
+_decode_times = msgspec.json.Decoder(RunTimes).decode
 _decode_items = msgspec.json.Decoder(tuple[Item, ...]).decode
 
 Row = Sequence[Any]
@@ -80,7 +82,7 @@ Row = Sequence[Any]
 
 def response_row(tenant: str, stored: StoredResponse, expires_at: int | None) -> tuple[Any, ...]:
     """Return the columns tenant, id, parent, created_at, bytes, body, input, output, base, tokens,
-    fingerprint, expires_at.
+    fingerprint, expires_at, times.
     """
     response, tokens = stored.response, stored.tokens
     body = encode(replace(response, output=()))
@@ -99,6 +101,7 @@ def response_row(tenant: str, stored: StoredResponse, expires_at: int | None) ->
         packed if tokens is not None else None,
         tokens.fingerprint if tokens is not None else None,
         expires_at,
+        encode(stored.times) if stored.times is not None else None,
     )
 
 
@@ -145,14 +148,15 @@ def _word(text: str | None) -> str | None:
 
 
 def stored_of(row: Row) -> StoredResponse:
-    """Read the columns body, input, output, base, tokens, fingerprint."""
-    body, input_, output, base, tokens, fingerprint = row
+    """Read the columns body, input, output, base, tokens, fingerprint, times."""
+    body, input_, output, base, tokens, fingerprint, times = row
     return StoredResponse(
         response=replace(_decode_response(body), output=_decode_items(output)),
         input=_decode_items(input_),
         tokens=TurnTokens(base=base, ids=tokens, fingerprint=fingerprint)
         if tokens is not None
         else None,
+        times=_decode_times(times) if times is not None else None,
     )
 
 
@@ -273,9 +277,11 @@ def skill_of(row: Row) -> Skill:
 
 
 def event_batch_of(row: Row) -> EventBatch:
-    """Read the columns first, count, lines, tokens."""
-    first, count, lines, tokens = row
-    return EventBatch(first=first, count=count, lines=lines, tokens=tokens)
+    """Read the columns first, count, lines, tokens and, if they are there, at."""
+    first, count, lines, tokens, *at = row
+    return EventBatch(
+        first=first, count=count, lines=lines, tokens=tokens, at=at[0] if at else None
+    )
 
 
 def claim_of(row: Row) -> Claim:

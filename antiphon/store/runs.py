@@ -153,7 +153,8 @@ class RunStore(Protocol):
         """Delete a webhook that was delivered or given up."""
 
     async def load_batches(self, claim: Claim) -> tuple[EventBatch, ...]:
-        """Return all batches of a run with their tokens, so that its new owner can continue it."""
+        """Return all batches of a run with their tokens and times, so that its new owner can
+        continue it."""
 
     async def events(
         self, tenant: str, response_id: str, after: int, *, limit: int
@@ -161,8 +162,8 @@ class RunStore(Protocol):
         """Return whole batches of the events after sequence number ``after``: at least ``limit``
         events, or all there are, or fewer if they are very long.
 
-        The first batch may start before ``after``. ``tokens`` are left out. None if there is no
-        such run, or if its events are no longer kept.
+        The first batch may start before ``after``. ``tokens`` and ``at`` are left out. None if
+        there is no such run, or if its events are no longer kept.
         """
 
     def subscribe(self, tenant: str, response_id: str) -> Subscription:

@@ -14,11 +14,13 @@ from antiphon.errors import GrammarError
 from antiphon.wire import events as ev
 from antiphon.wire.items import Annotation, Item, ItemBase, Logprob
 from antiphon.wire.response import IncompleteDetails, Response, ResponseError, Usage
+from antiphon.wire.timeline import RunTimes
 
 from .deltas import Channel
 from .draft import MAX_PIECES, Draft, PartDraft
 from .fold import Fold
 from .kinds import KINDS, Kind, TextChannel
+from .run_timer import Clock, RunTimer, no_clock
 
 __all__ = ["Ids", "ItemWriter", "ResponseWriter"]
 
@@ -149,6 +151,8 @@ class ItemWriter:
             # A call without arguments also gets its ``done`` event: clients wait for it.
             self._part = self._draft.open_part(self._kind.channels["text"])
             self._close_part()
+        if self._has_whole_text:
+            self._out.timer.write_item(self.index)
 
     def close(self, status: str = "completed", **result: Any) -> Item:
         """Close the item. ``result`` sets the fields that a tool found (``output``, ``results``
@@ -282,9 +286,20 @@ class ResponseWriter:
     """Writes the events of one run, from ``created`` to the terminal event.
 
     ``first_number`` is the first sequence number; it is not 0 for a run that continues elsewhere.
+    ``clock`` is read when the run and its items begin and end.
     """
 
-    __slots__ = ("_ids", "_items", "_kinds", "_open", "_response", "number", "pending", "started")
+    __slots__ = (
+        "_ids",
+        "_items",
+        "_kinds",
+        "_open",
+        "_response",
+        "number",
+        "pending",
+        "started",
+        "timer",
+    )
 
     def __init__(
         self,
@@ -293,6 +308,7 @@ class ResponseWriter:
         ids: Ids,
         kinds: Mapping[type[ItemBase], Kind] = KINDS,
         first_number: int = 0,
+        clock: Clock = no_clock,
     ) -> None:
         self._response = response
         self._ids = ids
@@ -303,17 +319,27 @@ class ResponseWriter:
         self.pending: list[ev.Event] = []
         #: ``start`` has been called.
         self.started = False
+        self.timer = RunTimer(clock)
         self._items: list[Item | None] = []
         self._open: dict[int, ItemWriter] = {}
 
     @classmethod
     def restored(
-        cls, log: Fold, *, ids: Ids, kinds: Mapping[type[ItemBase], Kind] = KINDS, number: int
+        cls,
+        log: Fold,
+        *,
+        ids: Ids,
+        kinds: Mapping[type[ItemBase], Kind] = KINDS,
+        number: int,
+        clock: Clock = no_clock,
+        times: RunTimes = RunTimes(),  # noqa: B008
     ) -> ResponseWriter:
         """Return the writer as it was after the last event of ``log``.
 
-        It continues with sequence number ``number``, in the items that are still open."""
+        It continues with sequence number ``number``, in the items that are still open. ``times``
+        are those of the events of ``log``."""
         out = cls(log.response, ids=ids, kinds=kinds, first_number=number)
+        out.timer = RunTimer(clock, times)
         out.started = log.response.status != "queued"
         for index in range(len(log.done_items) + len(log.open_items)):
             item = log.done_items.get(index)
@@ -352,6 +378,7 @@ class ResponseWriter:
 
     def create(self) -> None:
         """Emit ``created``, and ``queued`` if that is the status of the response."""
+        self.timer.create()
         self.emit(ev.Created, response=self._response)
         if self._response.status == "queued":
             self.emit(ev.Queued, response=self._response)
@@ -359,6 +386,7 @@ class ResponseWriter:
     def start(self) -> None:
         """Emit ``in_progress``: the run starts."""
         self.started = True
+        self.timer.start()
         self._response = replace(self._response, status="in_progress")
         self.emit(ev.InProgress, response=self._response)
 
@@ -382,6 +410,7 @@ class ResponseWriter:
         index = len(self._items)
         self._items.append(None)
         self._open[index] = item = ItemWriter(self, shell, kind, index)
+        self.timer.open_item()
         self.emit(ev.OutputItemAdded, output_index=index, item=shell)
         return item
 
@@ -389,6 +418,7 @@ class ResponseWriter:
         """Emit the item's ``done`` event. Only ``ItemWriter.close`` calls this."""
         del self._open[index]
         self._items[index] = item
+        self.timer.close_item(index)
         self.emit(ev.OutputItemDone, output_index=index, item=item)
 
     def finalize(
@@ -412,6 +442,7 @@ class ResponseWriter:
         example because persisting failed."""
         for item in list(self._open.values()):
             item.close("completed" if status == "completed" else "incomplete")
+        self.timer.end()
         self._response = replace(
             self._response,
             status=status,

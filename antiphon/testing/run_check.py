@@ -34,10 +34,10 @@ Check = Callable[[Store], Awaitable[None]]
 TIMEOUT_S = 30
 
 
-def batch(first: int, count: int = 1, tokens: bytes = b"") -> EventBatch:
+def batch(first: int, count: int = 1, tokens: bytes = b"", at: float | None = None) -> EventBatch:
     """``count`` events; each contains its number."""
     lines = b"".join(b'{"n":%d}\n' % number for number in range(first, first + count))
-    return EventBatch(first=first, count=count, lines=lines, tokens=tokens)
+    return EventBatch(first=first, count=count, lines=lines, tokens=tokens, at=at)
 
 
 def job(name: str, tenant: str = "t", model: str = "m") -> Job:
@@ -121,7 +121,7 @@ async def stores_a_loadable_response_at_the_start(store: Store) -> None:
 
 async def stores_appended_events(store: Store) -> None:
     claim = await begin_run(store)
-    two = Append(claim, batch(2, 3, b"\7\0\0\0"))
+    two = Append(claim, batch(2, 3, b"\7\0\0\0", 1_000.25))
     assert await store.runs.append((two, Append(claim, batch(5)))) == frozenset()
     assert (
         await store.runs.append((two,)) == frozenset()
@@ -129,6 +129,7 @@ async def stores_appended_events(store: Store) -> None:
     assert await numbers(store) == [0, 1, 2, 3, 4, 5]
     history = await store.runs.load_batches(claim)
     assert b"".join(each.tokens for each in history) == b"\7\0\0\0"
+    assert [each.at for each in history] == [None, 1_000.25, None]
     page = await store.runs.events("t", "resp_a", -1, limit=10)
     assert page is not None and all(each.tokens == b"" for each in page.batches)
 

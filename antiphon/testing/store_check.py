@@ -25,6 +25,7 @@ from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import FunctionCall, InputText, Item, Message, OutputText
 from antiphon.wire.response import ConversationRef, Response, ResponseError, Usage
 from antiphon.wire.response_list import ResponseSummary, summarize
+from antiphon.wire.timeline import ItemTimes, RunTimes
 
 __all__ = ["CHECKS", "Opened", "check_store", "turn"]
 
@@ -56,7 +57,8 @@ def turn(
         previous_response_id=None if previous is None else f"resp_{previous}",
     )
     tokens = TurnTokens(base=0, ids=b"\x01\x00\x00\x00", fingerprint="f")
-    return StoredResponse(response=response, input=(asked, *added), tokens=tokens)
+    times = RunTimes(created_at=created_at + 0.25, items=(ItemTimes(started_at=created_at + 0.5),))
+    return StoredResponse(response=response, input=(asked, *added), tokens=tokens, times=times)
 
 
 async def _names(store: Store, name: str, tenant: str = "t") -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.browser.conftest import Visitor, model, visiting
 from tests.e2e.server import Server, serving
+from tests.tools.mcp.process import Toys
 
 
 def create(server: Server, *, key: str = "none", **fields: Any) -> str:
@@ -118,6 +119,21 @@ def test_events_are_a_timeline(visitor: Visitor, server: Server) -> None:
     assert '"status": "completed"' in page.locator(".events pre").inner_text()
     names = page.locator(".event-name").all_inner_texts()
     assert names[:2] == ["response.queued", "response.in_progress"] or "created" in names[0]
+    added = page.get_by_role("button", name="response.output_item.added")
+    assert "+" in added.inner_text() and " s" in added.inner_text()
+
+
+def test_foreground_response_has_a_timeline(visitor: Visitor, server: Server, toys: Toys) -> None:
+    tool = {"type": "mcp", "server_label": "toys", "server_url": toys.url}
+    tools = [{**tool, "require_approval": "never"}]
+    name = create(server, input="Please add two and three", tools=tools)
+    page = visitor.open(f"responses/{name}")
+    rows = page.get_by_role("list", name="Timeline").get_by_role("listitem")
+    rows.filter(has_text="mcp call").filter(has_text="tool").wait_for()
+    rows.filter(has_text="message").wait_for()
+    page.locator(".facts").get_by_text("First output").wait_for()
+    page.get_by_role("tab", name="Events").click()
+    rows.filter(has_text="message").wait_for()
 
 
 def test_conversation_goes_on_in_the_playground(

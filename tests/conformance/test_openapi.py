@@ -91,6 +91,8 @@ async def call_responses(call: DocumentedClient) -> None:
     await call("compactResponse", json=create)
     await call("getTranscript", first["id"])
     await call("getTranscript", "resp_none", status=404)
+    await call("getTimeline", first["id"])
+    await call("getTimeline", "resp_none", status=404)
     await call("deleteResponse", first["id"])
     chat: Json = {"model": "tiny", "messages": [MESSAGE]}
     await call("createChatCompletion", json=chat)

@@ -528,6 +528,21 @@ async def test_transcript_is_the_text_that_the_model_saw(serve: Serve) -> None:
     assert total - 2 <= answer.json()["token_count"] <= total
 
 
+async def test_timeline_tells_when_the_items_were_made(serve: Serve) -> None:
+    server = serve(engine(["Hello there!"]))
+    response = (await server.client.post("/v1/responses", json={"input": "Hi"})).json()
+    answer = await server.client.get(f"/antiphon/responses/{response['id']}/timeline")
+    timeline = answer.json()
+    (item,) = timeline.pop("items")
+    assert [item["id"], item["type"]] == [response["output"][0]["id"], "message"]
+    times = [timeline["created_at"], timeline["started_at"], item["started_at"]]
+    times += [item["completed_at"], timeline["completed_at"]]
+    assert times == sorted(times) and int(times[0]) >= response["created_at"]
+    assert "times" not in response
+    missing = await server.client.get("/antiphon/responses/resp_none/timeline")
+    assert missing.status_code == 404
+
+
 async def test_transcript_of_unknown_tokens_is_refused(serve: Serve) -> None:
     client = serve().client
     missing = await client.get("/antiphon/responses/resp_none/transcript")

@@ -41,6 +41,7 @@ from antiphon.wire.parsing.requests import parse_create_response, parse_input_to
 from antiphon.wire.request import INCLUDES, CreateResponse, InputTokensRequest
 from antiphon.wire.response import Response, ResponseStatus
 from antiphon.wire.response_list import ResponseSummary, Transcript
+from antiphon.wire.timeline import Timeline
 
 if TYPE_CHECKING:
     from antiphon.runs.execution.run import Run
@@ -380,6 +381,15 @@ class ResponseRoutes:
     async def transcript(self, request: Request) -> Reply:
         """Return the tokens that the model read and wrote up to a response, as text."""
         return json_reply(await self._service.transcript(*_response_key(request)))
+
+    @operation("getTimeline", answer=Timeline)
+    async def timeline(self, request: Request) -> Reply:
+        """Return when a response and the items of its output began and ended.
+
+        The times of a response that is in progress, or was stored by an earlier version, are not
+        known.
+        """
+        return json_reply(await self._service.timeline(*_response_key(request)))
 
     @operation("listInputItems", query=(*PAGE_PARAMS, INCLUDE_PARAM), answer=Page[Item])
     async def list_input_items(self, request: Request) -> Reply:

@@ -35,25 +35,29 @@ def encode_events(events: Iterable[Event]) -> bytes:
     return lines.getvalue()
 
 
-def encode_batch(events: Sequence[Event], tokens: bytes = b"") -> EventBatch:
-    """Return a batch of events. Events that are very long together become a batch in parts, each of
-    which is encoded when it is written: the last events of a response each hold its whole text."""
+def encode_batch(
+    events: Sequence[Event], tokens: bytes = b"", *, at: float | None = None
+) -> EventBatch:
+    """Return a batch of events, made at ``at`` (unix seconds). Events that are very long together
+    become a batch in parts, each of which is encoded when it is written: the last events of a
+    response each hold its whole text."""
     lines = BytesIO()
     for event in events:
         lines.write(_encode(event))
         lines.write(b"\n")
         if lines.tell() > _LARGE_BYTES:
-            return _batch(events, parts=_Parts(events, tokens))
-    return _batch(events, lines=lines.getvalue(), tokens=tokens)
+            return _batch(events, parts=_Parts(events, tokens, at))
+    return _batch(events, lines=lines.getvalue(), tokens=tokens, at=at)
 
 
 class _Parts:
     """The batches of very long events. The tokens belong to the last one: all are stored in one
     transaction."""
 
-    def __init__(self, events: Sequence[Event], tokens: bytes) -> None:
+    def __init__(self, events: Sequence[Event], tokens: bytes, at: float | None) -> None:
         self._events = events
         self._tokens = tokens
+        self._at = at
 
     def __iter__(self) -> Iterator[EventBatch]:
         first, lines = 0, BytesIO()
@@ -68,7 +72,8 @@ class _Parts:
             yield self._part(first, len(self._events), lines, self._tokens)
 
     def _part(self, start: int, end: int, lines: BytesIO, tokens: bytes) -> EventBatch:
-        return _batch(self._events[start:end], lines=lines.getvalue(), tokens=tokens)
+        events = self._events[start:end]
+        return _batch(events, lines=lines.getvalue(), tokens=tokens, at=self._at)
 
 
 def _batch(events: Sequence[Event], **fields: Any) -> EventBatch:

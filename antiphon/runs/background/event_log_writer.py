@@ -90,7 +90,8 @@ class EventLogWriter:
 
 class LogSink(EventSink):
     """``EventSink`` of one background run. ``sampled``: the recorder's token log, which is stored
-    with the events. ``expires_at`` returns when the response will be deleted.
+    with the events. ``expires_at`` returns when the response will be deleted, ``clock`` unix
+    seconds.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class LogSink(EventSink):
         expires_at: Callable[[], int | None],
         webhook: Callable[[Response], WebhookEvent | None],
         usage: Callable[[Response], UsageRecord | None],
+        clock: Callable[[], float],
     ) -> None:
         self._log_writer = log_writer
         self._store = store
@@ -115,6 +117,7 @@ class LogSink(EventSink):
         self._expires_at = expires_at
         self._build_webhook = webhook
         self._usage_of = usage
+        self._clock = clock
         self._events: list[Event] = []
         self._in_flight = 0
         self._lost = False
@@ -187,7 +190,7 @@ class LogSink(EventSink):
         events, self._events = self._events, []
         tokens = self._sampled[self._stored_tokens :]
         self._stored_tokens = len(self._sampled)
-        return encode_batch(events, tokens.tobytes())
+        return encode_batch(events, tokens.tobytes(), at=self._clock())
 
     async def _changed(self) -> None:
         self._change = asyncio.get_running_loop().create_future()

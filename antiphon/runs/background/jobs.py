@@ -39,7 +39,7 @@ from antiphon.stream.writer import ResponseWriter
 from antiphon.tracing.base import Span
 from antiphon.wire.response import Response, Usage
 
-from .event_codec import encode_events
+from .event_codec import encode_batch, encode_events
 from .event_log_writer import EventLogWriter, LogSink
 from .restore import FailedReply, RestoredRun
 from .stored_request import StoredRequest
@@ -115,7 +115,7 @@ class BackgroundJobs:
             is_created = await dependencies.store.runs.create(
                 job,
                 StoredResponse(response=response, input=prepared.context.input),
-                EventBatch(first=0, count=len(events), lines=encode_events(events)),
+                encode_batch(events, at=dependencies.clock()),
                 lock=lock,
                 api_key=api_key or "",
                 limits=limits,
@@ -177,6 +177,7 @@ class BackgroundJobs:
             expires_at=self._expires_at(stored.response),
             webhook=self._webhook,
             usage=self._meter(job, request, stored.response).record,
+            clock=self._dependencies.clock,
         )
         return ClaimedRun(run, sink, span)
 
@@ -188,7 +189,9 @@ class BackgroundJobs:
             restored = await self._restored(claim)
         except ReaderGone:
             return
-        writer = restored.writer(ids=dependencies.ids, kinds=dependencies.kinds)
+        writer = restored.writer(
+            ids=dependencies.ids, kinds=dependencies.kinds, clock=dependencies.clock
+        )
         response = writer.finalize("cancelled", at=int(dependencies.clock()), usage=None)
         writer.emit_terminal()
         events = writer.take()
@@ -199,7 +202,7 @@ class BackgroundJobs:
             read, sampled = total_counts(restored.prompt, restored.tokens)
         await dependencies.store.runs.end(
             claim,
-            StoredResponse(response=response, input=stored.input),
+            StoredResponse(response=response, input=stored.input, times=writer.timer.times),
             EventBatch(first=restored.next_event, count=len(events), lines=encode_events(events)),
             expires_at=self._expires_at(response)(),
             webhook=self._webhook(response),

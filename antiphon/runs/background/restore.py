@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 
 from msgspec import Struct
 
@@ -15,8 +15,11 @@ from antiphon.store.records import EventBatch, Job
 from antiphon.stream.deltas import Delta
 from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import Kind
+from antiphon.stream.run_timer import Clock, logged_times
 from antiphon.stream.writer import Ids, ResponseWriter
+from antiphon.wire.events import Event
 from antiphon.wire.items import ItemBase
+from antiphon.wire.timeline import RunTimes
 
 from .event_codec import decode_events
 
@@ -25,12 +28,14 @@ __all__ = ["FailedReply", "RestoredRun"]
 
 class RestoredRun(Struct, frozen=True):
     """The stored state of an interrupted run: its event log folded to a response, the token ids
-    sampled so far, the ids of its first prompt, and the sequence number of its next event."""
+    sampled so far, the ids of its first prompt, the sequence number of its next event, and the
+    times of the events."""
 
     log: Fold
     tokens: array[int]
     prompt: array[int]
     next_event: int
+    times: RunTimes
 
     @classmethod
     def load(
@@ -38,16 +43,31 @@ class RestoredRun(Struct, frozen=True):
     ) -> RestoredRun:
         """Read the state from all stored batches of the run."""
         log, tokens, prompt = Fold(kinds), array("I"), array("I")
-        for event in decode_events(batches):
-            log.feed(event)
+
+        def events() -> Iterator[tuple[Event, float | None]]:
+            for batch in batches:
+                for event in decode_events((batch,)):
+                    log.feed(event)
+                    yield event, batch.at
+
+        times = logged_times(events(), kinds)
         for batch in batches:
             tokens.frombytes(batch.tokens)
         prompt.frombytes(job.prompt)
-        return cls(log, tokens, prompt, batches[-1].last + 1)
+        return cls(log, tokens, prompt, batches[-1].last + 1, times)
 
-    def writer(self, *, ids: Ids, kinds: Mapping[type[ItemBase], Kind]) -> ResponseWriter:
+    def writer(
+        self, *, ids: Ids, kinds: Mapping[type[ItemBase], Kind], clock: Clock
+    ) -> ResponseWriter:
         """Create a writer that continues the event log."""
-        return ResponseWriter.restored(self.log, ids=ids, kinds=kinds, number=self.next_event)
+        return ResponseWriter.restored(
+            self.log,
+            ids=ids,
+            kinds=kinds,
+            number=self.next_event,
+            clock=clock,
+            times=self.times,
+        )
 
     def resume_point(self) -> ResumePoint:
         """Return where the run was interrupted."""

@@ -316,7 +316,12 @@ class Run:
         sampled, output = self.recorder.sampled, response.output
         if extra_fields := self._spec.reply.final_fields(sampled, output):
             response = finalize(**extra_fields)
-        stored = StoredResponse(response=response, input=self._spec.input, tokens=self._tokens())
+        stored = StoredResponse(
+            response=response,
+            input=self._spec.input,
+            tokens=self._tokens(),
+            times=self._writer.timer.times,
+        )
         if self._spec.save is not None:
             await self._flush()
             await self._spec.save(stored)
@@ -342,7 +347,9 @@ class Run:
             error=_response_error(error),
             **self._tool_usage(),
         )
-        stored = StoredResponse(response=response, input=self._spec.input)
+        stored = StoredResponse(
+            response=response, input=self._spec.input, times=self._writer.timer.times
+        )
         if self._spec.save is not None:
             await self._flush()
             try:

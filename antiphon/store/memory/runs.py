@@ -244,7 +244,7 @@ class MemoryRuns(SingleProcessRuns):
         # Sequence numbers have no gaps, so ``after + limit`` is the number of the last event.
         begin = bisect_right(run.batches, after, key=_last)
         end = bisect_right(run.batches, after + limit, key=_first)
-        batches = tuple(replace(batch, tokens=b"") for batch in run.batches[begin:end])
+        batches = tuple(replace(batch, tokens=b"", at=None) for batch in run.batches[begin:end])
         return EventPage(batches, ended=run.ended_at is not None and end >= len(run.batches))
 
     # --- called by the store ---------------------------------------------------------------------

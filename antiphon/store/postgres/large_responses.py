@@ -83,13 +83,13 @@ class LargeResponses:
         return await read_contents(self._blobs, reference)
 
     async def restore_stored(self, row: Sequence[Any]) -> Sequence[Any]:
-        """Return the columns body, input, output, base, tokens and fingerprint, given these and
-        blob."""
-        body, input_, _, base, _, fingerprint, blob = row
+        """Return the columns body, input, output, base, tokens, fingerprint and times, given these
+        and blob."""
+        body, input_, _, base, _, fingerprint, times, blob = row
         if blob is None:
             return row[:-1]
         contents = await self.restore(input_)
-        return body, contents.input, contents.output, base, contents.tokens, fingerprint
+        return body, contents.input, contents.output, base, contents.tokens, fingerprint, times
 
     async def restore_items(self, row: Sequence[Any]) -> Sequence[Any]:
         """Return the columns input and output, given these and blob."""

@@ -4,34 +4,34 @@
 WITH saved AS (
     INSERT INTO responses
         (tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint,
-         expires_at, blob)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $24)
+         expires_at, times, blob)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $25)
     ON CONFLICT (tenant, id) DO UPDATE SET
         parent = excluded.parent, created_at = excluded.created_at, live = TRUE,
         bytes = excluded.bytes, body = excluded.body, input = excluded.input,
         output = excluded.output, base = excluded.base, tokens = excluded.tokens,
         fingerprint = excluded.fingerprint, expires_at = excluded.expires_at,
-        blob = excluded.blob
+        times = excluded.times, blob = excluded.blob
     RETURNING seq, tenant, xmax <> 0 AS was_there
 ), summarized AS (
     INSERT INTO summaries
         (seq, tenant, status, model, parent, conversation, background, failed, tools, text, body)
-    SELECT seq, tenant, $13::text, $14::text, $15::text, $16::text, $17::boolean, $18::boolean,
-        $19::text, $20::text, $21::bytea FROM saved
+    SELECT seq, tenant, $14::text, $15::text, $16::text, $17::text, $18::boolean, $19::boolean,
+        $20::text, $21::text, $22::bytea FROM saved
     ON CONFLICT (seq) DO UPDATE SET
         status = excluded.status, model = excluded.model, parent = excluded.parent,
         conversation = excluded.conversation, background = excluded.background,
         failed = excluded.failed, tools = excluded.tools, text = excluded.text,
         body = excluded.body
 ), used AS (
-    INSERT INTO usage_rows SELECT * FROM json_populate_recordset(NULL::usage_rows, $23::json)
+    INSERT INTO usage_rows SELECT * FROM json_populate_recordset(NULL::usage_rows, $24::json)
     ON CONFLICT DO NOTHING
 ), dropped AS (
     DELETE FROM items USING saved
-    WHERE saved.was_there AND items.response = saved.seq AND items.id <> ALL ($22::text[])
+    WHERE saved.was_there AND items.response = saved.seq AND items.id <> ALL ($23::text[])
 )
 INSERT INTO items (tenant, id, response)
-SELECT saved.tenant, i.id, saved.seq FROM saved CROSS JOIN unnest($22::text[]) AS i (id)
+SELECT saved.tenant, i.id, saved.seq FROM saved CROSS JOIN unnest($23::text[]) AS i (id)
 ON CONFLICT DO NOTHING
 
 -- save_many
@@ -40,28 +40,28 @@ ON CONFLICT DO NOTHING
 WITH given AS MATERIALIZED (
     SELECT * FROM unnest(
         $1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[],
-        $8::bytea[], $9::int[], $10::bytea[], $11::text[], $12::bigint[], $13::text[], $14::text[],
-        $15::text[], $16::text[], $17::boolean[], $18::boolean[], $19::text[], $20::text[],
-        $21::bytea[], $25::text[]
+        $8::bytea[], $9::int[], $10::bytea[], $11::text[], $12::bigint[], $13::bytea[],
+        $14::text[], $15::text[], $16::text[], $17::text[], $18::boolean[], $19::boolean[],
+        $20::text[], $21::text[], $22::bytea[], $26::text[]
     ) WITH ORDINALITY AS g (
         tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint,
-        expires_at, status, model, summary_parent, conversation, background, failed, tools, text,
-        summary, blob, place
+        expires_at, times, status, model, summary_parent, conversation, background, failed, tools,
+        text, summary, blob, place
     )
 ), saved AS (
     INSERT INTO responses
         (tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint,
-         expires_at, blob)
+         expires_at, times, blob)
     SELECT
         tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint,
-        expires_at, blob
+        expires_at, times, blob
     FROM given ORDER BY place
     ON CONFLICT (tenant, id) DO UPDATE SET
         parent = excluded.parent, created_at = excluded.created_at, live = TRUE,
         bytes = excluded.bytes, body = excluded.body, input = excluded.input,
         output = excluded.output, base = excluded.base, tokens = excluded.tokens,
         fingerprint = excluded.fingerprint, expires_at = excluded.expires_at,
-        blob = excluded.blob
+        times = excluded.times, blob = excluded.blob
     RETURNING seq, tenant, id, xmax <> 0 AS was_there
 ), placed AS MATERIALIZED (
     SELECT s.seq, s.was_there, g.* FROM saved AS s
@@ -79,10 +79,10 @@ WITH given AS MATERIALIZED (
         failed = excluded.failed, tools = excluded.tools, text = excluded.text,
         body = excluded.body
 ), used AS (
-    INSERT INTO usage_rows SELECT * FROM json_populate_recordset(NULL::usage_rows, $24::json)
+    INSERT INTO usage_rows SELECT * FROM json_populate_recordset(NULL::usage_rows, $25::json)
     ON CONFLICT DO NOTHING
 ), listed AS MATERIALIZED (
-    SELECT p.tenant, i.id, p.seq FROM unnest($22::text[], $23::bigint[]) AS i (id, place)
+    SELECT p.tenant, i.id, p.seq FROM unnest($23::text[], $24::bigint[]) AS i (id, place)
     JOIN placed AS p ON p.place = i.place
 ), dropped AS (
     DELETE FROM items WHERE response = ANY (ARRAY(SELECT seq FROM placed WHERE was_there))
@@ -128,7 +128,7 @@ SELECT (SELECT CASE WHEN count(*) = $12 THEN max(seq) END FROM looked), ARRAY(
 )
 
 -- load
-SELECT body, input, output, base, tokens, fingerprint, blob FROM responses
+SELECT body, input, output, base, tokens, fingerprint, times, blob FROM responses
 WHERE tenant = $1 AND id = $2 AND live
 
 -- chain
@@ -138,7 +138,7 @@ WITH RECURSIVE chain (depth, seq, tenant, parent) AS (
     SELECT chain.depth + 1, r.seq, r.tenant, r.parent
     FROM chain JOIN responses AS r ON r.tenant = chain.tenant AND r.id = chain.parent
 )
-SELECT r.body, r.input, r.output, r.base, r.tokens, r.fingerprint, r.blob
+SELECT r.body, r.input, r.output, r.base, r.tokens, r.fingerprint, r.times, r.blob
 FROM chain JOIN responses AS r ON r.seq = chain.seq ORDER BY chain.depth DESC
 
 -- item
@@ -447,7 +447,7 @@ INSERT INTO runs (tenant, id, model, request, prompt, api_key)
 VALUES ($1, $2, $3, $4, $5, $6) RETURNING seq
 
 -- add_batch
-INSERT INTO event_batches (run, first, count, lines, tokens) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO event_batches (run, first, count, lines, tokens, at) VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT DO NOTHING
 
 -- claim
@@ -538,10 +538,10 @@ WITH asked AS MATERIALIZED (
         WHERE seq = a.seq AND epoch = a.epoch AND ended_at IS NULL FOR NO KEY UPDATE
     ) AS r
 ), kept AS (
-    INSERT INTO event_batches (run, first, count, lines, tokens)
-    SELECT m.seq, b.first, b.count, b.lines, b.tokens
-    FROM unnest($5::bigint[], $6::int[], $7::int[], $8::bytea[], $9::bytea[])
-    AS b (place, first, count, lines, tokens) JOIN mine AS m USING (place)
+    INSERT INTO event_batches (run, first, count, lines, tokens, at)
+    SELECT m.seq, b.first, b.count, b.lines, b.tokens, b.at
+    FROM unnest($5::bigint[], $6::int[], $7::int[], $8::bytea[], $9::bytea[], $10::float8[])
+    AS b (place, first, count, lines, tokens, at) JOIN mine AS m USING (place)
     WHERE b.count > 0
     ON CONFLICT DO NOTHING
 ), spoken AS (
@@ -561,7 +561,7 @@ WHERE tenant = $1 AND id = $2 AND epoch = $3 AND ended_at IS NULL RETURNING seq
 DELETE FROM holds WHERE tenant = $1 AND holder = $2
 
 -- history
-SELECT b.first, b.count, b.lines, b.tokens
+SELECT b.first, b.count, b.lines, b.tokens, b.at
 FROM event_batches AS b JOIN runs AS r ON r.seq = b.run
 WHERE r.tenant = $1 AND r.id = $2 ORDER BY b.first
 

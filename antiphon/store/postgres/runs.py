@@ -331,5 +331,5 @@ async def has_lock(
     return bool(await transaction.rows("held", *row))
 
 
-def _columns(batch: EventBatch) -> tuple[int, int, bytes, bytes]:
-    return batch.first, batch.count, batch.lines, batch.tokens
+def _columns(batch: EventBatch) -> tuple[int, int, bytes, bytes, float | None]:
+    return batch.first, batch.count, batch.lines, batch.tokens, batch.at

@@ -1,13 +1,14 @@
 -- save
 INSERT INTO responses
     (tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint,
-     expires_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+     expires_at, times)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (tenant, id) DO UPDATE SET
     parent = excluded.parent, created_at = excluded.created_at, live = 1,
     bytes = excluded.bytes, body = excluded.body, input = excluded.input,
     output = excluded.output, base = excluded.base, tokens = excluded.tokens,
-    fingerprint = excluded.fingerprint, expires_at = excluded.expires_at
+    fingerprint = excluded.fingerprint, expires_at = excluded.expires_at,
+    times = excluded.times
 
 -- save_items
 INSERT OR IGNORE INTO items (tenant, id, response)
@@ -50,7 +51,7 @@ AND (?9 IS NULL OR instr(s.text, ?9))
 AND (?10 IS NULL OR s.seq > ?10) ORDER BY s.seq LIMIT ?11
 
 -- load
-SELECT body, input, output, base, tokens, fingerprint FROM responses
+SELECT body, input, output, base, tokens, fingerprint, times FROM responses
 WHERE tenant = ? AND id = ? AND live = 1
 
 -- chain
@@ -60,7 +61,7 @@ WITH RECURSIVE chain (depth, seq, tenant, parent) AS (
     SELECT chain.depth + 1, r.seq, r.tenant, r.parent
     FROM chain JOIN responses AS r ON r.tenant = chain.tenant AND r.id = chain.parent
 )
-SELECT r.body, r.input, r.output, r.base, r.tokens, r.fingerprint
+SELECT r.body, r.input, r.output, r.base, r.tokens, r.fingerprint, r.times
 FROM chain JOIN responses AS r ON r.seq = chain.seq ORDER BY chain.depth DESC
 
 -- item
@@ -289,10 +290,11 @@ UPDATE runs SET owner = NULL WHERE owner = ? AND ended_at IS NULL
 SELECT tenant, id, conversation FROM runs WHERE ended_at IS NULL
 
 -- add_batch
-INSERT INTO batches (run, first, count, lines, tokens) VALUES (?, ?, ?, ?, ?)
+INSERT INTO batches (run, first, count, at, lines, tokens) VALUES (?, ?, ?, ?, ?, ?)
 
 -- add_large_batch
-INSERT INTO batches (run, first, count, lines, tokens) VALUES (?, ?, ?, zeroblob(?), zeroblob(?))
+INSERT INTO batches (run, first, count, at, lines, tokens)
+VALUES (?, ?, ?, ?, zeroblob(?), zeroblob(?))
 
 -- advance_run
 UPDATE runs SET next = ?, attempts = 0 WHERE seq = ?
@@ -312,7 +314,7 @@ UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL
 WHERE (tenant, id) = (SELECT tenant, id FROM responses WHERE seq = ?)
 
 -- history
-SELECT b.first, b.count, b.lines, b.tokens
+SELECT b.first, b.count, b.lines, b.tokens, b.at
 FROM batches AS b JOIN runs AS r ON r.seq = b.run
 WHERE r.tenant = ? AND r.id = ? ORDER BY b.first
 

@@ -142,12 +142,12 @@ class RunTables:
     def _add_row(self, connection: sqlite3.Connection, run: int | None, batch: EventBatch) -> None:
         columns = {"lines": batch.lines, "tokens": batch.tokens}
         if len(batch.lines) <= LARGE_BYTES:
-            row = (run, batch.first, batch.count, *columns.values())
+            row = (run, batch.first, batch.count, batch.at, *columns.values())
             connection.execute(self._queries["add_batch"], row)
             return
         # Written in place: SQLite makes two copies of a value that it is given.
         sizes = map(len, columns.values())
-        row = (run, batch.first, batch.count, *sizes)
+        row = (run, batch.first, batch.count, batch.at, *sizes)
         row_id = connection.execute(self._queries["add_large_batch"], row).lastrowid
         for name, value in columns.items():
             if value and row_id is not None:

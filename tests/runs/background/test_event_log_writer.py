@@ -38,6 +38,7 @@ async def test_writer_rests_longer_the_more_runs_share_an_append(
             expires_at=lambda: None,
             webhook=lambda response: None,
             usage=lambda response: None,
+            clock=lambda: 1_000.0,
         )
         for claim in claims
     ]

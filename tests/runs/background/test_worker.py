@@ -42,7 +42,7 @@ from tests.conformance.server import engine, local
 from tests.conformance.test_hosted import Dice
 from tests.conformance.test_tool_search import tool_call
 from tests.runs.execution.test_run import Gated
-from tests.runs.scripted_service import make_service
+from tests.runs.scripted_service import NOW, make_service
 
 _decode = msgspec.json.Decoder(Union[tuple(EVENTS.values())]).decode  # noqa: UP007
 
@@ -230,6 +230,10 @@ async def test_another_service_continues_a_released_run(store: Store, pause: int
         assert [e.get("delta") for e in events] == [e.get("delta") for e in whole]
         ended = await second.retrieve("t", queued.id)
         assert ended.usage is not None and ended.usage.output_tokens == 40
+        timeline = await second.timeline("t", queued.id)
+        (item,) = timeline.items
+        times = (timeline.created_at, timeline.started_at, item.started_at, item.completed_at)
+        assert {*times, timeline.completed_at} == {NOW}, "also what the first service recorded"
 
 
 @pytest.mark.parametrize("how", ["excerpt", "model"])

@@ -3,9 +3,10 @@ import { call, events, get, post, query, remove } from "../api.js";
 import { InputPart, Item } from "../items.js";
 import { html, useEffect, useLoaded, useRef, useState } from "../lib.js";
 import { Code, Json } from "../markdown.js";
-import { CopyButton, Empty, Icon, Notice, Spinner, Status, Tabs, count, moment, wholeSeconds } from "../parts.js";
+import { CopyButton, Empty, Icon, Notice, Spinner, Status, Tabs, count, duration, moment, wholeSeconds } from "../parts.js";
 import { fold } from "../fold.js";
 import { inputItems, openResponse } from "../playground/session.js";
+import { Timeline, eventTime } from "./timeline.js";
 
 const PAGE = 30;
 const STATUSES = ["completed", "in_progress", "queued", "incomplete", "failed", "cancelled"];
@@ -113,6 +114,7 @@ function Detail({ id }) {
   const [trouble, setTrouble] = useState("");
   const response = live ?? loaded.value;
   const active = ACTIVE.includes(response?.status);
+  const timeline = useLoaded(() => get(`/antiphon/responses/${id}/timeline`), [id, active]).value;
   useEffect(() => {
     if (!loaded.value?.background) return undefined;
     return follow(id, setLive, setLog);
@@ -135,7 +137,7 @@ function Detail({ id }) {
     <div class="view-body">
       ${(loaded.error || trouble) && html`<${Notice} kind="error">${loaded.error?.message ?? trouble}</${Notice}>`}
       ${response && html`
-        <${Facts} response=${response} />
+        <${Facts} response=${response} timeline=${timeline} />
         <div class="row wrap spread">
           <${Tabs} label="Response" tabs=${tabs} active=${tab} onChange=${setTab} />
           <div class="row wrap">
@@ -145,8 +147,8 @@ function Detail({ id }) {
           </div>
         </div>
         <div role="tabpanel" aria-label=${tabs.find(([name]) => name === tab)[1]}>
-          ${tab === "items" && html`<${Items} response=${response} live=${active} />`}
-          ${tab === "events" && html`<${Events} log=${log} response=${response} />`}
+          ${tab === "items" && html`<${Items} response=${response} live=${active} timeline=${timeline} />`}
+          ${tab === "events" && html`<${Events} log=${log} response=${response} timeline=${timeline} />`}
           ${tab === "prompt" && html`<${Prompt} id=${id} active=${active} />`}
           ${tab === "request" && html`<${RequestFields} response=${response} />`}
           ${tab === "json" && html`<div class="row end"><${CopyButton} text=${() => JSON.stringify(response, null, 2)} /></div>
@@ -160,7 +162,7 @@ const isActive = async (id) => ACTIVE.includes((await get(`/v1/responses/${id}`)
 
 /**
  * Read the events of a background run while the view is open. Returns the function that stops it.
- * Events have the times of their arrival here, which say something only of a run in progress.
+ * The events of a run in progress have the times of their arrival here.
  */
 function follow(id, onResponse, onLog) {
   const stopper = new AbortController();
@@ -186,13 +188,18 @@ function follow(id, onResponse, onLog) {
   return () => stopper.abort();
 }
 
-function Facts({ response }) {
+function Facts({ response, timeline }) {
   const { usage } = response;
+  const since = (at) => at != null && timeline.created_at != null && duration(at - timeline.created_at);
+  const took = (timeline && since(timeline.completed_at)) ||
+    (response.completed_at && wholeSeconds(response.completed_at - response.created_at));
+  const first = timeline && since(timeline.items[0]?.started_at);
   const facts = [
     ["Status", html`<${Status} status=${response.status} />`],
     ["Model", response.model],
     ["Created", moment(response.created_at)],
-    response.completed_at && ["Took", wholeSeconds(response.completed_at - response.created_at)],
+    took && ["Took", took],
+    first && ["First output", `after ${first}`],
     usage && ["Input", `${count(usage.input_tokens)} tokens${usage.input_tokens_details?.cached_tokens ? `, ${count(usage.input_tokens_details.cached_tokens)} cached` : ""}`],
     usage && ["Output", `${count(usage.output_tokens)} tokens${usage.output_tokens_details?.reasoning_tokens ? `, ${count(usage.output_tokens_details.reasoning_tokens)} of thoughts` : ""}`],
     ["Mode", response.background ? "background" : "foreground"],
@@ -203,7 +210,7 @@ function Facts({ response }) {
 }
 
 /** Parents, the input, the output, and the responses that continue this one. */
-function Items({ response, live }) {
+function Items({ response, live, timeline }) {
   const input = useLoaded(() => inputItems(response.id), [response.id]);
   const children = useLoaded(() => get(`/v1/responses${query({ previous_response_id: response.id, limit: 20 })}`), [response.id]);
   const [all, setAll] = useState(false);
@@ -217,11 +224,18 @@ function Items({ response, live }) {
       ${all ? "Hide" : "Show"} ${items.length - own.length} earlier items</button>`}
     ${shown.map((item, index) => html`<${InputItem} key=${item.id ?? index} item=${item} />`)}
     <div class="tree-divider"><span>Output</span></div>
-    ${response.output.filter(Boolean).map((item, index) => html`<${Item} key=${item.id ?? index} item=${item} live=${live} format=${response.text?.format} />`)}
+    <${Timeline} timeline=${timeline} />
+    ${response.output.filter(Boolean).map((item, index) => html`<${Item} key=${item.id ?? index} item=${item} live=${live} format=${response.text?.format} times=${itemTimes(timeline, index)} />`)}
     ${children.value?.data.length > 0 && html`<div class="tree-divider"><span>Continued by</span></div>
       <ul class="children">${children.value.data.map((child) => html`<li key=${child.id}>
         <a class="tree-link" href="#/responses/${child.id}"><${Icon} name="chevron" />${child.input_preview || "Result or approval"}</a><${Status} status=${child.status} /></li>`)}</ul>`}
   </div>`;
+}
+
+/** When an item began and ended, in milliseconds; undefined if unknown. */
+function itemTimes(timeline, index) {
+  const { started_at: begun, completed_at: ended } = timeline?.items[index] ?? {};
+  return begun && ended ? { begun: begun * 1000, ended: ended * 1000 } : undefined;
 }
 
 const isInput = (item) => item.type?.endsWith("_output") || item.type === "mcp_approval_response" ||
@@ -242,7 +256,7 @@ function InputItem({ item }) {
 }
 
 /** Events in order; deltas of one item in a row are one line. */
-function Events({ log, response }) {
+function Events({ log, response, timeline }) {
   const groups = [];
   for (const { event, at } of log) {
     const last = groups.at(-1);
@@ -256,9 +270,11 @@ function Events({ log, response }) {
   }
   if (!groups.length) {
     return html`<p class="muted">${response.background
-      ? "The events of this response are no longer stored."
-      : "The events of background responses are stored. This one was answered in the foreground."}</p>`;
+      ? "The events of this response are no longer stored, only when its items were made."
+      : "Only the events of background responses are stored. Of this one, it is known when its items were made."}</p>
+      <${Timeline} timeline=${timeline} />`;
   }
+  for (const group of groups) group.at ??= eventTime(timeline, group.event);
   return html`<ol class="events">${groups.map((group) => html`<${EventGroup} key=${group.from} group=${group} />`)}</ol>`;
 }
 
@@ -270,7 +286,7 @@ function EventGroup({ group }) {
       <span class="sequence">${group.from === group.to ? group.from : `${group.from}–${group.to}`}</span>
       <span class="event-name">${group.type}</span>
       ${group.count > 1 && html`<span class="chip">× ${group.count}</span>`}
-      <span class="grow"></span>${group.at != null && html`<span class="muted" title="Since this page was opened">+${(group.at / 1000).toFixed(2)} s</span>`}
+      <span class="grow"></span>${group.at != null && html`<span class="muted" title="Since the response was created, or this page was opened">+${(group.at / 1000).toFixed(2)} s</span>`}
     </button>
     ${open && html`<${Json} value=${group.event} label=${group.type} />`}
   </li>`;

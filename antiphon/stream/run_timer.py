@@ -1,0 +1,88 @@
+"""Records when the items of a run are opened, written and closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec.structs import replace
+
+from antiphon.wire import events as ev
+from antiphon.wire.items import ItemBase
+from antiphon.wire.timeline import ItemTimes, RunTimes
+
+from .kinds import KINDS, Kind
+
+__all__ = ["Clock", "RunTimer", "logged_times", "no_clock"]
+
+#: Returns unix seconds; None if the time is unknown.
+Clock = Callable[[], float | None]
+
+
+def no_clock() -> None:
+    """Return None: the time is unknown."""
+
+
+class RunTimer:
+    """The times of one run. The clock is read a few times for each item, and never for a token.
+
+    ``times``: those of the part of the run that was made earlier."""
+
+    __slots__ = ("_clock", "_items", "_run")
+
+    def __init__(self, clock: Clock = no_clock, times: RunTimes = RunTimes()) -> None:  # noqa: B008
+        self._clock = clock
+        self._run = times
+        self._items = list(times.items)
+
+    @property
+    def times(self) -> RunTimes:
+        """The times so far."""
+        return replace(self._run, items=tuple(self._items))
+
+    def create(self) -> None:
+        """Record that the response was accepted."""
+        self._run = replace(self._run, created_at=self._clock())
+
+    def start(self) -> None:
+        """Record that work on the response started."""
+        self._run = replace(self._run, started_at=self._clock())
+
+    def open_item(self) -> None:
+        """Record that the next item was opened."""
+        self._items.append(ItemTimes(started_at=self._clock()))
+
+    def write_item(self, index: int) -> None:
+        """Record that the text of an item is complete, although the item is not."""
+        self._items[index] = replace(self._items[index], written_at=self._clock())
+
+    def close_item(self, index: int) -> None:
+        """Record that an item was closed."""
+        self._items[index] = replace(self._items[index], completed_at=self._clock())
+
+    def end(self) -> None:
+        """Record that the response ended."""
+        self._run = replace(self._run, completed_at=self._clock())
+
+
+def logged_times(
+    events: Iterable[tuple[ev.Event, float | None]], kinds: Mapping[type[ItemBase], Kind] = KINDS
+) -> RunTimes:
+    """Return the times of a run, given its events and when each was stored."""
+    texts = (kind.channels.get("text") for kind in kinds.values())
+    written = frozenset(text.done for text in texts if text is not None and text.part is None)
+    at: float | None = None
+    timer = RunTimer(lambda: at)
+    for event, stored_at in events:
+        at = stored_at
+        match event:
+            case ev.Created():
+                timer.create()
+            case ev.InProgress():
+                timer.start()
+            case ev.OutputItemAdded():
+                timer.open_item()
+            case ev.OutputItemDone(output_index=index):
+                timer.close_item(index)
+            case _ if type(event) in written:
+                timer.write_item(event.output_index)  # type: ignore[attr-defined]
+    return timer.times
