@@ -7,9 +7,14 @@ antiphon`` itself stays cheap.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+
+#: As in ``typing``, whose import takes longer than all else here: Ctrl-C would print a traceback
+#: until ``__main__`` is imported.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from antiphon.backends.base import Backend, Reply
     from antiphon.config.load import load_settings
     from antiphon.config.settings import Settings

@@ -1,10 +1,16 @@
 """``python -m antiphon`` and the ``antiphon`` script: the command line.
 
-Imports it late, so that Ctrl-C in the first moments ends the process without a traceback."""
+Until it is imported, Ctrl-C ends the process at once: an exception in the middle of an import would
+print a traceback, or be lost."""
 
+import signal
 import sys
 
 __all__ = ["run"]
+
+# An ignored signal, as of a process in the background, stays ignored.
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run() -> int:
@@ -12,6 +18,8 @@ def run() -> int:
     try:
         from antiphon.cli.main import main
 
+        if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         return main()
     except KeyboardInterrupt:
         return 130
