@@ -32,7 +32,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.tokens import EncodedImage, ModelCard, Prompt, Tokenizer
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
-from .fallback import adapt_messages, tool_prompt, tools_as_text
+from .fallback import RESULT_TAGS, adapt_messages, tool_prompt, tools_as_text
 from .prompt import ChatPromptEncoder
 from .template import CHATML, PLAIN, RESERVED, RenderError, Template
 from .template_probe import TemplateCapabilities, probe
@@ -130,6 +130,7 @@ class ChatDialect:
         if tools is None or not (self.template_has_tools or tools.written.parameter is None):
             tools = SHIPPED.tools["hermes"]
         self.tools: ToolFormat = tools
+        self._shows_results = self.template_has_tools and self._with_tools.capabilities.results
         self._image_markup = self._with_tools.capabilities.image
         #: The text for an image in the prompt; None: images are not supported.
         self._image: str | None = {
@@ -141,7 +142,12 @@ class ChatDialect:
         self._image_ids = self._encoder.encode(self._image or "", None)
         self._grammar_builder = GrammarBuilder(tokenizer, self.tools, self.reasoning)
         self._lexers = {
-            True: Lexer(tokenizer, self.reasoning, self.tools),
+            True: Lexer(
+                tokenizer,
+                self.reasoning,
+                self.tools,
+                None if self._shows_results else RESULT_TAGS,
+            ),
             False: Lexer(tokenizer, self.reasoning, None),
         }
 

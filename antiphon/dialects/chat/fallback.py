@@ -17,7 +17,7 @@ from antiphon.dialects.formats.types import ToolFormat
 
 from .template_probe import SHORT_ID, TemplateCapabilities
 
-__all__ = ["adapt_messages", "tool_prompt", "tools_as_text"]
+__all__ = ["RESULT_TAGS", "adapt_messages", "tool_prompt", "tools_as_text"]
 
 Message = dict[str, Any]
 
@@ -34,6 +34,10 @@ For each function call, return the function's name and a json object of its argu
 {call}"""
 
 
+#: The tags around a tool's result.
+RESULT_TAGS = ("<tool_response>", "</tool_response>")
+
+
 def tool_prompt(definitions: Iterable[Mapping[str, Any]], tool_format: ToolFormat) -> str:
     """Return the prompt text that describes the tools to a model without a tool format."""
     lines = (json.dumps(definition, ensure_ascii=False) for definition in definitions)
@@ -46,7 +50,7 @@ def tools_as_text(messages: Sequence[Message], tool_format: ToolFormat) -> list[
     out: list[Message] = []
     for message in messages:
         if message["role"] == "tool":
-            text = f"<tool_response>\n{message['content']}\n</tool_response>"
+            text = f"{RESULT_TAGS[0]}\n{message['content']}\n{RESULT_TAGS[1]}"
             if out and out[-1].get("results"):
                 out[-1]["content"] += f"\n{text}"
             else:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 __all__ = [
+    "RESULT",
     "START",
     "TEXT",
     "THINKING",
@@ -28,6 +29,8 @@ __all__ = [
 
 #: The states that every reply has: before the answer's first word, in the answer, in the reasoning.
 START, TEXT, THINKING = "start", "text", "thinking"
+#: Where a model leads that writes a tool's result itself: only the server may do that.
+RESULT = "result"
 
 
 class ReasoningFormat(Struct, frozen=True, kw_only=True):

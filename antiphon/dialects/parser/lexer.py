@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 
 from antiphon.dialects.formats.types import (
+    RESULT,
     START,
     TEXT,
     THINKING,
@@ -73,15 +74,21 @@ class StateTerminals:
 
 
 class Lexer:
-    """The terminals of a pair of formats, for one tokenizer. Immutable except for its cache."""
+    """The terminals of a pair of formats, for one tokenizer. Immutable except for its cache.
+
+    ``result_tags``: the tags around results in the prompts of a model that was not trained with
+    them and may imitate them."""
 
     def __init__(
         self,
         tokenizer: Tokenizer,
         reasoning: ReasoningFormat | None,
         tools: ToolFormat | None,
+        result_tags: tuple[str, str] | None = None,
     ) -> None:
         transitions = _transitions(reasoning, tools)
+        if result_tags is not None:
+            _add_result_tags(transitions, *result_tags)
         quote = "" if tools is None else tools.quote
         self._marks_by_literal = _assign_marks(tokenizer, transitions, quote)
         self._literals = {mark: literal for literal, mark in self._marks_by_literal.items()}
@@ -214,6 +221,12 @@ def _transitions(
         if tools is not None and tools.quote and state.reads in ("pairs", "elements"):
             transitions[name][tools.quote] = (name, False)
     return transitions
+
+
+def _add_result_tags(transitions: dict[str, dict[str, Transition]], begin: str, end: str) -> None:
+    """Add the tags of results. In the middle of a line, the opening tag is text."""
+    transitions[START] |= _transitions_to({begin: RESULT, end: START})
+    transitions[TEXT] |= _transitions_to({f"\n{begin}": RESULT, f"\n{end}": TEXT, end: TEXT})
 
 
 def _transitions_to(on: Mapping[str, str], *, is_peek: bool = False) -> dict[str, Transition]:

@@ -12,6 +12,7 @@ from itertools import repeat
 
 from antiphon.dialects.detokenizer import Detokenizer, TokenOrigins, wire_logprob
 from antiphon.dialects.formats.types import (
+    RESULT,
     START,
     TEXT,
     THINKING,
@@ -309,6 +310,9 @@ class FormatParser:
             if not is_left:
                 self._skip_terminal(terminal)
             self._enter(to)
+        elif to == RESULT:
+            self._take_buffer(len(terminal))
+            self._end_before_result()
         elif to in _OUTSIDE:
             tag = self._take_buffer(len(terminal))
             if self._state == THINKING:
@@ -321,6 +325,14 @@ class FormatParser:
             if not is_left:
                 self._markup.add_terminal(self._take_buffer(len(terminal)))
             self._enter(to)
+
+    def _end_before_result(self) -> None:
+        """End the reply of a model that goes on with the result of a tool. A tag before the first
+        word is dropped instead: the model puts its answer into it."""
+        self._sink.note_markup()
+        if self._state == TEXT or self._markup.call_count:
+            self.done = True
+            self._sink.finish(is_cut=False)
 
     @property
     def _content_kind(self) -> ContentKind:

@@ -221,6 +221,31 @@ def test_content_as_parts() -> None:
     assert model.prompt(user("Hi")).endswith("user\nHi<|im_end|>\n<|im_start|>assistant\n")
 
 
+_CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("written", "answer"),
+    [
+        ("<tool_response>\nSunny.\n</tool_response>", [("Message", "Sunny.")]),
+        ("Sunny.\n<tool_response>\nRain.", [("Message", "Sunny.")]),
+        (f"{_CALL}\n<tool_response>\nRain.", [("FunctionCall", '{"city": "Oslo"}')]),
+        ("Sunny, says <tool_response>.", [("Message", "Sunny, says <tool_response>.")]),
+    ],
+)
+def test_imitated_results_are_not_part_of_an_answer(
+    written: str, answer: list[tuple[str, str]]
+) -> None:
+    """A model that has no tools of its own sees results in tags that the prompt chose."""
+    model = Model("smol")
+    assert model.read(model.render(user("Hi"), tools=(WEATHER,)), written) == answer
+    parser = model.render(user("Hi"), tools=(WEATHER,)).parser
+    for id in model.tokenizer.encode(written, special=True):
+        list(parser.feed(Chunk(ids=(id,))))
+    assert parser.done == ("Rain" in written), "the turn ends where an invented result begins"
+    assert model.read(model.render(user("Hi")), written) == [("Message", written)]
+
+
 def test_model_without_a_template_gets_chatml_or_plain_text() -> None:
     chatml = Model(None, tokens=("<|im_start|>", "<|im_end|>"))
     assert chatml.prompt(user("Hi"), instructions="I") == (
