@@ -157,7 +157,7 @@ def _routes(
     files = FileRoutes(service, limits)
     models = ModelRoutes(service)
     health = HealthRoutes(service, deps.metrics)
-    path = "/v1/responses/{response_id}"
+    path, views = "/v1/responses/{response_id}", "/antiphon/responses/{response_id}"
     conversation = "/v1/conversations/{conversation_id}"
     return [
         Route("/v1/responses", create, methods=["POST"]),
@@ -169,13 +169,11 @@ def _routes(
         Route(path, responses.delete, methods=["DELETE"]),
         Route(path + "/cancel", responses.cancel, methods=["POST"]),
         Route(path + "/input_items", responses.list_input_items, methods=["GET"]),
+        Route(views + "/transcript", responses.transcript, methods=["GET"]),
+        Route(views + "/timeline", responses.timeline, methods=["GET"]),
         *_older_routes(deps),
         *_messages_routes(deps),
         *_vllm_routes(TokenRoutes(deps)),
-        Route(
-            "/antiphon/responses/{response_id}/transcript", responses.transcript, methods=["GET"]
-        ),
-        Route("/antiphon/responses/{response_id}/timeline", responses.timeline, methods=["GET"]),
         Route("/antiphon/usage", UsageRoutes(deps).retrieve, methods=["GET"]),
         Route("/antiphon/tools", ToolRoutes(service).list, methods=["GET"]),
         *_organization_routes(OrganizationUsageRoutes(service, access)),

@@ -130,7 +130,8 @@ class ChatDialect:
         if tools is None or not (self.template_has_tools or tools.written.parameter is None):
             tools = SHIPPED.tools["hermes"]
         self.tools: ToolFormat = tools
-        self._shows_results = self.template_has_tools and self._with_tools.capabilities.results
+        shows_results = self.template_has_tools and self._with_tools.capabilities.results
+        result_tags = None if shows_results else RESULT_TAGS
         self._image_markup = self._with_tools.capabilities.image
         #: The text for an image in the prompt; None: images are not supported.
         self._image: str | None = {
@@ -142,12 +143,7 @@ class ChatDialect:
         self._image_ids = self._encoder.encode(self._image or "", None)
         self._grammar_builder = GrammarBuilder(tokenizer, self.tools, self.reasoning)
         self._lexers = {
-            True: Lexer(
-                tokenizer,
-                self.reasoning,
-                self.tools,
-                None if self._shows_results else RESULT_TAGS,
-            ),
+            True: Lexer(tokenizer, self.reasoning, self.tools, result_tags),
             False: Lexer(tokenizer, self.reasoning, None),
         }
 
