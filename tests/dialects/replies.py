@@ -61,7 +61,7 @@ class Story(Struct, frozen=True, kw_only=True):
 
     @property
     def tokenizer(self) -> ByteTokenizer:
-        return _tokenizer(self.special)
+        return tokenizer_for(self.special)
 
     def parser(self) -> FormatParser:
         reasoning = REASONING[self.thinking] if self.thinking else None
@@ -73,7 +73,7 @@ class Story(Struct, frozen=True, kw_only=True):
             shapes=SHAPES,
             thinking=self.start == "reasoning",
             parallel=self.parallel,
-            lexer=_lexer(self.special, self.thinking, self.calls),
+            lexer=lexer_for(self.special, self.thinking, self.calls),
         )
 
     def ids(self) -> list[int]:
@@ -81,15 +81,17 @@ class Story(Struct, frozen=True, kw_only=True):
 
 
 @cache
-def _tokenizer(special: tuple[str, ...]) -> ByteTokenizer:
+def tokenizer_for(special: tuple[str, ...]) -> ByteTokenizer:
     return ByteTokenizer(special)
 
 
 @cache
-def _lexer(special: tuple[str, ...], thinking: str | None, calls: str | None) -> Lexer:
-    """Return the lexer, built once as dialects do."""
+def lexer_for(special: tuple[str, ...], thinking: str | None, calls: str | None) -> Lexer:
+    """Return the lexer of these formats, built once as in dialects: its patterns take milliseconds
+    to compile.
+    """
     reasoning = REASONING[thinking] if thinking else None
-    return Lexer(_tokenizer(special), reasoning, TOOLS[calls] if calls else None)
+    return Lexer(tokenizer_for(special), reasoning, TOOLS[calls] if calls else None)
 
 
 @cache

@@ -20,7 +20,14 @@ from antiphon.dialects.harmony.header import read_header
 from antiphon.dialects.harmony.parser import CONTROL_TOKENS, HarmonyParser, TokenCodes
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.testing.tokenizer import ByteTokenizer
-from tests.dialects.replies import SHAPES, specials, stories, thinking_of
+from tests.dialects.replies import (
+    SHAPES,
+    lexer_for,
+    specials,
+    stories,
+    thinking_of,
+    tokenizer_for,
+)
 
 __all__ = ["TARGETS", "Target"]
 
@@ -59,12 +66,17 @@ def _format(name: str, *, special: bool) -> Target:
     """Return the target of a tool format with its reasoning format."""
     form = TOOLS[name]
     thinks = thinking_of(name)
-    tokens = sorted({*specials(form), *thinks.open, *thinks.close}) if special else ()
-    tokenizer = ByteTokenizer(tokens)
+    tokens = tuple(sorted({*specials(form), *thinks.open, *thinks.close})) if special else ()
+    tokenizer = tokenizer_for(tokens)
 
     def make(thinking: bool) -> Parser:
         return FormatParser(
-            tokenizer, reasoning=thinks, tools=form, shapes=SHAPES, thinking=thinking
+            tokenizer,
+            reasoning=thinks,
+            tools=form,
+            shapes=SHAPES,
+            thinking=thinking,
+            lexer=lexer_for(tokens, thinks.name, name),
         )
 
     goldens = (story.output for story in stories() if story.calls == name)
