@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
+from functools import cache
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, grammar_from
 
@@ -47,10 +48,9 @@ class ConstrainedWriter:
     ) -> None:
         assert constraint is not None
         self._tokenizer = tokenizer
-        self._grammar = grammar_from("lark", constraint.lark)
-        self._vocabulary = LLTokenizer(TokenizerWrapper(_Vocabulary(tokenizer, end, textual)))
-        fault = LLMatcher.validate_grammar(self._grammar, self._vocabulary)
-        assert not fault, f"{fault}\n{constraint.lark}"
+        vocabulary = _vocabulary(tuple(tokenizer.special), end, tuple(textual))
+        self._start = LLMatcher(vocabulary, grammar_from("lark", constraint.lark), log_level=0)
+        assert not self._start.is_error(), f"{self._start.get_error()}\n{constraint.lark}"
 
     def may_write(self, text: str) -> bool:
         """Return whether a model may write exactly ``text``."""
@@ -92,9 +92,14 @@ class ConstrainedWriter:
         return ids
 
     def _matcher(self) -> LLMatcher:
-        matcher = LLMatcher(self._vocabulary, self._grammar)
-        assert not matcher.is_error(), matcher.get_error()
-        return matcher
+        """Return a matcher at the start. A copy shares what is compiled."""
+        return self._start.deep_copy()
+
+
+@cache
+def _vocabulary(special: tuple[str, ...], end: str, textual: tuple[str, ...]) -> LLTokenizer:
+    """Return the vocabulary of a tokenizer, built once for all tests."""
+    return LLTokenizer(TokenizerWrapper(_Vocabulary(ByteTokenizer(special), end, textual)))
 
 
 def matches(lark: str, text: str) -> bool:
