@@ -10,8 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import structlog
 
@@ -22,6 +21,8 @@ from .results import McpFailure, describe_failure
 
 if TYPE_CHECKING:
     from mcp import Client
+
+    from .transport import McpConnector
 
 __all__ = ["SessionKey", "SessionPool"]
 
@@ -47,18 +48,18 @@ class SessionKey(NamedTuple):
 
 
 class _Session:
-    """A connection, and the task that owns it. ``transport``: the module of that name."""
+    """A connection, and the task that owns it."""
 
-    def __init__(self, transport: Any, server: McpEndpoint, seconds: float) -> None:
+    def __init__(self, connector: McpConnector, server: McpEndpoint, seconds: float) -> None:
         self._close_requested = asyncio.Event()
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._trace = RequestTrace()
-        self._task = asyncio.create_task(self._run(transport, server, seconds), name="mcp session")
+        self._task = asyncio.create_task(self._run(connector, server, seconds), name="mcp session")
 
-    async def _run(self, transport: Any, server: McpEndpoint, seconds: float) -> None:
+    async def _run(self, connector: McpConnector, server: McpEndpoint, seconds: float) -> None:
         current_trace.set(self._trace)
         try:
-            async with transport.connect(server, seconds) as client:
+            async with connector.connect(server, seconds) as client:
                 self._ready.set_result(client)
                 await self._close_requested.wait()
         except Exception as error:
@@ -131,6 +132,7 @@ class SessionPool:
         #: Those that were used last come last.
         self._entries: dict[_EntryKey, _PoolEntry] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._connector: McpConnector | None = None
 
     @property
     def session_count(self) -> int:
@@ -197,9 +199,9 @@ class SessionPool:
         async with entry.lock:
             if entry.session is not None and not entry.session.has_ended:
                 return await entry.session.client(self._connect_s), False
-            # In a thread: the first import of the SDK takes about a second.
-            transport = await asyncio.to_thread(import_module, f"{__package__}.transport")
-            session = _Session(transport, server, self._connect_s)
+            if self._connector is None:
+                self._connector = await asyncio.to_thread(_make_connector)
+            session = _Session(self._connector, server, self._connect_s)
             try:
                 client = await session.client(self._connect_s)
             except BaseException:
@@ -241,3 +243,10 @@ class SessionPool:
         task = asyncio.create_task(session.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+
+def _make_connector() -> McpConnector:
+    """Make a connector. The first import of the SDK takes about a second."""
+    from .transport import McpConnector
+
+    return McpConnector()

@@ -9,6 +9,7 @@ The first import of this module imports the SDK, which takes about a second: imp
 from __future__ import annotations
 
 import asyncio
+import ssl
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -25,33 +26,80 @@ from antiphon.security.ssrf import Network, may_dial
 
 from .endpoint import ADDRESS_REFUSED, McpEndpoint, current_trace
 
-__all__ = ["connect"]
+__all__ = ["McpConnector"]
 
 #: Statuses of a server that lacks streamable HTTP but may have SSE.
 _LEGACY_STATUSES = frozenset({400, 404, 405})
 _MAX_BODY_BYTES = 16 * 2**20
 
 
-@asynccontextmanager
-async def connect(server: McpEndpoint, connect_s: float) -> AsyncIterator[Client]:
-    """Connect and initialize a client. ``connect_s``: time limit for the TCP connection."""
-    async with AsyncExitStack() as stack:
-        if server.command:
-            yield await stack.enter_async_context(Client(_traced(_process(server))))
-            return
-        if server.transport != "sse":
-            try:
-                client = await stack.enter_async_context(_streamable_http(server, connect_s))
-            except (MCPError, ExceptionGroup):
-                trace = current_trace.get()
-                is_legacy = trace is not None and _LEGACY_STATUSES.intersection(trace.statuses)
-                if server.transport == "http" or not is_legacy:
-                    raise
-            else:
-                yield client
+class McpConnector:
+    """Connects to MCP servers.
+
+    Its sessions share one TLS context: reading the certificates of all authorities takes up to a
+    tenth of a second, so make the connector in a thread.
+    """
+
+    def __init__(self) -> None:
+        self._tls = httpx2.create_ssl_context(trust_env=False)
+
+    @asynccontextmanager
+    async def connect(self, server: McpEndpoint, connect_s: float) -> AsyncIterator[Client]:
+        """Connect and initialize a client. ``connect_s``: time limit for the TCP connection."""
+        async with AsyncExitStack() as stack:
+            if server.command:
+                yield await stack.enter_async_context(Client(_traced(_process(server))))
                 return
-        events = _traced(_sse(server, connect_s))
-        yield await stack.enter_async_context(Client(events, mode="legacy"))
+            if server.transport != "sse":
+                try:
+                    client = await stack.enter_async_context(
+                        self._streamable_http(server, connect_s)
+                    )
+                except (MCPError, ExceptionGroup):
+                    trace = current_trace.get()
+                    is_legacy = trace is not None and _LEGACY_STATUSES.intersection(trace.statuses)
+                    if server.transport == "http" or not is_legacy:
+                        raise
+                else:
+                    yield client
+                    return
+            events = _traced(self._sse(server, connect_s))
+            yield await stack.enter_async_context(Client(events, mode="legacy"))
+
+    @asynccontextmanager
+    async def _streamable_http(self, server: McpEndpoint, seconds: float) -> AsyncIterator[Client]:
+        async with (
+            self._http_client(server, server.headers, seconds) as http,
+            Client(_traced(streamable_http_client(server.url, http_client=http))) as client,
+        ):
+            yield client
+
+    def _sse(self, server: McpEndpoint, seconds: float) -> Any:
+        def create_client(
+            headers: dict[str, str] | None = None,
+            timeout: httpx2.Timeout | None = None,
+            auth: httpx2.Auth | None = None,
+        ) -> httpx2.AsyncClient:
+            return self._http_client(server, headers or {}, seconds)
+
+        return sse_client(
+            server.url, headers=dict(server.headers), httpx_client_factory=create_client
+        )
+
+    def _http_client(
+        self, server: McpEndpoint, headers: Mapping[str, str], seconds: float
+    ) -> httpx2.AsyncClient:
+        """Return the HTTP client of one session.
+
+        It has no read timeout: the caller limits the time of a call. It ignores the environment's
+        proxies, which would bypass the address check.
+        """
+        return httpx2.AsyncClient(
+            transport=_TracedTransport(server, self._tls),
+            headers=dict(headers),
+            timeout=httpx2.Timeout(seconds, read=None),
+            trust_env=False,
+        )
 
 
 class _TracedStream:
@@ -83,61 +131,22 @@ async def _traced(transport: Any) -> AsyncGenerator[Any, None]:
 
 
 def _process(server: McpEndpoint) -> Any:
-    """Start a server process. It shares our stderr and gets only a few harmless environment
-    variables
-    and the configured ones.
-    """
+    """Start a server process. It shares our stderr. Of the environment it gets a few harmless
+    variables and the configured ones."""
     parameters = StdioServerParameters(
         command=server.command, args=list(server.args), env=dict(server.env)
     )
     return stdio_client(parameters, errlog=sys.__stderr__ or sys.stderr)
 
 
-@asynccontextmanager
-async def _streamable_http(server: McpEndpoint, seconds: float) -> AsyncIterator[Client]:
-    async with (
-        _http_client(server, server.headers, seconds) as http,
-        Client(_traced(streamable_http_client(server.url, http_client=http))) as client,
-    ):
-        yield client
-
-
-def _sse(server: McpEndpoint, seconds: float) -> Any:
-    def create_client(
-        headers: dict[str, str] | None = None,
-        timeout: httpx2.Timeout | None = None,
-        auth: httpx2.Auth | None = None,
-    ) -> httpx2.AsyncClient:
-        return _http_client(server, headers or {}, seconds)
-
-    return sse_client(server.url, headers=dict(server.headers), httpx_client_factory=create_client)
-
-
-def _http_client(
-    server: McpEndpoint, headers: Mapping[str, str], seconds: float
-) -> httpx2.AsyncClient:
-    """Return the HTTP client of one session.
-
-    It has no read timeout: the caller limits the time of a call. It ignores the environment's
-    proxies, which would bypass the address check.
-    """
-    return httpx2.AsyncClient(
-        transport=_TracedTransport(server),
-        headers=dict(headers),
-        timeout=httpx2.Timeout(seconds, read=None),
-        trust_env=False,
-    )
-
-
 class _TracedTransport(httpx2.AsyncHTTPTransport):
     """Records the outcome of requests in the trace, and limits the size of answers."""
 
-    def __init__(self, server: McpEndpoint) -> None:
-        super().__init__(trust_env=False)
+    def __init__(self, server: McpEndpoint, tls: ssl.SSLContext) -> None:
+        super().__init__(verify=tls, trust_env=False)
         if server.guarded:
             self._pool = httpcore2.AsyncConnectionPool(
-                ssl_context=httpx2.create_ssl_context(trust_env=False),
-                network_backend=_GuardedBackend(server.networks),
+                ssl_context=tls, network_backend=_GuardedBackend(server.networks)
             )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
