@@ -18,11 +18,13 @@ from antiphon.testing.tokenizer import ByteTokenizer
 from tests.dialects.replies import (
     BARE,
     items,
+    lexer_for,
     read,
     reply,
     schema,
     specials,
     thinking_of,
+    tokenizer_for,
     write_calls,
 )
 from tests.searching import examples
@@ -65,10 +67,15 @@ each_row = pytest.mark.parametrize("name", sorted(TOOLS))
 
 def parser(name: str, *, special: bool) -> tuple[FormatParser, ByteTokenizer]:
     form, thinks = TOOLS[name], thinking_of(name)
-    tokens = {*specials(form), *thinks.open, *thinks.close} if special else ()
-    tokenizer = ByteTokenizer(sorted(tokens))
+    tokens = tuple(sorted({*specials(form), *thinks.open, *thinks.close})) if special else ()
+    tokenizer = tokenizer_for(tokens)
     return FormatParser(
-        tokenizer, reasoning=thinks, tools=form, shapes=SHAPES, thinking=False
+        tokenizer,
+        reasoning=thinks,
+        tools=form,
+        shapes=SHAPES,
+        thinking=False,
+        lexer=lexer_for(tokens, thinks.name, name),
     ), tokenizer
 
 
