@@ -28,7 +28,7 @@ from . import (
     upstreams,
 )
 from .constraints import constraints
-from .engines import engines
+from .engines import embedded, engines
 from .kernel import kernel
 from .load import Plan, load
 from .parsers import parsers
@@ -354,6 +354,7 @@ BENCHES: dict[str, Bench] = {
     "idle": idle,
     "model": model,
     "engines": engines,
+    "embedded": embedded,
     "turns": turns,
     "tools": tools.overhead,
     "tools_cached": tools.cached,
