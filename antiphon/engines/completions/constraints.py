@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -18,7 +17,7 @@ from msgspec.structs import replace
 
 from antiphon.dialects.grammar.json_schema import grammar_fault
 from antiphon.engines.base import Capabilities, Engine, Sampling
-from antiphon.engines.xgrammar.ebnf import to_ebnf
+from antiphon.engines.xgrammar.ebnf import EbnfConverter
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.tokens import Constraint, Prompt, Tokenizer
 
@@ -80,12 +79,7 @@ class ConstraintEncoder:
 
     def __init__(self, syntax: ConstraintSyntax | None, tokenizer: Tokenizer) -> None:
         self._syntax = syntax
-        self._end_ids = tokenizer.end_ids
-        self._literals = {id: literal for literal, id in tokenizer.special.items()}
-        self._ebnf = lru_cache(maxsize=256)(self._convert_to_ebnf)
-
-    def _convert_to_ebnf(self, lark: str, end_ids: frozenset[int]) -> str | None:
-        return to_ebnf(lark, self._literals, end_ids)
+        self._ebnf = EbnfConverter(tokenizer)
 
     def capabilities(self, server: Capabilities) -> Capabilities:
         """Return ``server`` with the constraint capabilities of this syntax."""
@@ -93,12 +87,9 @@ class ConstraintEncoder:
         return replace(
             server,
             constraints=kind == "lark",
-            grammars=self._accepts_grammar if kind == "ebnf" else None,
+            grammars=self._ebnf.accepts if kind == "ebnf" else None,
             schemas=kind == "schema",
         )
-
-    def _accepts_grammar(self, lark: str) -> bool:
-        return self._ebnf(lark, self._end_ids) is not None
 
     def encode(self, sampling: Sampling) -> Mapping[str, Any]:
         """Return the request fields for the constraint of ``sampling``.
@@ -114,7 +105,7 @@ class ConstraintEncoder:
             case "lark":
                 value, fault = _LLGUIDANCE_MARK + constraint.lark, grammar_fault(constraint.lark)
             case "ebnf":
-                value = self._ebnf(constraint.lark, self._end_ids | {*sampling.stop_ids})
+                value = self._ebnf.convert(constraint.lark, sampling.stop_ids)
             case "schema":
                 value = constraint.schema
         if syntax is None or value is None or fault is not None:

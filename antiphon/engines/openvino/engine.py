@@ -11,20 +11,19 @@ import importlib.util
 import itertools
 import math
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
-from antiphon.dialects.grammar.json_schema import keywords_of
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
 from antiphon.engines.common.request_checks import check_request, sampling_values
 from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.engines.common.thread_channel import ThreadChannel
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.huggingface.model_folder import read_folder
+from antiphon.engines.xgrammar.ebnf import EbnfConverter
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.fair_limiter import FairLimiter
 from antiphon.installation import needs_extra
@@ -37,17 +36,16 @@ from .worker import WorkerSetup
 __all__ = ["OpenvinoEngine", "load"]
 
 DEFAULT_CONTEXT = 8192
+SEED_BITS = 31
 #: Tokens in one block of its cache.
 CACHE_BLOCK_TOKENS = 32
 #: Architectures that its GGUF reader supports; others fail with an obscure message or none.
 ARCHITECTURES = frozenset({"llama", "qwen2", "qwen3"})
 
-#: Schema keywords that its grammars support. An unsupported schema breaks the whole pipeline when
-#: the first token is sampled under it.
-SCHEMA_KEYWORDS = frozenset(
-    "$defs $ref additionalProperties anyOf const default description enum items maxItems maxLength"
-    " maximum minItems minLength minimum properties required title type".split()
-)
+#: The engine option for speculative tokens that are copied from the context, and its values: how
+#: many tokens each step proposes, and the length of the longest text that is looked up.
+PROMPT_LOOKUP = "prompt_lookup"
+PROMPT_LOOKUP_DEFAULTS: Mapping[str, int] = {"num_assistant_tokens": 5, "max_ngram_size": 3}
 
 
 class _ModelDescription(Struct, frozen=True):
@@ -60,15 +58,20 @@ async def load(source: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Ope
 
     ``options.context_size``: tokens of each of the ``parallel`` generations: at most the size that
     the model was trained for, 8192 by default. ``options.engine_options``: ``device`` (default
-    ``CPU``), ``scheduler`` (attributes of ``SchedulerConfig``), and properties of the device.
+    ``CPU``), ``scheduler`` (attributes of ``SchedulerConfig``), ``prompt_lookup`` (true, or a table
+    of ``PROMPT_LOOKUP_DEFAULTS``), and properties of the device.
 
-    Raises ``SetupError``: the extra is not installed, or the model cannot be loaded.
+    Raises ``SetupError``: the extra is not installed, an option is invalid, or the model cannot be
+    loaded.
     """
     if importlib.util.find_spec("openvino_genai") is None:
         raise SetupError(needs_extra("openvino-genai is not installed", "openvino"))
     properties = dict(options.engine_options)
     device = str(properties.pop("device", "CPU"))
     scheduler_options = dict(properties.pop("scheduler", {}))
+    lookup = _lookup_options(properties.pop(PROMPT_LOOKUP, False))
+    if lookup:
+        properties[PROMPT_LOOKUP] = True
     context = options.context_size or DEFAULT_CONTEXT
     model = await asyncio.to_thread(_describe, source.expanduser(), options.name, context)
     blocks = (math.ceil(model.card.context_size / CACHE_BLOCK_TOKENS) + 1) * options.parallel
@@ -84,7 +87,24 @@ async def load(source: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Ope
         properties.setdefault("INFERENCE_NUM_THREADS", options.threads)
     worker = WorkerProcess(WorkerSetup(str(source.expanduser()), device, scheduler, properties))
     await worker.start()
-    return OpenvinoEngine(worker, model.tokenizer, model.card, options.parallel)
+    return OpenvinoEngine(
+        worker, model.tokenizer, model.card, options.parallel, request_options=lookup
+    )
+
+
+def _lookup_options(value: object) -> Mapping[str, int]:
+    """Return the values that each request states if prompt lookup is on. Raises ``SetupError``."""
+    if isinstance(value, bool):
+        return PROMPT_LOOKUP_DEFAULTS if value else {}
+    if not isinstance(value, Mapping):
+        raise SetupError(f"the engine option {PROMPT_LOOKUP} must be true, false or a table")
+    for name, number in value.items():
+        if name not in PROMPT_LOOKUP_DEFAULTS:
+            known = ", ".join(PROMPT_LOOKUP_DEFAULTS)
+            raise SetupError(f"{PROMPT_LOOKUP} has no option {name!r} (there are: {known})")
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise SetupError(f"{PROMPT_LOOKUP}.{name} must be a positive integer")
+    return {**PROMPT_LOOKUP_DEFAULTS, **value}
 
 
 def _describe(source: Path, name: str | None, context: int) -> _ModelDescription:
@@ -107,10 +127,19 @@ def _describe(source: Path, name: str | None, context: int) -> _ModelDescription
 
 
 class OpenvinoEngine:
-    """``Engine`` over one worker process. Created by ``load``; belongs to that event loop."""
+    """``Engine`` over one worker process. Created by ``load``; belongs to that event loop.
+
+    ``request_options``: attributes of ``GenerationConfig`` that every request sets.
+    """
 
     def __init__(
-        self, worker: WorkerProcess, tokenizer: Tokenizer, card: ModelCard, parallel: int
+        self,
+        worker: WorkerProcess,
+        tokenizer: Tokenizer,
+        card: ModelCard,
+        parallel: int,
+        *,
+        request_options: Mapping[str, int] = {},
     ) -> None:
         self._worker = worker
         self.tokenizer = tokenizer
@@ -118,16 +147,17 @@ class OpenvinoEngine:
         # The cache holds this many generations; further requests wait here and can be cancelled.
         self._capacity = FairLimiter(parallel)
         self._request_ids = itertools.count()
-        # No seeds: all generations share one random generator. Log-probabilities: only those of
-        # the sampled tokens.
+        self._request_options = request_options
+        self._ebnf = EbnfConverter(tokenizer, has_token_rules=False)
+        # Log-probabilities: only those of the sampled tokens.
         self.capabilities = Capabilities(
-            max_logprobs=0, penalties=True, schemas=True, schema_keywords=SCHEMA_KEYWORDS
+            max_logprobs=0, penalties=True, seed=True, grammars=self._ebnf.accepts
         )
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         check_request(prompt, sampling, self.card, self.tokenizer)
-        _check_schema(sampling)
         context_left = self.card.context_size - len(prompt.ids)
+        grammar = await self._grammar(sampling)
         async with self._capacity.slot(sampling.tenant):
             try:
                 await self._worker.start()
@@ -136,7 +166,8 @@ class OpenvinoEngine:
             listener = _ChunkBuilder(StopConditions(self.tokenizer, sampling, context_left))
             number = next(self._request_ids)
             self._worker.submit(
-                self._request(number, prompt, sampling, context_left), listener.on_message
+                self._request(number, prompt, sampling, context_left, grammar),
+                listener.on_message,
             )
             try:
                 async for chunk in listener.chunks:
@@ -144,8 +175,30 @@ class OpenvinoEngine:
             finally:
                 self._worker.cancel(number)
 
+    async def _grammar(self, sampling: Sampling) -> str | None:
+        """Return the grammar of the constraint.
+
+        It is always one that was generated here: if xgrammar cannot compile a grammar, every later
+        step of the pipeline fails. Raises ``InvalidRequest`` if the constraint cannot be enforced.
+        """
+        if sampling.constraint is None:
+            return None
+        lark = sampling.constraint.lark
+        grammar = await asyncio.to_thread(self._ebnf.convert, lark, sampling.stop_ids)
+        if grammar is None:
+            raise InvalidRequest(
+                "The grammar cannot be used: this model does not support it.",
+                code="invalid_grammar",
+            )
+        return grammar
+
     def _request(
-        self, number: int, prompt: Prompt, sampling: Sampling, context_left: int
+        self,
+        number: int,
+        prompt: Prompt,
+        sampling: Sampling,
+        context_left: int,
+        grammar: str | None,
     ) -> GenerateRequest:
         values = sampling_values(sampling, self.card)
         is_random = values.get("temperature") != 0
@@ -154,36 +207,19 @@ class OpenvinoEngine:
         config |= {
             "do_sample": is_random,
             "max_new_tokens": min(sampling.max_tokens, context_left),
-            # ``StopConditions`` ends the generation, except that a schema ends with the end token.
+            # ``StopConditions`` ends the generation, but a grammar ends with the end token.
             "ignore_eos": sampling.constraint is None,
             "logprobs": 0 if sampling.logprobs is None else 1,
+            **self._request_options,
         }
         if is_random:
-            config["rng_seed"] = secrets.randbits(31)  # otherwise the last request's seed is used
-        constraint = sampling.constraint
-        schema = None if constraint is None else constraint.schema
-        return GenerateRequest(
-            number,
-            list(prompt.ids),
-            config,
-            None if schema is None else msgspec.json.encode(schema).decode(),
-        )
+            # Without one, the last request's is used.
+            seed = secrets.randbits(SEED_BITS) if sampling.seed is None else sampling.seed
+            config["rng_seed"] = seed % 2**SEED_BITS
+        return GenerateRequest(number, list(prompt.ids), config, grammar)
 
     async def close(self) -> None:
         await self._worker.close()
-
-
-def _check_schema(sampling: Sampling) -> None:
-    constraint = sampling.constraint
-    if constraint is None:
-        return
-    if constraint.schema is None:
-        raise InvalidRequest("This model does not support grammars.", code="invalid_grammar")
-    unknown = sorted(keywords_of(constraint.schema) - SCHEMA_KEYWORDS)
-    if unknown:
-        raise InvalidRequest(
-            f"This model cannot enforce '{unknown[0]}' in a schema.", code="invalid_json_schema"
-        )
 
 
 class _ChunkBuilder:
@@ -210,7 +246,7 @@ class _ChunkBuilder:
                     BackendError(f"The engine ended the generation: {reason.lower()}.")
                 )
             case GenerationFailed(_, problem, True):
-                self.chunks.send(InvalidRequest(f"The schema cannot be used: {problem}"))
+                self.chunks.send(InvalidRequest(f"The grammar cannot be used: {problem}"))
             case GenerationFailed(_, problem, _):
                 self.chunks.send(BackendError(f"The engine failed: {problem}"))
             case BackendError():

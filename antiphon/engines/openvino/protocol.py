@@ -37,14 +37,14 @@ class _Message(Struct, frozen=True, array_like=True, tag=True):
 class GenerateRequest(_Message, frozen=True):
     """Continue ``ids``.
 
-    ``config``: attributes of OpenVINO's ``GenerationConfig``. ``schema``: JSON schema of the
-    output, as text.
+    ``config``: attributes of OpenVINO's ``GenerationConfig``. ``grammar``: the grammar of the
+    output in xgrammar's EBNF.
     """
 
     id: int
     ids: list[int]
     config: dict[str, Any]
-    schema: str | None = None
+    grammar: str | None = None
 
 
 class CancelRequest(_Message, frozen=True):

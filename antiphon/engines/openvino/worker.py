@@ -77,7 +77,9 @@ class _Pipeline:
         try:
             self._running[message.id] = self._add_request(message)
         except Exception as error:
-            return [GenerationFailed(message.id, _error_summary(error), message.schema is not None)]
+            return [
+                GenerationFailed(message.id, _error_summary(error), message.grammar is not None)
+            ]
         return []
 
     def _add_request(self, request: GenerateRequest) -> Any:
@@ -87,9 +89,9 @@ class _Pipeline:
         config = self._library.GenerationConfig()
         for name, value in request.config.items():
             setattr(config, name, value)
-        if request.schema is not None:
+        if request.grammar is not None:
             structured = self._library.StructuredOutputConfig()
-            structured.json_schema = request.schema
+            structured.grammar = request.grammar
             config.structured_output_config = structured
         config.validate()
         ids = openvino.Tensor(numpy.array([request.ids], dtype=numpy.int64))

@@ -1,5 +1,5 @@
-"""Convert constraints to xgrammar's EBNF, for servers that use xgrammar: SGLang and vLLM by
-default.
+"""Convert constraints to xgrammar's EBNF, for engines that use xgrammar: SGLang and vLLM by
+default, and OpenVINO.
 
 xgrammar treats control tokens as their literal text, and any text may continue past its terminator.
 So both are excluded from every "any text" node. Where a user's grammar or pattern spells out the
@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+
+from antiphon.tokens import Tokenizer
 
 from .ast import (
     Alternatives,
@@ -29,7 +32,7 @@ from .charsets import ALL, Ranges
 from .lark import parse_lark
 from .limits import check_limits
 
-__all__ = ["to_ebnf"]
+__all__ = ["EbnfConverter", "to_ebnf"]
 
 _NUMBERED = re.compile(r"(\W+\w*[A-Za-z]_?)\d+\W*\Z")
 _MAX_NUMBERED = 4
@@ -38,16 +41,49 @@ _MAX_CHARACTERS = 1_000_000
 _REPEAT_MARKS = {(0, 1): "?", (0, None): "*", (1, None): "+"}
 
 
-def to_ebnf(lark: str, literals: Mapping[int, str], end_ids: Collection[int]) -> str | None:
+class EbnfConverter:
+    """Converts the constraints of one model, and caches the latest grammars.
+
+    ``has_token_rules``: as for ``to_ebnf``.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, has_token_rules: bool = True) -> None:
+        self._end_ids = tokenizer.end_ids
+        literals = {id: literal for literal, id in tokenizer.special.items()}
+        self._convert = lru_cache(maxsize=256)(
+            partial(to_ebnf, literals=literals, has_token_rules=has_token_rules)
+        )
+
+    def accepts(self, lark: str) -> bool:
+        """Return whether the grammar can be expressed."""
+        return self._convert(lark, end_ids=self._end_ids) is not None
+
+    def convert(self, lark: str, stop_ids: Collection[int] = ()) -> str | None:
+        """Return the grammar of a request; None if it cannot be expressed. ``stop_ids``: tokens
+        that end its text besides the model's."""
+        return self._convert(lark, end_ids=self._end_ids | frozenset(stop_ids))
+
+
+def to_ebnf(
+    lark: str,
+    literals: Mapping[int, str],
+    end_ids: Collection[int],
+    *,
+    has_token_rules: bool = True,
+) -> str | None:
     """Convert a grammar in llguidance's Lark; None if it cannot be expressed.
 
     ``literals``: control token → its text. ``end_ids``: tokens that end a text.
+    ``has_token_rules``: xgrammar has ``Token(id)`` and accepts a comma behind the last text of a
+    list. Older releases, such as the one in OpenVINO GenAI 2026.4, match a control token by its
+    text.
     """
     try:
         rules = parse_lark(lark)
         check_limits(rules, end_ids)
         excluded = _excluded_texts(rules, literals.values())
-        ebnf = _Writer(rules, end_ids, excluded).write(RuleRef("start"))
+        written = literals if not has_token_rules else None
+        ebnf = _Writer(rules, end_ids, excluded, written).write(RuleRef("start"))
     except (UnsupportedGrammar, RecursionError):
         return None
     return ebnf if len(ebnf) <= _MAX_CHARACTERS else None
@@ -71,10 +107,18 @@ def _stem(literal: str) -> str:
 
 
 class _Writer:
+    """Writes the rules. ``literals``: the texts that stand for control tokens; None if xgrammar has
+    rules for tokens."""
+
     def __init__(
-        self, rules: Mapping[str, Node], end_ids: Collection[int], excluded: Sequence[str]
+        self,
+        rules: Mapping[str, Node],
+        end_ids: Collection[int],
+        excluded: Sequence[str],
+        literals: Mapping[int, str] | None,
     ) -> None:
         self._rules = rules
+        self._literals = literals
         self._end_ids = end_ids
         self._excluded = excluded
         self._text_rules: dict[tuple[str, ...], str] = {}
@@ -105,7 +149,7 @@ class _Writer:
             case Token(id):
                 # A complete grammar allows the end tokens anyway; a Token(...) of one never
                 # matches.
-                return '""' if id in self._end_ids else f"Token({id})"
+                return '""' if id in self._end_ids else self._token(id)
             case AnyText(without):
                 return self._any_text(without)
             case RuleRef(name):
@@ -122,13 +166,30 @@ class _Writer:
             self._bodies[rule_name] = self._choice(self._rules[name])
         return rule_name
 
+    def _token(self, id: int) -> str:
+        if self._literals is None:
+            return f"Token({id})"
+        if id not in self._literals:
+            raise UnsupportedGrammar("a token has no text")
+        return _quote(self._literals[id])
+
     def _any_text(self, excluded: tuple[str, ...]) -> str:
         if excluded not in self._text_rules:
             name = self._text_rules[excluded] = f"text_{len(self._text_rules)}"
-            texts = ", ".join(map(_quote, dict.fromkeys((*self._excluded, *excluded))))
-            excludes = f", excludes=({texts},)" if texts else ""
+            texts = ", ".join(map(_quote, self._excludable((*self._excluded, *excluded))))
+            last = "," if self._literals is None else ""
+            excludes = f", excludes=({texts}{last})" if texts else ""
             self._bodies[name] = f"TagDispatch(loop_after_dispatch=false{excludes})"
         return self._text_rules[excluded]
+
+    def _excludable(self, texts: Iterable[str]) -> Iterator[str]:
+        """Yield each text once. Older releases end a text at its first NUL and refuse an empty one:
+        there, text may contain NUL, which no model writes."""
+        for text in dict.fromkeys(texts):
+            if self._literals is None or "\0" not in text:
+                yield text
+            elif text != "\0":
+                raise UnsupportedGrammar("a text to exclude contains NUL")
 
 
 def _quote(text: str) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -58,36 +60,93 @@ async def test_requests_without_a_seed_differ(engine: OpenvinoEngine) -> None:
     assert len(set(text)) > 1
 
 
-async def test_unsupported_schema_is_refused(engine: OpenvinoEngine) -> None:
-    for constraint, output in (
-        (Constraint("start: /.*/"), "does not support grammars"),
-        (Constraint("start: /.*/", schema={"type": "string", "format": "date"}), "'format'"),
-    ):
-        sampling = Sampling(max_tokens=4, temperature=0, constraint=constraint)
-        with pytest.raises(InvalidRequest, match=output):
-            await collect(engine, prompt(engine, "Hi"), sampling)
+async def test_unsupported_grammar_is_refused_and_breaks_nothing(engine: OpenvinoEngine) -> None:
+    sampling = Sampling(max_tokens=4, temperature=0, constraint=Constraint(r"start: /a(?=b)/"))
+    assert engine.capabilities.grammars is not None
+    assert not engine.capabilities.grammars(r"start: /a(?=b)/")
+    with pytest.raises(InvalidRequest, match="does not support it"):
+        await collect(engine, prompt(engine, "Hi"), sampling)
     assert len((await collect(engine, prompt(engine, "Hi"), greedy(2))).ids) == 2
 
 
-async def test_schemas_of_known_keywords_do_not_break_it(engine: OpenvinoEngine) -> None:
-    schema = {
-        "$defs": {"name": {"type": "string", "minLength": 1, "maxLength": 3}},
-        "type": "object",
-        "title": "t",
-        "description": "d",
-        "properties": {
-            "a": {"$ref": "#/$defs/name"},
-            "b": {"type": "array", "items": {"enum": ["x", 1]}, "minItems": 1, "maxItems": 2},
-            "c": {"anyOf": [{"const": 5}, {"type": "number", "minimum": 0, "maximum": 9}]},
-            "d": {"type": ["string", "null"], "default": None},
-        },
-        "required": ["a", "b", "c", "d"],
-        "additionalProperties": False,
-    }
-    constraint = Constraint("start: /.*/", schema=schema)
-    sampling = Sampling(max_tokens=60, temperature=0, constraint=constraint)
+#: Every kind of rule that is written for xgrammar: the release in OpenVINO has to read them all.
+GRAMMARS = {
+    "schema": (
+        "start: %json "
+        + json.dumps(
+            {
+                "$defs": {"name": {"type": "string", "minLength": 1, "maxLength": 3}},
+                "type": "object",
+                "properties": {
+                    "a": {"$ref": "#/$defs/name"},
+                    "b": {"type": "array", "items": {"enum": ["x", 1]}, "maxItems": 2},
+                    "c": {"anyOf": [{"const": 5}, {"type": "integer", "minimum": 0}]},
+                    "d": {"type": ["boolean", "null"]},
+                    "e": {"type": "string", "pattern": "^[a-c]{2}$"},
+                },
+                "required": ["a", "b", "c", "d", "e"],
+                "additionalProperties": False,
+                "x-guidance": {"whitespace_flexible": False},
+            }
+        ),
+        r"(?s)\{.*\}?",
+    ),
+    "regex": (r"start: /[a-c]{3}x[0-9]{1,4}(é|\n)y/", r"[a-c]{3}x[0-9]{1,4}(é|\n)y"),
+    "rules": ('start: head{2} [tail] "."\nhead: /[^a-z]/\ntail: "é🦄" | "\\""', r"[^a-z]{2}.*\."),
+}
+
+
+@pytest.mark.parametrize("kind", GRAMMARS)
+async def test_grammars_are_enforced(engine: OpenvinoEngine, kind: str) -> None:
+    lark, expected = GRAMMARS[kind]
+    for temperature in (0, 1.2):
+        sampling = Sampling(
+            max_tokens=80, temperature=temperature, seed=3, constraint=Constraint(lark)
+        )
+        outcome = await collect(engine, prompt(engine, "Hi"), sampling)
+        assert re.fullmatch(expected, outcome.text(engine)), outcome.text(engine)
+
+
+async def test_control_tokens_are_part_of_grammars(engine: OpenvinoEngine) -> None:
+    """A text ends where a control token begins, which is sampled as such."""
+    special = engine.tokenizer.special
+    think, end = special["<think>"], special["</think>"]
+    lark = f'start: <[{think}]> thought <[{end}]> "yes"\nthought: /(?s:.*)/'
+    sampling = Sampling(max_tokens=400, temperature=0, constraint=Constraint(lark))
     outcome = await collect(engine, prompt(engine, "Hi"), sampling)
-    assert outcome.text(engine).lstrip().startswith("{")
+    assert outcome.ids[0] == think and outcome.ids.count(think) == 1
+    if outcome.last.finish == "stop":
+        assert outcome.ids.count(end) == 1 and outcome.text(engine).endswith("yes")
+
+
+async def test_prompt_lookup_obeys_grammars() -> None:
+    engine = await load(
+        GGUF, LoadOptions(threads=1, context_size=512, engine_options={"prompt_lookup": True})
+    )
+    try:
+        input_prompt = prompt(engine, "What is the weather in Rome?")
+        lark = 'start: word{6}\nword: "sun " | "rain "'
+        sampling = Sampling(max_tokens=60, temperature=0, constraint=Constraint(lark))
+        together = await asyncio.gather(
+            collect(engine, input_prompt, sampling), collect(engine, input_prompt, greedy(8))
+        )
+        assert re.fullmatch("(sun |rain ){6}", together[0].text(engine))
+        assert len(together[1].ids) == 8
+    finally:
+        await engine.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("yes", "must be true, false or a table"),
+        ({"size": 3}, "has no option 'size'"),
+        ({"max_ngram_size": 0}, "must be a positive integer"),
+    ],
+)
+async def test_invalid_prompt_lookup_is_rejected(value: object, problem: str) -> None:
+    with pytest.raises(SetupError, match=problem):
+        await load(GGUF, LoadOptions(engine_options={"prompt_lookup": value}))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")

@@ -54,6 +54,18 @@ def test_terminators_are_excluded_from_any_text() -> None:
     )
 
 
+def test_older_releases_match_control_tokens_by_their_text() -> None:
+    lark = 'start: part <[6]>\npart[suffix="\\u0000"]: /(?s:.*)/'
+    written = to_ebnf(lark, LITERALS, {7}, has_token_rules=False)
+    assert written is not None and written.splitlines()[1:] == [
+        'r_start ::= r_part "</call>"',
+        'r_part ::= text_0 "\\u0000"',
+        "text_0 ::= TagDispatch(loop_after_dispatch=false,"
+        ' excludes=("<call>", "</call>", "<|end|>"))',
+    ]
+    assert to_ebnf("start: <[99]>", LITERALS, {7}, has_token_rules=False) is None
+
+
 def test_of_control_tokens_that_are_numbered_their_stem_is_kept_out() -> None:
     literals = {n: f"<|reserved_token_{n}|>" for n in range(250)} | {300: "[A1]", 301: "[A2]"}
     written = to_ebnf("start: /(?s:.*)/", literals, ())
