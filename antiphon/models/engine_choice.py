@@ -1,0 +1,50 @@
+"""Choose the engine of a model in files, for ``engine = "auto"``.
+
+The choice is made once for each model. A choice for each request would load the weights twice and
+split the prefix cache.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from antiphon.config.model import Model
+from antiphon.engines.gguf.reader import read_gguf
+
+from .download import DEFAULT
+
+__all__ = ["MIN_PARALLEL", "engine_of_file", "is_openvino_folder"]
+
+#: OpenVINO's steps cost more than llama.cpp's for one stream and less for many. From this number on
+#: it is better in first tokens, tokens a second and CPU time (docs/engines.md has the figures).
+MIN_PARALLEL = 8
+_OPENVINO = "openvino_genai"
+
+
+def is_openvino_folder(source: Path) -> bool:
+    """Whether the folder holds a model in OpenVINO's format."""
+    return (source / "openvino_model.xml").is_file()
+
+
+def engine_of_file(path: Path, model: Model, projector: Path | None = None) -> str:
+    """Return ``openvino`` or ``llama`` for a GGUF file or a folder in OpenVINO's format.
+
+    OpenVINO runs a GGUF file if it is installed, reads the file's architecture, has everything that
+    the model's settings need, and enough requests run at a time. ``projector``: the model's image
+    encoder. Raises ``SetupError`` if the file cannot be read.
+    """
+    from antiphon.engines.llama.options import ENGINE_OPTIONS
+    from antiphon.engines.openvino.engine import ARCHITECTURES
+
+    if is_openvino_folder(path):
+        return "openvino"
+    needs_llama = (
+        model.adapters
+        or projector is not None
+        or model.source == DEFAULT  # its samplers are llama.cpp's
+        or any(name in ENGINE_OPTIONS for name in model.engine_options)
+    )
+    if needs_llama or model.parallel < MIN_PARALLEL or importlib.util.find_spec(_OPENVINO) is None:
+        return "llama"
+    return "openvino" if read_gguf(path).architecture in ARCHITECTURES else "llama"
