@@ -63,8 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns the exit code: 0; 2 for an error the user can mend (one line on stderr); 130 after
     Ctrl-C."""
-    parser = _parser()
     words = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser(words)
     try:
         if words[:1] == ["serve"] and (foreign := hint(words)) is not None:
             raise SetupError(foreign)
@@ -118,7 +118,9 @@ class _Parser(argparse.ArgumentParser):
         raise SetupError(f"{message} ({self.prog} --help)")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of these arguments: only commands that they name have their flags, because
+    those of all take long to make."""
     parser = _Parser(prog="antiphon", description="The OpenAI Responses API for your own models.")
     parser.add_argument("--version", action="version", version=f"antiphon {__version__}")
     parser.set_defaults(config=None)
@@ -135,7 +137,8 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument(
             "--config", type=Path, metavar="FILE", help="settings file (default: antiphon.toml)"
         )
-        _add_flags(sub, command)
+        if name in words:
+            _add_flags(sub, command)
     return parser
 
 

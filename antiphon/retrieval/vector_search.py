@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Collection
+from importlib.util import find_spec
 from typing import Any
 
 from msgspec import Struct
@@ -31,13 +32,11 @@ class _CachedStore(Struct, frozen=True):
 
 
 def require_numpy() -> None:
-    """Raise ``SetupError`` if numpy is not installed."""
-    try:
-        import numpy  # noqa: F401
-    except ImportError:
+    """Raise ``SetupError`` if numpy is not installed. The first search imports it."""
+    if find_spec("numpy") is None:
         raise SetupError(
             needs_extra("numpy, which searches by meaning, is not installed", "embeddings")
-        ) from None
+        )
 
 
 class VectorSearch:
