@@ -582,6 +582,7 @@ class _AppFactory(Struct, frozen=True):
             admission=self.admission,
             manager=self.models.manager,
             api_keys=_api_keys(settings, self.dependencies.store),
+            processes=None if self.worker is None else self.worker.processes,
             tracer=self.dependencies.tracer,
             settings=shown,
         )

@@ -39,7 +39,7 @@ from antiphon.http.routes.containers import ContainerRoutes
 from antiphon.http.routes.conversations import ConversationRoutes
 from antiphon.http.routes.embeddings import EmbeddingsEndpoint
 from antiphon.http.routes.files import FileRoutes
-from antiphon.http.routes.health import HealthRoutes
+from antiphon.http.routes.health import HealthRoutes, ReadProcesses
 from antiphon.http.routes.managed_models import ManagedModelRoutes, ManagesModels
 from antiphon.http.routes.messages import MessageRoutes
 from antiphon.http.routes.models import ModelRoutes
@@ -88,6 +88,7 @@ def create_app(
     manager: ManagesModels | None = None,
     settings: SettingList | None = None,
     api_keys: ApiKeys | None = None,
+    processes: ReadProcesses | None = None,
     clock: Callable[[], float] = time.monotonic,
     tracer: Tracer | None = None,
     reraise: bool = False,
@@ -97,8 +98,9 @@ def create_app(
     ``admission``: limits the requests instead of a queue of this app. ``cors``: origins whose pages
     may call, "*" for all. ``log``: a structlog logger. ``clock``
     returns monotonic seconds. ``manager`` adds ``/antiphon/models``, ``settings``
-    ``/antiphon/settings``. ``api_keys``: the keys in the store, if any. ``tracer``: without one,
-    nothing is traced. ``reraise``: let unexpected exceptions through (tests).
+    ``/antiphon/settings``. ``api_keys``: the keys in the store, if any. ``processes``: the state
+    of a server's processes, if there are several. ``tracer``: without one, nothing is traced.
+    ``reraise``: let unexpected exceptions through (tests).
     """
     access = access or AuthConfig()
     limits = limits or RequestLimits()
@@ -124,6 +126,7 @@ def create_app(
     routes = [*_routes(deps, access, auditor), *_manager_routes(service, access, manager, auditor)]
     routes += _key_routes(ApiKeyRoutes(api_keys, access, limits, auditor))
     routes += _tenant_routes(service, access, auditor)
+    routes += _health_routes(HealthRoutes(service, metrics, processes))
     if settings is not None:
         shown = SettingRoutes(settings, access)
         routes.append(Route("/antiphon/settings", shown.list, methods=["GET"]))
@@ -156,7 +159,6 @@ def _routes(
     conversations = ConversationRoutes(service, limits)
     files = FileRoutes(service, limits)
     models = ModelRoutes(service)
-    health = HealthRoutes(service, deps.metrics)
     path, views = "/v1/responses/{response_id}", "/antiphon/responses/{response_id}"
     conversation = "/v1/conversations/{conversation_id}"
     return [
@@ -199,9 +201,6 @@ def _routes(
         *_prompt_routes(PromptRoutes(service, access, limits)),
         Route("/v1/models", models.list, methods=["GET"]),
         Route("/v1/models/{model:path}", models.retrieve, methods=["GET"]),
-        Route("/health", health.health, methods=["GET"]),
-        Route("/ready", health.ready, methods=["GET"]),
-        Route("/metrics", health.metrics, methods=["GET"]),
         *(_page_routes(PageRoutes()) if access.page else ()),
     ]
 
@@ -227,6 +226,14 @@ def _page_routes(page: PageRoutes) -> list[Route]:
     return [
         Route("/", page.index, methods=["GET"]),
         Route("/ui/{path:path}", page.file, methods=["GET"]),
+    ]
+
+
+def _health_routes(health: HealthRoutes) -> list[Route]:
+    return [
+        Route("/health", health.health, methods=["GET"]),
+        Route("/ready", health.ready, methods=["GET"]),
+        Route("/metrics", health.metrics, methods=["GET"]),
     ]
 
 

@@ -6,13 +6,31 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-__all__ = ["Detokenized", "Health", "Readiness", "ServerLoad", "ServerVersion", "Tokenized"]
+__all__ = [
+    "Detokenized",
+    "Health",
+    "ProcessHealth",
+    "Readiness",
+    "ServerLoad",
+    "ServerVersion",
+    "Tokenized",
+]
+
+
+class ProcessHealth(Struct, frozen=True, kw_only=True):
+    """A process of a server with several workers: ``worker 1`` …, or the ``host`` of the models.
+    ``restarts``: how often it died and was started again."""
+
+    name: str
+    status: Literal["running", "starting"]
+    restarts: int
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """The event loop runs."""
+    """The event loop runs. ``processes``: those of a server with several workers."""
 
     status: Literal["ok"] = "ok"
+    processes: tuple[ProcessHealth, ...] | UnsetType = UNSET
 
 
 class Readiness(Struct, frozen=True, kw_only=True):

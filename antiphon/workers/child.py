@@ -9,11 +9,13 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Literal
 
 import structlog
 
 from antiphon.config.load import child_environment
 from antiphon.ipc.frames import FrameConnection
+from antiphon.wire.server_info import ProcessHealth
 
 from .setup import ChildReport, ChildSetup, StartFailure, decode_report, encode
 
@@ -45,6 +47,14 @@ class Child:
         self._is_stopping = False
         self._stop = asyncio.Event()
         self.has_started = asyncio.Event()
+        self._is_ready = False
+        self._restarts = 0
+
+    @property
+    def health(self) -> ProcessHealth:
+        """Whether the child has started, and how often it was started again."""
+        status: Literal["running", "starting"] = "running" if self._is_ready else "starting"
+        return ProcessHealth(name=self.name, status=status, restarts=self._restarts)
 
     @property
     def pid(self) -> int | None:
@@ -58,10 +68,11 @@ class Child:
         while not self._is_stopping:
             started = loop.time()
             returncode = await self._run_once()
-            self._process = None
+            self._process, self._is_ready = None, False
             self._on_end()
             if self._is_stopping:
                 return
+            self._restarts += 1
             if loop.time() - started >= _STABLE_S:
                 pause_s = 0.0
             else:
@@ -113,6 +124,7 @@ class Child:
         report = decode_report(frame)
         if not isinstance(report, StartFailure):
             self.has_started.set()
+            self._is_ready = True
         self._on_report(report)
 
 

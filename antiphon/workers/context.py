@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import structlog
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from antiphon.http.metrics import Metrics
 from antiphon.ipc.client import CallClient
 from antiphon.ipc.server import CallServer
 from antiphon.models.hosted_models import HostedModels
+from antiphon.wire.server_info import ProcessHealth
 
 from .setup import ChildSetup
 from .shared_admission import SharedAdmission
@@ -22,6 +24,9 @@ from .shared_admission import SharedAdmission
 __all__ = ["WorkerContext"]
 
 _log = structlog.get_logger(__name__)
+
+#: Seconds that the supervisor may take to tell the state of its processes.
+_PROCESSES_S = 1.0
 
 
 class WorkerContext:
@@ -63,6 +68,17 @@ class WorkerContext:
     ) -> SharedAdmission:
         """Return the admission of this worker."""
         return SharedAdmission(self._hub, clock=clock, on_admitted=on_admitted)
+
+    async def processes(self) -> tuple[ProcessHealth, ...]:
+        """Return the state of all processes of the server; nothing if the supervisor does not
+        answer."""
+        with suppress(AntiphonError, TimeoutError):
+            async with asyncio.timeout(_PROCESSES_S):
+                found: tuple[ProcessHealth, ...] = await self._hub.call(
+                    "processes", returns=tuple[ProcessHealth, ...]
+                )
+                return found
+        return ()
 
     @asynccontextmanager
     async def sharing_metrics(self, metrics: Metrics) -> AsyncIterator[None]:

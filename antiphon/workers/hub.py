@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from antiphon.http.admission import admission_queue
 from antiphon.http.metric_sums import MetricSnapshot, sum_metrics
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.ipc.client import CallClient
+from antiphon.wire.server_info import ProcessHealth
 
 from .slot_grant import SlotGrant
 
@@ -22,10 +23,16 @@ _METRICS_S = 2.0
 
 
 class WorkerHub:
-    """The shared state. ``limits``: of all workers together."""
+    """The shared state. ``limits``: of all workers together. ``processes`` returns the state of the
+    processes."""
 
-    def __init__(self, limits: RequestLimits) -> None:
+    def __init__(
+        self,
+        limits: RequestLimits,
+        processes: Callable[[], tuple[ProcessHealth, ...]] = tuple,
+    ) -> None:
         self.admission = admission_queue(limits)
+        self.processes = processes
         self._workers: dict[int, CallClient] = {}
         #: The last metrics of each worker that runs, and of those that ended.
         self._last: dict[int, tuple[MetricSnapshot, ...]] = {}
@@ -98,6 +105,10 @@ class HubSession:
     ) -> tuple[MetricSnapshot, ...]:
         """Return the metrics of all workers. ``own``: those of this one."""
         return await self._hub.metrics(worker, own)
+
+    def processes(self) -> tuple[ProcessHealth, ...]:
+        """Return the state of all processes of the server."""
+        return self._hub.processes()
 
     def on_disconnect(self) -> None:
         """Free all slots of the worker."""

@@ -68,7 +68,9 @@ class WorkerSupervisor:
         self._is_announced = False
         self._has_terminal = uvicorn_server.has_terminal()
         self._limits = limits
-        self._hub = WorkerHub(limits(loaded.settings))
+        self._hub = WorkerHub(
+            limits(loaded.settings), lambda: tuple(each.health for each in self._children)
+        )
         self._reloads = Reloads(loaded, sources, self._apply, log=log, level=level)
         self._host_reloaded: asyncio.Future[bool] | None = None
 

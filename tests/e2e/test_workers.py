@@ -203,6 +203,12 @@ async def test_a_worker_that_dies_loses_its_foreground_requests_only(
             await asyncio.sleep(0.1)
         for _ in range(8):  # also those that the kernel gives to the new worker
             await answer(client, model="fast")
+        health: list[dict[str, Any]] = []
+        while not health or any(each["status"] != "running" for each in health):
+            health = (await client.get(f"{server.root}/health")).json()["processes"]
+            await asyncio.sleep(0.1)
+    assert sorted(each["name"] for each in health) == ["worker 1", "worker 2"]
+    assert sorted(each["restarts"] for each in health) == [0, 1]
 
 
 async def test_hangup_reloads_all_workers_under_streams(

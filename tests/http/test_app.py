@@ -12,6 +12,7 @@ import pytest
 from antiphon.errors import StoreError
 from antiphon.store.health import StoreHealth, VectorHealth
 from antiphon.store.memory.store import MemoryStore
+from antiphon.wire.server_info import ProcessHealth
 
 ErrorOf = Callable[[httpx.Response], dict[str, Any]]
 
@@ -99,6 +100,15 @@ async def test_monitoring_and_files_of_the_page_are_logged_at_debug_level(make_a
     await app.client.get("/health")
     await app.client.get("/ui/js/app.js")  # a page has forty of them
     assert [line["level"] for line in app.lines()] == ["debug", "debug"]
+
+
+async def test_health_of_several_processes(make_app: Any) -> None:
+    async def processes() -> tuple[ProcessHealth, ...]:
+        return (ProcessHealth(name="worker 1", status="running", restarts=2),)
+
+    answer = await make_app(processes=processes).client.get("/health")
+    expected = {"name": "worker 1", "status": "running", "restarts": 2}
+    assert answer.json() == {"status": "ok", "processes": [expected]}
 
 
 async def test_health_and_readiness(make_app: Any, service: Any) -> None:

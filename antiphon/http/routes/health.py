@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
@@ -9,25 +10,34 @@ from starlette.requests import Request
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.metrics import Metrics
 from antiphon.http.openapi.operation import operation
-from antiphon.wire.server_info import Health, Readiness
+from antiphon.wire.server_info import Health, ProcessHealth, Readiness
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["HealthRoutes"]
+__all__ = ["HealthRoutes", "ReadProcesses"]
+
+#: Returns the state of the processes of a server with several workers.
+ReadProcesses = Callable[[], Awaitable[tuple[ProcessHealth, ...]]]
 
 
 class HealthRoutes:
-    """``/health``, ``/ready`` and ``/metrics``."""
+    """``/health``, ``/ready`` and ``/metrics``. ``processes``: None if there is one process."""
 
-    def __init__(self, service: Service, metrics: Metrics) -> None:
+    def __init__(
+        self, service: Service, metrics: Metrics, processes: ReadProcesses | None = None
+    ) -> None:
         self._service = service
         self._metrics = metrics
+        self._processes = processes
 
     @operation("getHealth", answer=Health, security="open")
     async def health(self, request: Request) -> Reply:
-        """Return 200 as long as the event loop runs."""
-        return json_reply(Health())
+        """Return 200 as long as the event loop runs, and the state of the server's processes if
+        there are several."""
+        if self._processes is None:
+            return json_reply(Health())
+        return json_reply(Health(processes=await self._processes()))
 
     @operation("getReadiness", answer=Readiness, also={503: Readiness}, security="open")
     async def ready(self, request: Request) -> Reply:
