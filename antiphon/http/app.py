@@ -96,16 +96,13 @@ def create_app(
     """Build the app over an open service; the caller closes the service.
 
     ``admission``: limits the requests instead of a queue of this app. ``cors``: origins whose pages
-    may call, "*" for all. ``log``: a structlog logger. ``clock``
-    returns monotonic seconds. ``manager`` adds ``/antiphon/models``, ``settings``
-    ``/antiphon/settings``. ``api_keys``: the keys in the store, if any. ``processes``: the state
-    of a server's processes, if there are several. ``tracer``: without one, nothing is traced.
-    ``reraise``: let unexpected exceptions through (tests).
+    may call, "*" for all. ``log``: of structlog. ``clock`` returns monotonic seconds. ``manager``
+    adds ``/antiphon/models``, ``settings`` ``/antiphon/settings``. ``api_keys``: in the store.
+    ``processes``: None if there is one. ``reraise``: let unexpected exceptions through (tests).
     """
     access = access or AuthConfig()
     limits = limits or RequestLimits()
     metrics = metrics or Metrics()
-    tracer = tracer or Tracer()
     admission = admission or admission_queue(limits, clock, metrics.observe_wait)
     metrics.observe_queue(admission)
     rates = RateLimits(service.rates, owner=secrets.token_hex(8), timer=clock)
@@ -120,7 +117,7 @@ def create_app(
         clock=clock,
         limits=limits,
         log=log,
-        tracer=tracer,
+        tracer=tracer or Tracer(),
     )
     auditor = Auditor(service.audit, access)
     routes = [*_routes(deps, access, auditor), *_manager_routes(service, access, manager, auditor)]
@@ -144,7 +141,7 @@ def create_app(
             expose_headers=("x-request-id", "retry-after", IGNORED_TOOLS, "idempotent-replayed"),
         )
     return RequestContextMiddleware(
-        app, ids=ids, log=log, clock=clock, count_request=metrics.count_request, tracer=tracer
+        app, ids=ids, log=log, clock=clock, count_request=metrics.count_request, tracer=deps.tracer
     )
 
 
