@@ -125,8 +125,7 @@ def create_app(
     routes += _tenant_routes(service, access, auditor)
     routes += _health_routes(HealthRoutes(service, metrics, processes))
     if settings is not None:
-        shown = SettingRoutes(settings, access)
-        routes.append(Route("/antiphon/settings", shown.list, methods=["GET"]))
+        routes.append(Route("/antiphon/settings", SettingRoutes(settings, access).list))
     routes += _reference_routes(ReferenceRoutes(routes))
     app: ASGIApp = Router(routes, redirect_slashes=False, default=_unknown)
     budgets = _budgets(service, clock)
