@@ -241,6 +241,7 @@ async def _web_search(dependencies: ToolDependencies) -> AsyncIterator[Mapping[s
         finally:
             await index.close()
         return
+    from antiphon.config.load import proxy_variables
     from antiphon.tools.web_search.ddgs import Ddgs
     from antiphon.tools.web_search.engines import HttpSearchEngine
     from antiphon.tools.web_search.live_web import LiveWeb, SearchEngine
@@ -248,7 +249,7 @@ async def _web_search(dependencies: ToolDependencies) -> AsyncIterator[Mapping[s
     if dependencies.fetcher is None:
         raise SetupError(f"web_search = {setting!r} fetches pages: set fetch_urls")
     if setting == "ddgs":
-        engine: SearchEngine = Ddgs.open()
+        engine: SearchEngine = Ddgs.open(proxy_variables())
     else:
         key, url = settings.web_search_key, settings.web_search_url
         engine = HttpSearchEngine.open(setting, key=key, url=url)

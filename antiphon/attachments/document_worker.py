@@ -15,7 +15,7 @@ import sys
 from contextlib import suppress
 from encodings import aliases
 
-__all__ = ["WEB_PAGE", "main", "page_title"]
+__all__ = ["WEB_PAGE", "confine", "main", "page_title"]
 
 #: The kind of a web page, of which the main text is extracted, with links. Other kinds are media
 #: types of documents, which are extracted whole.
@@ -61,7 +61,7 @@ def _read_web_page(content: bytes, max_chars: int) -> dict[str, str]:
 
     extract(decode_file(b"<p>They import modules on first use.</p>"))
     _import_codecs()
-    _confine()
+    confine()
     try:
         markup = decode_file(content)
         return {"text": extract(markup)[: max_chars + 1], "title": page_title(markup)}
@@ -95,7 +95,7 @@ def _read_document(content: bytes, kind: str, max_chars: int) -> dict[str, str]:
     config = kreuzberg.ExtractionConfig(use_cache=False, disable_ocr=True, output_format="markdown")
     if content.startswith(b"%PDF-"):  # the PDF library unpacks itself to disk at its first use
         kreuzberg.extract_bytes_sync(_EMPTY_PDF, "application/pdf", config)
-    _confine()
+    confine()
     try:
         kind = kind or kreuzberg.detect_mime_type_from_bytes(content)
         text = kreuzberg.extract_bytes_sync(content, kind, config).content
@@ -104,7 +104,7 @@ def _read_document(content: bytes, kind: str, max_chars: int) -> dict[str, str]:
     return {"text": text[: max_chars + 1]}
 
 
-def _confine() -> None:
+def confine() -> None:
     """Limit this process before it parses. Called after the imports: the library may be in a folder
     of root's. Raises ``PermissionError`` if root may not change its user."""
     _set_limits()

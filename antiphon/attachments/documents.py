@@ -7,14 +7,10 @@ Plain text needs no library.
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from collections import OrderedDict
-from contextlib import suppress
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Literal, Protocol
 
 import msgspec
@@ -24,6 +20,7 @@ from msgspec import Struct
 from antiphon.fair_limiter import FairLimiter
 
 from .document_worker import WEB_PAGE
+from .worker_process import WorkerFailed, run_worker
 
 __all__ = [
     "WORKER",
@@ -113,41 +110,19 @@ class DocumentReader(Protocol):
 
 
 class _ProcessReader:
-    """Runs the worker in a subprocess with limits and a private folder.
-
-    The subprocess does not inherit the server's secrets.
-    """
+    """Runs the worker in a subprocess with limits and a private folder."""
 
     async def read(self, content: bytes, kind: str, *, max_chars: int, timeout_s: float) -> bytes:
-        with TemporaryDirectory(prefix="antiphon-", ignore_cleanup_errors=True) as folder:
-            path = os.pathsep.join(path for path in sys.path if path)
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-P",
-                    str(WORKER),
-                    kind,
-                    str(max_chars),
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.DEVNULL,
-                    env={"PYTHONPATH": path, "TMPDIR": folder},
-                )
-            except OSError as error:
-                _log.error("document reader could not start", reason=str(error))
-                raise UnreadableDocument("missing") from None
-            try:
-                async with asyncio.timeout(timeout_s):
-                    output, _ = await process.communicate(content)
-            except TimeoutError:
-                raise UnreadableDocument("slow") from None
-            finally:
-                with suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
-        if process.returncode:  # killed at a limit
-            raise UnreadableDocument("bomb")
-        return output
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await run_worker(WORKER, kind, str(max_chars), content=content)
+        except TimeoutError:
+            raise UnreadableDocument("slow") from None
+        except WorkerFailed:  # killed at a limit
+            raise UnreadableDocument("bomb") from None
+        except OSError as error:
+            _log.error("document reader could not start", reason=str(error))
+            raise UnreadableDocument("missing") from None
 
 
 class Documents:

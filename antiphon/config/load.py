@@ -48,11 +48,16 @@ __all__ = [
     "environment_variable",
     "load",
     "load_settings",
+    "proxy_variables",
 ]
 
 #: Read from the working directory if it exists and no other file is named.
 FILE = "antiphon.toml"
 
+_PROXIES = frozenset(
+    "HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY DDGS_PROXY"
+    " SSL_CERT_FILE SSL_CERT_DIR CURL_CA_BUNDLE PRIMP_CA_BUNDLE".split()
+)
 _TRACKERS = (
     "DO_NOT_TRACK",
     "HF_HUB_DISABLE_TELEMETRY",
@@ -80,6 +85,16 @@ def environment_variable(name: str, value: str) -> Iterator[None]:
 def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of this process with ``variables``, for a child process."""
     return {**os.environ, **variables}  # noqa: TID251
+
+
+def proxy_variables() -> dict[str, str]:
+    """Return the variables of this process that configure proxies and certificates of HTTP clients,
+    for a child process that gets nothing else."""
+    return {
+        name: value
+        for name, value in os.environ.items()  # noqa: TID251
+        if name.upper() in _PROXIES
+    }
 
 
 class Loaded(Struct, frozen=True):

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from antiphon.config.keys import ApiKey
-from antiphon.config.load import Loaded, disable_usage_statistics, load, load_settings
+from antiphon.config.load import (
+    Loaded,
+    disable_usage_statistics,
+    load,
+    load_settings,
+    proxy_variables,
+)
 from antiphon.config.model import DEFAULT_MODEL, Model
 from antiphon.config.options import options
 from antiphon.config.renamed import RENAMED_SETTINGS
@@ -367,3 +373,10 @@ def test_source_may_be_a_list_of_addresses(tmp_path: Path) -> None:
         file.write_text(f"[models.fleet]\n{bad}\n")
         with pytest.raises(SetupError, match=r"models\.fleet\.(source|router) must be"):
             load(file=file, environ={})
+
+
+def test_proxy_variables_contain_no_secrets_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        os, "environ", {"https_proxy": "http://p:1", "SSL_CERT_FILE": "/ca", "ANTIPHON_KEY": "k"}
+    )
+    assert proxy_variables() == {"https_proxy": "http://p:1", "SSL_CERT_FILE": "/ca"}

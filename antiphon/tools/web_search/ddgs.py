@@ -1,17 +1,22 @@
 """Web search without an API key, with the package ``ddgs``, which queries several search engines.
 
-The package blocks, so it runs in a small pool of threads.
+The package parses untrusted pages, so each search runs in a process of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 
+from antiphon.attachments.worker_process import WorkerFailed, run_worker
 from antiphon.errors import SetupError, ToolError
 from antiphon.fair_limiter import FairLimiter
 from antiphon.installation import needs_extra
@@ -23,14 +28,13 @@ __all__ = ["Ddgs"]
 
 _log = structlog.get_logger(__name__)
 
-_MAX_THREADS = 4
+#: The program that searches.
+WORKER = Path(__file__).with_name("search_worker.py")
+_MAX_SEARCHES = 4
 #: Time limits in seconds: for one engine, and for all engines of a search.
 _ENGINE_TIMEOUT_S, _TOTAL_TIMEOUT_S = 5, 15.0
 #: The maximum number of domains in a query: engines truncate long queries.
 _MAX_DOMAINS = 10
-#: The package's message if the engines found nothing, and also if they refused the query.
-_NO_RESULTS_MESSAGE = "No results found."
-
 #: Country code → the package's name of a region.
 _REGIONS: Mapping[str, str] = {
     "GB": "uk-en",
@@ -47,56 +51,72 @@ _REGIONS: Mapping[str, str] = {
 _DEFAULT_REGION = "us-en"
 
 
-class Ddgs:
-    """``SearchEngine`` over the package. Created by ``open``."""
+_UNREACHABLE = "unreachable"
+#: The worker's error → the message for the model.
+_ERRORS = {
+    "timeout": "The search engines took too long. Try again later.",
+    "rate_limit": "The search engines limit the rate of searches. Try again later.",
+    _UNREACHABLE: "The search engines cannot be reached. Try again later.",
+}
 
-    def __init__(self, client_factory: Any) -> None:
-        #: Creates a client for one search. Clients are not thread-safe.
-        self._client_factory = client_factory
-        self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="search")
-        self._slots = FairLimiter(_MAX_THREADS)
+
+class _WorkerOutput(msgspec.Struct, frozen=True):
+    """What the worker prints."""
+
+    results: tuple[Mapping[str, Any], ...] = ()
+    error: str = ""
+    reason: str = ""
+
+
+class Ddgs:
+    """``SearchEngine`` over the package. Created by ``open``.
+
+    ``run``: returns the worker's output for its input.
+    """
+
+    def __init__(self, run: Callable[[bytes], Awaitable[bytes]]) -> None:
+        self._run = run
+        self._slots = FairLimiter(_MAX_SEARCHES)
 
     @classmethod
-    def open(cls) -> Ddgs:
-        """Create the search engine. Raises ``SetupError`` if the extra is missing."""
-        try:
-            from ddgs import DDGS
-        except ImportError:
+    def open(cls, variables: Mapping[str, str]) -> Ddgs:
+        """Create the search engine. ``variables``: environment variables of its processes. Raises
+        ``SetupError`` if the extra is missing.
+        """
+        if find_spec("ddgs") is None:
             raise SetupError(
                 needs_extra('The package of web_search = "ddgs" is not installed', "ddgs")
-            ) from None
-        return cls(DDGS)
+            )
+        return cls(partial(_run_process, variables))
 
     async def search(self, query: str, options: SearchOptions) -> tuple[SearchResult, ...]:
-        from ddgs.exceptions import DDGSException, RatelimitException, TimeoutException
-
-        def search() -> list[dict[str, Any]]:
-            rows: list[dict[str, Any]] = self._client_factory(timeout=_ENGINE_TIMEOUT_S).text(
-                _with_domains(query, options),
-                region=_REGIONS.get(str(options.location.get("country")).upper(), _DEFAULT_REGION),
-                max_results=options.count,
-            )
-            return rows
-
+        request = {
+            "query": _with_domains(query, options),
+            "region": _REGIONS.get(str(options.location.get("country")).upper(), _DEFAULT_REGION),
+            "max_results": options.count,
+            "timeout": _ENGINE_TIMEOUT_S,
+        }
         try:
             async with asyncio.timeout(_TOTAL_TIMEOUT_S), self._slots.slot(options.tenant):
-                loop = asyncio.get_running_loop()
-                rows = await loop.run_in_executor(self._threads, search)
-        except (TimeoutException, TimeoutError):
-            raise ToolError("The search engines took too long. Try again later.") from None
-        except RatelimitException:
-            raise ToolError(
-                "The search engines limit the rate of searches. Try again later."
-            ) from None
-        except DDGSException as error:
-            if str(error) == _NO_RESULTS_MESSAGE:
-                return ()
-            _log.warning("a search failed", why=str(error)[:200])
-            raise ToolError("The search engines cannot be reached. Try again later.") from None
-        return tuple(filter(None, map(_parse_result, rows)))
+                output = await self._run(json.dumps(request).encode())
+            found = msgspec.json.decode(output, type=_WorkerOutput)
+        except TimeoutError:
+            found = _WorkerOutput(error="timeout")
+        except (OSError, WorkerFailed, msgspec.DecodeError) as error:
+            found = _WorkerOutput(error=_UNREACHABLE, reason=str(error))
+        if found.error:
+            _log.warning("a search failed", error=found.error, reason=found.reason)
+            raise ToolError(_ERRORS.get(found.error, _ERRORS[_UNREACHABLE]))
+        return tuple(filter(None, map(_parse_result, found.results)))
 
     async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """Do nothing: a search that is cancelled kills its process."""
+
+
+async def _run_process(variables: Mapping[str, str], request: bytes) -> bytes:
+    # Each arena of malloc reserves address space, which the worker limits.
+    variables = {**variables, "MALLOC_ARENA_MAX": "2"}
+    return await run_worker(WORKER, content=request, variables=variables)
 
 
 def _with_domains(query: str, options: SearchOptions) -> str:

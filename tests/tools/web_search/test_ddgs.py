@@ -1,10 +1,12 @@
-"""Search with ``ddgs``: the real package over a fake HTTP client."""
+"""Search with ``ddgs``: the real package over a fake HTTP client, and the process it runs in."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from antiphon.attachments.documents import Documents
 from antiphon.errors import SetupError, ToolError
+from antiphon.tools.web_search import search_worker
 from antiphon.tools.web_search.browser import Browser, SearchOptions
 from antiphon.tools.web_search.ddgs import Ddgs
 from antiphon.tools.web_search.live_web import LiveWeb
@@ -40,13 +43,11 @@ class FakeHttpClient:
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, Any]]] = []
-        self.threads: set[str] = set()
         self.answer: Answer = lambda url, requests: (
             (200, RESULTS_PAGE) if "mojeek" in url else (403, "<html></html>")
         )
 
     def request(self, method: str, url: str, **kwargs: Any) -> Any:
-        self.threads.add(threading.current_thread().name)
         fields = kwargs.get("params") or kwargs.get("data") or {}
         self.requests.append((url, fields))
         status, text = self.answer(url, fields)
@@ -63,10 +64,13 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> FakeHttpClient:
 
 
 @pytest.fixture
-async def engine(engines: FakeHttpClient) -> AsyncIterator[Ddgs]:
-    client = Ddgs.open()
-    yield client
-    await client.close()
+def engine(engines: FakeHttpClient) -> Ddgs:
+    """The worker's code in this process."""
+
+    async def run(request: bytes) -> bytes:
+        return await asyncio.to_thread(search_worker.answer, request)
+
+    return Ddgs(run)
 
 
 @pytest.mark.requirement("WS-KEYLESS")
@@ -76,7 +80,6 @@ async def test_search_results_are_parsed(engines: FakeHttpClient, engine: Ddgs) 
     assert (first.url, first.title) == ("https://north.example/a", "Fjords & lakes")
     assert first.text == "A fjord is narrow."
     assert {one.url for one in results} == {"https://north.example/a", "https://spam.example/"}
-    assert threading.current_thread().name not in engines.threads, "the event loop is not blocked"
     assert ("longest fjord") in [fields.get("q") for _, fields in engines.requests]
 
 
@@ -130,17 +133,15 @@ async def test_search_failures_have_distinct_messages(
     assert "secret" not in error.value.message
 
 
-async def test_rate_limit_raises_tool_error() -> None:
-    class RateLimitedClient:
-        def __init__(self, **kwargs: Any) -> None: ...
+async def test_rate_limit_has_its_own_message(
+    engine: Ddgs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def text(self: Any, query: str, **arguments: Any) -> Any:
+        raise exceptions.RatelimitException("429")
 
-        def text(self, query: str, **kwargs: Any) -> Any:
-            raise exceptions.RatelimitException("429")
-
-    engine = Ddgs(RateLimitedClient)
+    monkeypatch.setattr("ddgs.ddgs.DDGS.text", text)
     with pytest.raises(ToolError, match="limit the rate"):
         await engine.search("fjord", SearchOptions())
-    await engine.close()
 
 
 async def test_empty_result_is_not_an_error(engines: FakeHttpClient, engine: Ddgs) -> None:
@@ -148,27 +149,67 @@ async def test_empty_result_is_not_an_error(engines: FakeHttpClient, engine: Ddg
     assert await engine.search("fjord", SearchOptions()) == ()
 
 
+#: A package that answers with what its process sees, or with what its query says.
+PACKAGE = """
+import os, time
+import resource
+import ddgs.exceptions
+class DDGS:
+    def __init__(self, timeout): pass
+    def text(self, query, **arguments):
+        if query == "die":
+            os.kill(os.getpid(), 11)
+        if query == "hang":
+            time.sleep(600)
+        print("noise", flush=True)
+        seen = {"pid": os.getpid(), "uid": os.getuid(), "secret": os.environ.get("OPENAI_API_KEY"),
+                "proxy": os.environ.get("HTTPS_PROXY"),
+                "memory": resource.getrlimit(resource.RLIMIT_AS)[0]}
+        return [{"href": "https://a.example/", "title": query, "body": repr(seen)}]
+"""
+
+
+@pytest.fixture
+def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ddgs:
+    """The engine with real processes over ``PACKAGE``."""
+    package = tmp_path / "ddgs"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "ddgs.py").write_text(PACKAGE)
+    (package / "exceptions.py").write_text(Path(str(exceptions.__file__)).read_text())
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    return Ddgs.open({"HTTPS_PROXY": "http://127.0.0.1:9"})
+
+
 @pytest.mark.requirement("WS-KEYLESS")
-async def test_search_has_a_total_timeout(
-    engines: FakeHttpClient, engine: Ddgs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("antiphon.tools.web_search.ddgs._TOTAL_TIMEOUT_S", 0.01)
-    released = threading.Event()
+async def test_pages_are_parsed_in_a_process_with_limits(process: Ddgs) -> None:
+    (result,) = await process.search("a fjord", SearchOptions())
+    seen = eval(result.text)
+    assert result.title == "a fjord"
+    assert seen.pop("pid") != os.getpid()
+    assert seen == {
+        "uid": os.getuid() or 64002,
+        "secret": None,
+        "proxy": "http://127.0.0.1:9",
+        "memory": 2 * 2**30,
+    }
 
-    def block(url: str, requests: dict[str, Any]) -> tuple[int, str]:
-        released.wait(10)
-        return 403, ""
 
-    engines.answer = block
-    try:
-        async with asyncio.timeout(5):
-            with pytest.raises(ToolError, match="too long"):
-                await engine.search("fjord", SearchOptions())
-    finally:
-        released.set()
+async def test_dead_process_is_a_failed_search(process: Ddgs) -> None:
+    with pytest.raises(ToolError, match="cannot be reached"):
+        await process.search("die", SearchOptions())
+
+
+@pytest.mark.requirement("WS-KEYLESS")
+async def test_search_has_a_total_timeout(process: Ddgs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.tools.web_search.ddgs._TOTAL_TIMEOUT_S", 0.5)
+    async with asyncio.timeout(60):
+        with pytest.raises(ToolError, match="too long"):
+            await process.search("hang", SearchOptions())
 
 
 async def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ddgs", None)
+    monkeypatch.setitem(sys.modules, "ddgs", None)
     with pytest.raises(SetupError, match=r"\[ddgs\]"):
-        Ddgs.open()
+        Ddgs.open({})

@@ -1,0 +1,49 @@
+"""Run a program that parses untrusted content in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+__all__ = ["WorkerFailed", "run_worker"]
+
+
+class WorkerFailed(Exception):
+    """The program failed or was killed, as a rule at one of its limits."""
+
+
+async def run_worker(
+    program: Path, *arguments: str, content: bytes, variables: Mapping[str, str] | None = None
+) -> bytes:
+    """Run a Python file with ``content`` as its input and return its output.
+
+    The process has a private folder and, of the environment, only ``variables``: it does not
+    inherit the server's secrets. It is killed if the caller is cancelled. The program itself sets
+    its limits. Raises ``WorkerFailed``, and ``OSError`` if no process can be started.
+    """
+    with TemporaryDirectory(prefix="antiphon-", ignore_cleanup_errors=True) as folder:
+        path = os.pathsep.join(path for path in sys.path if path)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            str(program),
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={**(variables or {}), "PYTHONPATH": path, "TMPDIR": folder},
+        )
+        try:
+            output, _ = await process.communicate(content)
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if process.returncode:
+        raise WorkerFailed(f"exit status {process.returncode}")
+    return output
