@@ -26,8 +26,9 @@ from antiphon.engines.base import Engine, MeasuresImages, Sampling
 from antiphon.engines.common.grammar_state import GrammarTracker
 from antiphon.engines.common.matched_generation import MatchedGeneration
 from antiphon.errors import BackendError, CannotContinue, context_length_exceeded
-from antiphon.stream.deltas import Delta, Finish, FinishReason
+from antiphon.stream.deltas import Delta, Finish, FinishReason, Open
 from antiphon.tokens import Chunk, Constraint, Prompt
+from antiphon.wire.items import CustomToolCall, FunctionCall, Item, Message
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
 from .capability_checks import accepts_grammar, check_logit_bias, check_options, enforces_schema
@@ -226,7 +227,8 @@ class LocalReply(Reply):
 
     ``tracker``: starts the grammar of a reply that was interrupted. ``extra_image_tokens``: tokens
     that images take besides the prompt's ids. ``sampled_before``: the ids sampled before an
-    interruption. ``interrupted_constraint``: the constraint that they obey."""
+    interruption. ``written_before``: the last item that the model wrote before it, if that was an
+    answer or a call of the client. ``interrupted_constraint``: the constraint that they obey."""
 
     dropped_ids: tuple[str, ...] = ()
 
@@ -241,6 +243,7 @@ class LocalReply(Reply):
         *,
         extra_image_tokens: int = 0,
         sampled_before: tuple[int, ...] = (),
+        written_before: Item | None = None,
         interrupted_constraint: Constraint | None = None,
     ) -> None:
         self._engine = engine
@@ -249,6 +252,7 @@ class LocalReply(Reply):
         self._sampling = sampling
         self._extra_image_tokens = extra_image_tokens
         self._sampled_before = sampled_before
+        self._written_before = written_before
         self._interrupted_constraint = interrupted_constraint
         self._options = options
         self._budget = options.thinking_budget if rendered.reasoning_end_ids else None
@@ -297,6 +301,7 @@ class LocalReply(Reply):
             self.dropped_ids,
             extra_image_tokens=self._extra_image_tokens,
             sampled_before=point.sampled_ids,
+            written_before=_last_written(point),
             interrupted_constraint=constraint,
         )
 
@@ -397,11 +402,17 @@ class LocalReply(Reply):
 
     def _replay(self) -> FinishReason | None:
         """Replay the tokens sampled before the interruption through the parser and discard the
-        deltas, which were already sent. Returns the reason if the reply had already ended."""
+        deltas, which were already sent. Returns the reason if the reply had already ended. Raises
+        ``CannotContinue`` if the log has an item that did not come from these tokens: an invalid
+        reply was generated again, which reports no tokens."""
+        parser = self._rendered.parser
+        deltas = list(parser.feed(Chunk(self._sampled_before))) if self._sampled_before else []
+        opened = {type(delta.item) for delta in deltas if isinstance(delta, Open)}
+        if self._written_before is not None and type(self._written_before) not in opened:
+            raise CannotContinue("its output was generated again")
         if not self._sampled_before:
             return None
-        parser, last = self._rendered.parser, self._sampled_before[-1]
-        list(parser.feed(Chunk(self._sampled_before)))
+        last = self._sampled_before[-1]
         if parser.done or last in (*self._rendered.stop_ids, *self._engine.tokenizer.end_ids):
             return "stop"
         return "length" if len(self._sampled_before) >= self._sampling.max_tokens else None
@@ -460,3 +471,10 @@ def _single_tokens(chunk: Chunk) -> Iterator[Chunk]:
     for at, token in enumerate(chunk.ids[:-1]):
         yield Chunk((token,), chunk.logprobs[at : at + 1])
     yield replace(chunk, ids=chunk.ids[-1:], logprobs=chunk.logprobs[-1:])
+
+
+def _last_written(point: ResumePoint) -> Item | None:
+    """Return the last item of an interrupted reply if the model has just written it. A call of a
+    server-side tool is an item of another type."""
+    last = next(reversed((*point.items, *point.open_items)), None)
+    return last if isinstance(last, Message | FunctionCall | CustomToolCall) else None

@@ -15,7 +15,7 @@ from antiphon.engines.base import Capabilities
 from antiphon.errors import CannotContinue, InvalidRequest, RunError
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.wire.extensions import read_structured_outputs
-from antiphon.wire.items import FunctionCall, Message, Reasoning
+from antiphon.wire.items import FunctionCall, Message, OutputText, Reasoning
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
 from antiphon.wire.tools import Function
 from tests.backends.local.test_backend import CALL, LOOK, ONLY_LOOK, WEATHER, engine, user
@@ -283,6 +283,19 @@ async def test_early_fault_is_buffered_and_retried() -> None:
     assert text(deltas) == '{"age": 7}' and reply.prompt_tokens is None
     assert all(sampling.constraint is not None for _, sampling in played.requests)
     assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Message]
+
+
+@pytest.mark.parametrize("sampled", ["<think>\nHm.\n</think>\n\n", ""])
+async def test_output_that_was_generated_again_is_not_continued(sampled: str) -> None:
+    """Such output reports no tokens: it would be in the response twice."""
+    played = engine('{"age": 8}', capabilities=Capabilities(constraints=True, logit_bias=True))
+    reply = await reply_to(played, text=SCHEMA)
+    assert reply.prompt_tokens is not None
+    ids = tuple(played.tokenizer.encode(sampled, special=True))
+    answer = Message(role="assistant", content=(OutputText(text='{"age": 7}'),))
+    resumed = reply.resume(ResumePoint(reply.prompt_tokens.ids, ids, (Reasoning(),), (answer,)))
+    with pytest.raises(CannotContinue, match="generated again"):
+        [delta async for delta in flatten(resumed.deltas())]
 
 
 async def test_calls_are_validated_while_they_stream() -> None:
