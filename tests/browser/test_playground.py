@@ -127,6 +127,52 @@ def test_stop_keeps_what_was_written(visitor: Visitor) -> None:
     assert page.get_by_role("article").count() == 2
 
 
+def test_other_conversation_begins_while_an_answer_is_written(visitor: Visitor) -> None:
+    page = visitor.open()
+    turn = visitor.ask("Tell me a long story of two chats")
+    turn.get_by_text("Once upon a time").wait_for()
+    page.get_by_role("button", name="New chat").click()
+    visitor.answered("Hi")
+    assert page.get_by_role("article").count() == 1
+    recent = page.get_by_label("Recent conversations")
+    recent.get_by_role("button", name="Tell me a long story of two chats").click()
+    page.get_by_role("article").get_by_text("That was the whole story.").wait_for()
+
+
+def test_cut_answer_is_continued(visitor: Visitor, server: Server) -> None:
+    page = visitor.open()
+    page.get_by_role("button", name="Sampling").click()
+    page.get_by_label("Max output tokens").fill("20")
+    visitor.ask("Tell me a long story").get_by_text("reached the limit").wait_for()
+    page.get_by_label("Max output tokens").fill("")
+    page.get_by_role("button", name="Continue").click()
+    turn = page.get_by_role("article").nth(1)
+    turn.get_by_role("button", name="Retry").wait_for()
+    body = sent_body(visitor, server)
+    assert "input" not in body and body["previous_response_id"].startswith("resp_")
+    assert page.get_by_role("button", name="Continue").count() == 0
+    page.get_by_role("link", name="Details").last.click()
+    page.get_by_role("button", name="Open in the playground").click()
+    page.get_by_role("article").nth(1).wait_for()
+    assert page.get_by_role("article").locator(".user").count() == 1
+
+
+def test_conversation_is_saved_and_deleted(visitor: Visitor, tmp_path: Path) -> None:
+    page = visitor.open()
+    visitor.answered("Hi from a dahlia")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as Markdown").click()
+    download.value.save_as(tmp_path / "chat.md")
+    text = (tmp_path / "chat.md").read_text()
+    assert text == "**You:** Hi from a dahlia\n\n**Answer:** Hello there!\n"
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete the conversation").click()
+    page.get_by_role("heading", name="What should scripted answer?").wait_for()
+    page.get_by_role("link", name="Search all").click()
+    page.get_by_role("searchbox").fill("dahlia")
+    page.get_by_role("heading", name="No responses").wait_for()
+
+
 def test_edit_and_retry_make_branches(visitor: Visitor) -> None:
     page = visitor.open()
     visitor.answered("Hi")

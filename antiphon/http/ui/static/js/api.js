@@ -103,7 +103,11 @@ export function upload(path, form, onProgress) {
 
 /** Offer a file of the server as a download. */
 export async function download(path, filename) {
-  const content = await (await call("GET", path)).blob();
+  offer(await (await call("GET", path)).blob(), filename);
+}
+
+/** Offer a blob as a download. */
+export function offer(content, filename) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(content);
   link.download = filename;

@@ -42,5 +42,6 @@ export function Recent({ onOpen }) {
     ${trouble && html`<p class="trouble" role="alert">${trouble}</p>`}
     <ul>${turns.map((turn) => html`<li key=${turn.id}><button type="button" class="quiet" title=${turn.title}
       aria-current=${turn.id === open ? "true" : undefined} onClick=${() => show(turn.id)}>${turn.title}</button></li>`)}</ul>
+    <a href="#/responses" onClick=${onOpen}>Search all</a>
   </section>`;
 }

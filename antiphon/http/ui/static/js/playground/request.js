@@ -102,7 +102,9 @@ const mergeTools = (known, used, key) => [
 ];
 
 /** One message of text only is written as a text. */
+/** Nothing lets the model continue an answer that was cut off. */
 function shortInput(input) {
+  if (!input.length) return undefined;
   const [item, ...others] = input;
   const onlyText = !others.length && item.type === "message" && item.content.length === 1 &&
     item.content[0].type === "input_text";

@@ -1,6 +1,6 @@
 // The playground's conversations: a tree of turns, each one request and its response. Runs are
 // background runs, so that a reload of the page goes on reading where it stopped.
-import { call, events, get, post, query } from "../api.js";
+import { call, events, get, post, query, remove } from "../api.js";
 import { fold, isTerminal } from "../fold.js";
 import { createStore, inSession, newId } from "../lib.js";
 import { buildRequest, DEFAULTS, settingsOf } from "./request.js";
@@ -121,15 +121,37 @@ function addTurn(parent, input) {
 export const send = (content) =>
   addTurn(session.get().leaf, [{ type: "message", role: "user", content }]);
 
+/** Let the model go on with an answer that was cut off. */
+export const continueAnswer = (turn) => addTurn(turn.id, []);
+
 export const retry = (turn) => addTurn(turn.parent, turn.input);
 
 export const edit = (turn, content) =>
   addTurn(turn.parent, [{ type: "message", role: "user", content }]);
 
+/** Begin a new conversation. A run goes on, and is found in the list of conversations. */
 export const clear = () => {
   session.update({ turns: {}, leaf: null });
   save();
 };
+
+/** Delete the responses of a conversation, with all its branches. Those of running turns are cancelled. */
+export async function deleteConversation() {
+  const ids = Object.values(session.get().turns).map((turn) => turn.responseId).filter(Boolean);
+  await Promise.all(ids.map((id) => remove(`/v1/responses/${id}`).catch((error) => {
+    if (error.status !== 404) throw error; // another one is gone already
+  })));
+  clear();
+}
+
+/** The visible branch as Markdown: what was said, without the calls of tools. */
+export function asMarkdown(turns) {
+  const textOf = (items) => items.filter((item) => (item.type ?? "message") === "message")
+    .flatMap((item) => (typeof item.content === "string" ? [item.content] : item.content.map((part) => part.text ?? part.refusal ?? `[${part.filename ?? part.type}]`)))
+    .join("\n\n");
+  return turns.map((turn) => [["You", textOf(turn.input)], ["Answer", textOf((turn.response?.output ?? []).filter(Boolean))]]
+    .filter(([, text]) => text).map(([who, text]) => `**${who}:** ${text}\n`).join("\n")).join("\n");
+}
 
 /** Stop a run. Its events end, and what it wrote so far stays. */
 export async function stop(turn) {
@@ -192,6 +214,7 @@ async function read(id, stream) {
   };
   try {
     for await (const event of stream) {
+      if (!turnOf(id)) return true;
       response = fold(response, event);
       sequence = event.sequence_number;
       times = timed(times, event);
@@ -300,14 +323,16 @@ export async function inputItems(id) {
   return items;
 }
 
-/** The items of a chain alternate: the input of a response, then its output. */
+/** The items of a chain alternate: the input of a response, if it has one, then its output. */
 function splitInputs(items, chain) {
   const outputs = chain.map((response) => new Set(response.output.map((item) => item.id)));
   const inputs = chain.map(() => []);
   let at = 0;
   let inOutput = false;
   for (const item of items) {
-    if (outputs[at]?.has(item.id)) {
+    const of = outputs.findIndex((ids, index) => index >= at && ids.has(item.id));
+    if (of >= 0) {
+      at = of;
       inOutput = true;
     } else {
       if (inOutput) at = Math.min(at + 1, chain.length - 1);

@@ -3,7 +3,7 @@ import { html, useEffect, useRef, useState } from "../lib.js";
 import { InputPart, Item } from "../items.js";
 import { CopyButton, Dialog, Icon, IconButton, Notice, Spinner, Tabs, count, duration } from "../parts.js";
 import { Code, Json } from "../markdown.js";
-import { answer, edit, isRunning, pendingCalls, retry, session, showBranch, siblings } from "./session.js";
+import { answer, continueAnswer, edit, isRunning, pendingCalls, retry, session, showBranch, siblings } from "./session.js";
 import { LANGUAGES, snippet } from "./snippets.js";
 
 export function Turn({ turn, last, state }) {
@@ -19,7 +19,7 @@ export function Turn({ turn, last, state }) {
       </${Item}>`)}
       ${live && !output.length && html`<p class="waiting"><span class="dots" aria-hidden="true"><i></i><i></i><i></i></span>
         <span>${waitingFor(turn)}</span></p>`}
-      <${Troubles} turn=${turn} />
+      <${Troubles} turn=${turn} last=${last} />
     </div>
     ${!live && html`<${Footer} turn=${turn} output=${output} state=${state} />`}
   </article>`;
@@ -119,7 +119,11 @@ const INCOMPLETE = {
   content_filter: "The answer was cut by a content filter.",
 };
 
-function Troubles({ turn }) {
+/** A model continues messages and thoughts, but not a call that was cut off. */
+const canContinue = (response) => response.incomplete_details?.reason === "max_output_tokens" &&
+  ["message", "reasoning"].includes(response.output.at(-1)?.type);
+
+function Troubles({ turn, last }) {
   const { response } = turn;
   const error = turn.status === "error" ? turn.error : response?.error?.message;
   const ignored = response?.ignored_tools ?? turn.ignored?.map((type) => ({ type })) ?? [];
@@ -128,7 +132,8 @@ function Troubles({ turn }) {
       ${" "}<code>${tool.type}</code>. ${tool.reason ?? "This server does not run it."}</${Notice}>`)}
     ${error && html`<${Notice} kind="error">${error}${turn.param && html` <code>${turn.param}</code>`}</${Notice}>`}
     ${response?.status === "incomplete" && html`<${Notice} kind="warning">
-      ${INCOMPLETE[response.incomplete_details?.reason] ?? "The answer is incomplete."}</${Notice}>`}
+      ${INCOMPLETE[response.incomplete_details?.reason] ?? "The answer is incomplete."}
+      ${last && canContinue(response) && html` <button type="button" class="small" onClick=${() => continueAnswer(turn)}>Continue</button>`}</${Notice}>`}
     ${response?.status === "cancelled" && html`<${Notice}>Stopped.</${Notice}>`}`;
 }
 

@@ -1,11 +1,11 @@
 // The playground: a conversation, the box to write in, and the settings beside it.
-import { get } from "../api.js";
+import { get, offer } from "../api.js";
 import { html, inBrowser, useEffect, useEscape, useLayoutEffect, useRef, useState, useStore } from "../lib.js";
 import { Icon, IconButton, Notice, count } from "../parts.js";
 import { Composer } from "./composer.js";
 import { Panel } from "./panel.js";
 import { buildRequest } from "./request.js";
-import { branch, clear, isRunning, restore, session, send, setSettings } from "./session.js";
+import { asMarkdown, branch, clear, deleteConversation, isRunning, restore, session, send, setSettings } from "./session.js";
 import { CodeDialog, Turn } from "./turn.js";
 
 const panelChoice = inBrowser("panel");
@@ -39,6 +39,9 @@ export function Playground() {
     }, (error) => setTrouble(error.message));
   }, []);
   useEscape(open && isOverlay(), () => toggle(false));
+  const saveAs = () => offer(new Blob([asMarkdown(turns)], { type: "text/markdown" }), "conversation.md");
+  const drop = () => confirm("Delete this conversation and its responses?") &&
+    deleteConversation().catch((error) => setTrouble(error.message));
   const toggle = (shown) => {
     setOpen(shown);
     if (isWide()) panelChoice.write(shown);
@@ -49,8 +52,11 @@ export function Playground() {
       <header class="view-bar">
         <h1>Playground</h1>
         <span class="grow"></span>
+        ${turns.length > 0 && html`
+          <${IconButton} icon="download" label="Save as Markdown" onClick=${saveAs} />
+          <${IconButton} icon="trash" label="Delete the conversation" onClick=${drop} />`}
         <button type="button" class="quiet small" onClick=${() => setCode(true)}><${Icon} name="code" /><span>Code</span></button>
-        <button type="button" class="quiet small" disabled=${!turns.length || isRunning(turn)} onClick=${clear}><${Icon} name="plus" /><span>New chat</span></button>
+        <button type="button" class="quiet small" disabled=${!turns.length} onClick=${clear}><${Icon} name="plus" /><span>New chat</span></button>
         <${IconButton} icon="panel" label="Request settings" aria-pressed=${open} onClick=${() => toggle(!open)} />
       </header>
       ${trouble && html`<${Notice} kind="error">${trouble}</${Notice}>`}
