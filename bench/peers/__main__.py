@@ -15,7 +15,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,14 @@ from typing import Any
 from bench.load import Plan, load
 from bench.table import median
 
-from .servers import PEERS, PeerProcess, started
-from .upstream import MODEL
+from .servers import MODEL_PEERS, PEERS, Peer, PeerProcess, llama_server, started
+from .upstream import CALLS, MODEL
 
 #: Turns of the stored chain, and streams that are slow at the same time.
 _TURNS, _SLOW_STREAMS = 20, 256
 _CONNECTIONS = 16
+#: Tokens of an answer of the real model.
+_TOKENS = 48
 
 
 class Unsupported(Exception):
@@ -45,19 +47,24 @@ def _post(server: PeerProcess, **fields: Any) -> dict[str, Any]:
 
 
 def _call(server: PeerProcess, path: str, body: bytes | None = None) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(_read(server, path, body))
+    return answer
+
+
+def _read(server: PeerProcess, path: str, body: bytes | None = None) -> bytes:
     headers = {"content-type": "application/json", "authorization": "Bearer none"}
     request = urllib.request.Request(f"http://127.0.0.1:{server.port}{path}", body, headers)
     try:
         with urllib.request.urlopen(request, timeout=60) as reply:
-            answer: dict[str, Any] = json.load(reply)
-            return answer
+            content: bytes = reply.read()
+            return content
     except urllib.error.HTTPError as error:
         raise Unsupported(f"HTTP {error.code}: {error.read()[:200].decode()}") from None
 
 
 def _load(server: PeerProcess, requests: int, connections: int, **fields: Any) -> Figures:
     body = json.dumps({"model": MODEL, "input": "hi", **fields})
-    requests = max(_CONNECTIONS, int(requests * server.peer.share))
+    requests = max(min(requests, _CONNECTIONS), int(requests * server.peer.share))
     connections = min(connections, requests)
     before = server.cpu_s
     plan = Plan(port=server.port, body=body, connections=connections, requests=requests)
@@ -127,6 +134,72 @@ def _background(server: PeerProcess) -> Figures:
     return {"requests/s": rate, "CPU ms": spent / count * 1000}
 
 
+def _followed(server: PeerProcess) -> Figures:
+    """Background runs one after the other, each followed by its events until it has ended."""
+    count, before, start = 20, server.cpu_s, time.perf_counter()
+    for _ in range(count):
+        reply = _post(server, background=True, store=True, stream=False)
+        if reply["status"] not in ("queued", "in_progress"):
+            raise Unsupported(f"the response is {reply['status']} at once: it was waited for")
+        events = _read(server, f"/v1/responses/{reply['id']}?stream=true")
+        if b"event: response.completed" not in events:
+            raise Unsupported(f"no events of the run: {events[:100].decode(errors='replace')}")
+    spent = server.cpu_s - before
+    rate = count / (time.perf_counter() - start)
+    return {"requests/s": rate, "CPU ms": spent / count * 1000}
+
+
+_TOOL = {
+    "type": "function",
+    "name": "get_weather",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
+
+
+def _tool_loop(server: PeerProcess) -> Figures:
+    """Loops of three turns, in which the client answers two calls and sends all items again."""
+    count = max(2, int(30 * server.peer.share))
+    before, start = server.cpu_s, time.perf_counter()
+    for _ in range(count):
+        items: list[dict[str, Any]] = [{"role": "user", "content": "weather?"}]
+        for turn in range(CALLS + 1):
+            output = _post(server, input=items, tools=[_TOOL], store=False)["output"]
+            calls = [item for item in output if item["type"] == "function_call"]
+            if bool(calls) != (turn < CALLS):
+                raise Unsupported(f"{len(calls)} calls in turn {turn + 1}")
+            items += output
+            items += [
+                {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
+                for call in calls
+            ]
+    spent = server.cpu_s - before
+    rate = count / (time.perf_counter() - start)
+    return {"loops/s": rate, "CPU ms": spent / count * 1000}
+
+
+def _answers(streams: int) -> Callable[[PeerProcess], Figures]:
+    """Streamed answers of a real model: time to the first token, and tokens a second."""
+
+    def measure(server: PeerProcess) -> Figures:
+        figures = _load(
+            server,
+            streams,
+            streams,
+            input="Tell me a story about the sea.",
+            max_output_tokens=_TOKENS,
+            temperature=0,
+            stream=True,
+            store=False,
+        )
+        return {
+            "first token ms": figures["p50 ms"],
+            "tokens/s": figures["requests/s"] * _TOKENS,
+            "CPU ms a token": figures["CPU ms"] / _TOKENS,
+        }
+
+    return measure
+
+
 def _slow_streams(server: PeerProcess) -> Figures:
     before = server.rss_bytes
     figures = _load(server, _SLOW_STREAMS, _SLOW_STREAMS, input="slowly", stream=True, store=False)
@@ -136,53 +209,84 @@ def _slow_streams(server: PeerProcess) -> Figures:
     return {"CPU µs an event": cpu_ms * 1000, "more MB": (server.rss_bytes - before) / 2**20}
 
 
+#: A measurement, and those of its figures that are printed.
+_Scenario = tuple[Callable[[PeerProcess], Figures], tuple[str, ...]]
+
+
 def main(rounds: int, names: list[str]) -> None:
-    """Print the table of all scenarios, or of those whose names contain one of ``names``."""
-    scenarios: dict[str, tuple[Callable[[PeerProcess], Figures], tuple[str, ...]]] = {
+    """Print the tables of all scenarios, or of those whose names contain one of ``names``."""
+    scripted: dict[str, _Scenario] = {
         "plain": (_plain, ("requests/s", "CPU ms")),
         "streamed": (_streamed, ("requests/s", "CPU ms")),
         "one at a time": (_alone, ("p50 ms", "p99 ms")),
         f"turn {_TURNS} of a stored chain": (_late_turn({}), ("requests/s", "CPU ms")),
+        "tool loop of three turns": (_tool_loop, ("loops/s", "CPU ms")),
         "background, polled": (_background, ("requests/s", "CPU ms")),
+        "background, followed": (_followed, ("requests/s", "CPU ms")),
         f"{_SLOW_STREAMS} slow streams": (_slow_streams, ("CPU µs an event", "more MB")),
     }
-    with ExitStack() as stack:
-        servers = _start_all(stack)
-        columns = [server.peer.name for server in servers]
-        print(f"| | | {' | '.join(columns)} |\n|---|---|{'---:|' * len(columns)}", flush=True)
-        notes: list[str] = []
-        for name, (measure, figures) in scenarios.items():
-            if names and not any(each in name for each in names):
-                continue
-            found: dict[int, list[Figures]] = {server.pid: [] for server in servers}
-            for turn in range(rounds + 1):
-                for server in servers if turn % 2 else servers[::-1]:
-                    try:
-                        result = measure(server)
-                    except Unsupported as error:
-                        if turn == 0:
-                            notes.append(f"{server.peer.name}, {name}: {error}")
-                        continue
-                    if turn:  # the first round warms up
-                        found[server.pid].append(result)
-            for figure in figures:
-                cells = [_cell(found[server.pid], figure) for server in servers]
-                print(f"| {name} | {figure} | {' | '.join(cells)} |", flush=True)
-        memory = [f"{server.rss_bytes / 2**20:.0f}" for server in servers]
-        print(f"| memory at the end | MB | {' | '.join(memory)} |")
-        print("", *notes, sep="\n")
+    figures = ("first token ms", "tokens/s", "CPU ms a token")
+    real: dict[str, _Scenario] = {
+        f"real model, {streams} streams": (_answers(streams), figures) for streams in (1, 4)
+    }
+    for scenarios, upstream, peers in (
+        (scripted, _scripted_upstream, PEERS),
+        (real, _real_upstream, MODEL_PEERS),
+    ):
+        chosen = {
+            name: scenario
+            for name, scenario in scenarios.items()
+            if not names or any(each in name for each in names)
+        }
+        if chosen:
+            with ExitStack() as stack:
+                servers = _start_all(stack, upstream(stack), peers)
+                _print_table(servers, chosen, rounds)
 
 
-def _start_all(stack: ExitStack) -> list[PeerProcess]:
+def _print_table(servers: list[PeerProcess], scenarios: dict[str, _Scenario], rounds: int) -> None:
+    columns = [server.peer.name for server in servers]
+    print(f"| | | {' | '.join(columns)} |\n|---|---|{'---:|' * len(columns)}", flush=True)
+    notes: list[str] = []
+    for name, (measure, figures) in scenarios.items():
+        found: dict[int, list[Figures]] = {server.pid: [] for server in servers}
+        for turn in range(rounds + 1):
+            for server in servers if turn % 2 else servers[::-1]:
+                try:
+                    result = measure(server)
+                except Unsupported as error:
+                    if turn == 0:
+                        notes.append(f"{server.peer.name}, {name}: {error}")
+                    continue
+                if turn:  # the first round warms up
+                    found[server.pid].append(result)
+        for figure in figures:
+            cells = [_cell(found[server.pid], figure) for server in servers]
+            print(f"| {name} | {figure} | {' | '.join(cells)} |", flush=True)
+    memory = [f"{server.rss_bytes / 2**20:.0f}" for server in servers]
+    print(f"| memory at the end | MB | {' | '.join(memory)} |")
+    print("", *notes, "", sep="\n")
+
+
+def _scripted_upstream(stack: ExitStack) -> str:
     upstream = subprocess.Popen(
         [sys.executable, "-m", "bench.peers.upstream"], stdout=subprocess.PIPE, text=True
     )
     stack.callback(upstream.wait)
     stack.callback(upstream.terminate)
     assert upstream.stdout is not None
-    url = f"http://127.0.0.1:{int(upstream.stdout.readline())}"
+    return f"http://127.0.0.1:{int(upstream.stdout.readline())}"
+
+
+def _real_upstream(stack: ExitStack) -> str:
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    upstream = stack.enter_context(started(llama_server(), "", folder))
+    return f"http://127.0.0.1:{upstream.port}"
+
+
+def _start_all(stack: ExitStack, url: str, peers: Sequence[Peer]) -> list[PeerProcess]:
     servers: list[PeerProcess] = []
-    for peer in PEERS:
+    for peer in peers:
         if not peer.program.exists():
             print(f"{peer.name} is not installed: make peers", file=sys.stderr)
             continue

@@ -14,11 +14,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
+from antiphon.config.model import DEFAULT_MODEL
+
+from .llama_server import CONTEXT, PARALLEL
 from .upstream import MODEL
 
-__all__ = ["PEERS", "Peer", "PeerProcess", "started"]
+__all__ = ["MODEL_PEERS", "PEERS", "Peer", "PeerProcess", "llama_server", "started"]
 
 #: Where ``make peers`` installs the others, each in an environment of its own.
 _BUILD = Path(__file__).parents[2] / "build" / "peers"
@@ -112,6 +116,23 @@ def _litellm(port: int, upstream: str, folder: Path) -> list[str]:
     return [program, "--config", str(config), "--port", str(port), *flags]
 
 
+def _embedded(port: int, upstream: str, folder: Path) -> list[str]:
+    config = folder / "antiphon.toml"
+    config.write_text(
+        f'[models.{MODEL}]\nsource = "{DEFAULT_MODEL}"\nthreads = 1\nparallel = {PARALLEL}\n'
+        f"context_size = {CONTEXT}\n"
+    )
+    flags = ["--config", str(config), "--port", str(port), "--store", f"sqlite:{folder}/a.db"]
+    return [sys.executable, "-m", "antiphon", "serve", *flags]
+
+
+def _llama_server(port: int, upstream: str, folder: Path) -> list[str]:
+    # It runs in a folder of its own, where ``-m`` would not find this package.
+    root = str(Path(__file__).parents[2])
+    code = f"import sys; sys.path.insert(0, {root!r}); from bench.peers.llama_server import serve"
+    return [sys.executable, "-c", f"{code}; serve({port})"]
+
+
 PEERS = (
     Peer(
         name="Antiphon, chat upstream",
@@ -131,6 +152,19 @@ PEERS = (
         share=0.1,
     ),
 )
+#: Servers over llama-server with the default model, and with the model inside.
+MODEL_PEERS = (
+    Peer(name="llama-server", program=Path(sys.executable), command=_llama_server),
+    Peer(name="Antiphon, llama.cpp inside", program=Path(sys.executable), command=_embedded),
+    msgspec.structs.replace(PEERS[0], name="Antiphon over it"),
+    msgspec.structs.replace(PEERS[2], name="SMG over it"),
+    msgspec.structs.replace(PEERS[3], name="LiteLLM over it", share=1.0),
+)
+
+
+def llama_server() -> Peer:
+    """The upstream of ``MODEL_PEERS``."""
+    return MODEL_PEERS[0]
 
 
 @contextmanager

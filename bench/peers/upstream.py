@@ -2,7 +2,8 @@
 
 ``python -m bench.peers.upstream`` prints its port. The input tokens that it reports are the number
 of messages or items that it was sent: they show whether a server has restored a conversation. A
-request that contains the word ``slowly`` gets a word every tenth of a second.
+request that contains the word ``slowly`` gets a word every tenth of a second. A request with tools
+gets a call, until it contains the results of ``CALLS`` calls.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import asyncio
 import json
 from typing import Any
 
-__all__ = ["MODEL", "SLOW_WORDS", "WORDS"]
+__all__ = ["CALLS", "MODEL", "SLOW_WORDS", "WORDS"]
 
 MODEL = "scripted"
 WORDS, SLOW_WORDS = 8, 20
 _PAUSE_S = 0.1
+CALLS = 2
+_FUNCTION, _ARGUMENTS = "get_weather", '{"city":"Rome"}'
 
 
 def _usage(messages: int, words: int) -> dict[str, Any]:
@@ -40,6 +43,63 @@ def _chat_reply(messages: int, words: int) -> dict[str, Any]:
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
     head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": MODEL}
     return {**head, "choices": [choice], "usage": _usage(messages, words)}
+
+
+def _chat_call(number: int) -> dict[str, Any]:
+    function = {"name": _FUNCTION, "arguments": _ARGUMENTS}
+    return {"index": 0, "id": f"call_{number}", "type": "function", "function": function}
+
+
+def _chat_call_reply(number: int, messages: int) -> dict[str, Any]:
+    reply = _chat_reply(messages, 0)
+    message = {"role": "assistant", "content": None, "tool_calls": [_chat_call(number)]}
+    reply["choices"] = [{"index": 0, "message": message, "finish_reason": "tool_calls"}]
+    return reply
+
+
+def _chat_call_events(number: int, messages: int) -> list[bytes]:
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": MODEL}
+    delta = {"role": "assistant", "content": None, "tool_calls": [_chat_call(number)]}
+    chunks: list[dict[str, Any]] = [
+        {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+        {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]},
+        {**head, "choices": [], "usage": _usage(messages, 1)},
+    ]
+    events = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]
+    return [*events, b"data: [DONE]\n\n"]
+
+
+def _response_call(number: int, messages: int) -> dict[str, Any]:
+    response = _response(number, messages, 1, "completed")
+    item = {"type": "function_call", "id": f"fc_{number:032x}", "call_id": f"call_{number}"}
+    item |= {"name": _FUNCTION, "arguments": _ARGUMENTS, "status": "completed"}
+    return {**response, "output": [item]}
+
+
+def _response_call_events(number: int, messages: int) -> list[bytes]:
+    ended = _response_call(number, messages)
+    item = ended["output"][0]
+    started = _response(number, messages, 1, "in_progress")
+    place = {"item_id": item["id"], "output_index": 0}
+    shell = {**item, "status": "in_progress", "arguments": ""}
+    return _framed(
+        [
+            {"type": "response.created", "response": started},
+            {"type": "response.in_progress", "response": started},
+            {"type": "response.output_item.added", "output_index": 0, "item": shell},
+            {"type": "response.function_call_arguments.delta", **place, "delta": _ARGUMENTS},
+            {"type": "response.function_call_arguments.done", **place, "arguments": _ARGUMENTS},
+            {"type": "response.output_item.done", "output_index": 0, "item": item},
+            {"type": "response.completed", "response": ended},
+        ]
+    )
+
+
+def _framed(events: list[dict[str, Any]]) -> list[bytes]:
+    return [
+        f"event: {event['type']}\ndata: {json.dumps({**event, 'sequence_number': at})}\n\n".encode()
+        for at, event in enumerate(events)
+    ]
 
 
 def _response(number: int, messages: int, words: int, status: str) -> dict[str, Any]:
@@ -91,10 +151,29 @@ def _response_events(number: int, messages: int, words: int) -> list[bytes]:
         {"type": "response.output_item.done", "output_index": 0, "item": item},
         {"type": "response.completed", "response": ended},
     ]
-    return [
-        f"event: {event['type']}\ndata: {json.dumps({**event, 'sequence_number': at})}\n\n".encode()
-        for at, event in enumerate(events)
-    ]
+    return _framed(events)
+
+
+def _reply(number: int, given: int, words: int, *, is_chat: bool, calls: bool) -> dict[str, Any]:
+    """The answer to a request that is not streamed."""
+    if calls:
+        return _chat_call_reply(number, given) if is_chat else _response_call(number, given)
+    return _chat_reply(given, words) if is_chat else _response(number, given, words, "completed")
+
+
+def _events(number: int, given: int, words: int, *, is_chat: bool, calls: bool) -> list[bytes]:
+    if calls:
+        return (_chat_call_events if is_chat else _response_call_events)(number, given)
+    return _chat_events(given, words) if is_chat else _response_events(number, given, words)
+
+
+def _results(given: Any) -> int:
+    """The number of results of calls in a request."""
+    return sum(
+        each.get("role") == "tool" or each.get("type") == "function_call_output"
+        for each in given
+        if isinstance(each, dict)
+    )
 
 
 class _Upstream(asyncio.Protocol):
@@ -130,15 +209,12 @@ class _Upstream(asyncio.Protocol):
         is_slow = b"slowly" in body
         words, pause_s = (SLOW_WORDS, _PAUSE_S) if is_slow else (WORDS, 0.0)
         is_chat = b"/chat/completions" in head.split(b"\r\n", 1)[0]
+        calls = bool(request.get("tools")) and _results(given) < CALLS
+        number = _Upstream.requests
         if not request.get("stream"):
-            reply = _response(_Upstream.requests, messages, words, "completed")
-            self._send_json(_chat_reply(messages, words) if is_chat else reply)
+            self._send_json(_reply(number, messages, words, is_chat=is_chat, calls=calls))
             return
-        events = (
-            _chat_events(messages, words)
-            if is_chat
-            else _response_events(_Upstream.requests, messages, words)
-        )
+        events = _events(number, messages, words, is_chat=is_chat, calls=calls)
         start = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
         self._transport.write(start + b"transfer-encoding: chunked\r\n\r\n")
         self._write_events([*events, b""], pause_s)
