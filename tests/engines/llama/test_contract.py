@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from antiphon.engines.base import LoadOptions, Sampling
@@ -22,6 +24,27 @@ async def test_keeps_the_contract(tiny_llama: LlamaEngine, check: Check) -> None
 async def test_a_seed_makes_sampling_repeatable(tiny_llama: LlamaEngine) -> None:
     assert tiny_llama.capabilities.seed
     await CHECKS["seed_is_reproducible"](tiny_llama)
+
+
+async def test_conversations_that_fill_their_contexts_at_once_end_well(
+    tiny_llama: LlamaEngine,
+) -> None:
+    """As many as run at a time, to the last token, and again with what they have left behind."""
+    size = tiny_llama.card.context_size
+    for turn in range(2):
+        texts = (f"Conversation {number} of round {turn}. " * 200 for number in range(4))
+        prompts = [
+            Prompt(tuple(tiny_llama.tokenizer.encode(text, special=False))[: size * 3 // 4])
+            for text in texts
+        ]
+        sampling = Sampling(max_tokens=size, temperature=0, ignore_eos=True)
+        outcomes = await asyncio.gather(
+            *(collect(tiny_llama, prompt, sampling) for prompt in prompts)
+        )
+        for prompt, outcome in zip(prompts, outcomes, strict=True):
+            assert outcome.last.finish == "length"
+            written = len(outcome.ids) + outcome.last.unreported_tokens
+            assert size - 1 <= len(prompt.ids) + written <= size
 
 
 async def test_closed_engine_refuses_requests() -> None:
