@@ -75,7 +75,7 @@ class Model(Struct, frozen=True, kw_only=True):
     threads: Annotated[_Count | None, declare("CPU threads. Unset: the global `threads`.")] = None
     parallel: Annotated[int, declare("Number of requests generated concurrently.", ge=1)] = 4
     gpu_layers: Annotated[
-        int, declare("Number of layers offloaded to the GPU; -1 for all.", ge=-1)
+        int, declare("Number of layers offloaded to the GPU; -1 for as many as fit.", ge=-1)
     ] = -1
     template: Annotated[
         Path | None, declare("A Jinja chat template that replaces the model's own.")

@@ -48,8 +48,9 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
     ``threads``: CPU threads. ``context_size``: tokens of one generation, prompt and output
     together; at most and by default what the model was trained for, if the engine has no lower
     default. ``parallel``: the largest number of generations in one batch. ``gpu_layers``: layers
-    computed on the GPU, -1 for all. ``projector``: the GGUF file of the model's image encoder.
-    ``adapters``: name of a LoRA adapter → its file or folder, or the upstream's name for it.
+    computed on the GPU, -1 for as many as fit. ``projector``: the GGUF file of the model's image
+    encoder. ``adapters``: name of a LoRA adapter → its file or folder, or the upstream's name for
+    it.
     ``separate_caches``: requests have different ``Sampling.cache_scope``. A cache that cannot be
     divided among them is not used.
     ``engine_options``: the engine's own options by their own names; they override the other fields.

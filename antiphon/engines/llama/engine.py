@@ -44,6 +44,8 @@ DEFAULT_CONTEXT = 8192
 #: prefix, only if slot and prompt are less similar than this.
 SIMILARITY = 0.999
 MAX_LOGPROBS = 20
+#: Value of ``gpu_layers``.
+ALL_THAT_FIT = -1
 RANDOM_SEED = 0xFFFFFFFF  # llama.cpp replaces this value by a random seed
 
 #: Field of ``Sampling`` → field of the binding's request. None is left out: the default of the
@@ -72,10 +74,10 @@ async def load(
     they have to share a core. ``options.context_size``: tokens of each of the ``parallel``
     generations, at most and by default what the model was trained for, but no more than 8192 unless
     it is set; memory is allocated for all of them, and if the model loads alone, the system
-    provides it as tokens are stored. ``options.gpu_layers``: -1 for all,
-    if the binding has a GPU build. ``options.adapters``: name of a LoRA adapter → its GGUF file;
-    all are loaded, each is used by the generations that name it. ``batch``: prompt tokens computed
-    in one step; other generations and an abort wait that long; GPUs run faster with more.
+    provides it as tokens are stored. ``options.gpu_layers``: ``ALL_THAT_FIT`` into the memory of
+    the GPU, if the binding has a GPU build. ``options.adapters``: name of a LoRA adapter → its GGUF
+    file; all are loaded, each is used by the generations that name it. ``batch``: prompt tokens
+    computed in one step; other generations and an abort wait that long; GPUs run faster with more.
     ``prompt_cache_mib``: main memory for copies of the states of prompts that another conversation
     displaced; not used with ``options.separate_caches`` or with adapters.
     ``options.engine_options``: those of ``parse_engine_options``.
@@ -143,7 +145,9 @@ def start_server(
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     params.slot_prompt_similarity = SIMILARITY
     params.verbosity = -1
-    params.warmup = params.fit_params = params.use_jinja = False
+    params.warmup = params.use_jinja = False
+    # It loads the model twice, so only where there is something to fit.
+    params.fit_params = fields["n_gpu_layers"] == ALL_THAT_FIT and _has_gpu()
     params.ui = params.endpoint_slots = False
     key = secrets.token_urlsafe(32)
     params.api_keys = [key]
@@ -176,6 +180,13 @@ def start_server(
             return server
         opened.pop_all()
         return LlamaSocket(server, private, socket_path, key)
+
+
+def _has_gpu() -> bool:
+    """Whether this build of llama.cpp finds a GPU."""
+    import xllamacpp
+
+    return any("GPU" in device["type"].name for device in xllamacpp.get_device_info())
 
 
 def _inactive_adapter(adapter: Any, file: Path) -> Any:
