@@ -53,8 +53,8 @@ __all__ = [
 #: ``antiphon.sandboxes``; the setting ``sandbox`` names it. Raises ``SetupError``.
 SandboxFactory = Callable[[Settings], Awaitable[Sandbox]]
 
-_BUBBLEWRAP, _AUTO, _OFF = "bubblewrap", "auto", "off"
-_BUILT_IN_SANDBOXES = (_AUTO, _OFF, _BUBBLEWRAP)
+_BUBBLEWRAP, _KUBERNETES, _AUTO, _OFF = "bubblewrap", "kubernetes", "auto", "off"
+_BUILT_IN_SANDBOXES = (_AUTO, _OFF, _BUBBLEWRAP, _KUBERNETES)
 _PROGRAMS = "programmatic_tool_calling"
 _SANDBOX_GROUP = "antiphon.sandboxes"
 
@@ -102,7 +102,7 @@ async def open_containers(
 
     There are none if code execution is off, or if bubblewrap does not work on this machine, which
     is logged: code never runs outside a sandbox. ``directory`` and ``relay``: of all processes on
-    the store. Raises ``SetupError`` if a plug-in fails.
+    the store. Raises ``SetupError`` if Kubernetes or a plug-in fails.
     """
     if settings.sandbox == _OFF:
         yield OpenedContainers()
@@ -125,8 +125,11 @@ async def open_containers(
             yield OpenedContainers(None, str(error))
             return
     else:
-        factory: SandboxFactory = _sandbox_plugin(settings.sandbox)
-        sandbox = await factory(settings)
+        if settings.sandbox == _KUBERNETES:
+            sandbox = await _open_kubernetes(settings, relay.owner.id, clock, ids)
+        else:
+            factory: SandboxFactory = _sandbox_plugin(settings.sandbox)
+            sandbox = await factory(settings)
         log.info("code execution is on, in sandboxes", sandbox=settings.sandbox)
     async with ContainerRegistry(
         sandbox,
@@ -149,6 +152,35 @@ async def open_containers(
 
 def _sandbox_plugin(name: str) -> Any:
     return load_plugin(_SANDBOX_GROUP, name, setting="sandbox", built_in=_BUILT_IN_SANDBOXES)
+
+
+async def _open_kubernetes(
+    settings: Settings, owner: str, clock: Callable[[], float], ids: Callable[[str], str]
+) -> Sandbox:
+    """Open and check the sandboxes of a cluster. Raises ``SetupError`` for settings that pods
+    cannot honour, and if the cluster refuses."""
+    if find_spec("aiohttp") is None:
+        raise SetupError(needs_extra("sandbox: the HTTP client is not installed", "fetch"))
+    if settings.sandbox_domains:
+        raise SetupError("sandbox_domains: containers in Kubernetes have no network")
+    if settings.sandbox_python is not None:
+        raise SetupError("sandbox_python: containers in Kubernetes have the Python of their image")
+    import aiohttp
+
+    from antiphon.sandbox.kubernetes.api import KubernetesApi
+    from antiphon.sandbox.kubernetes.sandbox import KubernetesSandbox, PodSettings
+
+    api = KubernetesApi.open(
+        settings.kubernetes_url, settings.kubernetes_credentials, settings.sandbox_namespace
+    )
+    pods = PodSettings(pool=settings.sandbox_warm_pool, owner=owner, router=settings.sandbox_router)
+    sandbox = KubernetesSandbox(api, aiohttp.ClientSession(), pods, clock=clock, ids=ids)
+    try:
+        await sandbox.check()
+    except BaseException:
+        await sandbox.close()
+        raise
+    return sandbox
 
 
 async def _open_bubblewrap(settings: Settings, policy: ContainerPolicy, log: Any) -> Sandbox:
@@ -188,7 +220,7 @@ async def open_reader(settings: Settings, log: Any) -> AsyncIterator[DocumentRea
     if settings.sandbox == _OFF or not (needed := mounts()):
         yield None
         return
-    if settings.sandbox not in _BUILT_IN_SANDBOXES:
+    if settings.sandbox not in (_AUTO, _BUBBLEWRAP):
         log.info("documents are read in a subprocess without a sandbox", sandbox=settings.sandbox)
         yield None
         return

@@ -49,9 +49,25 @@ def values_of(name: str) -> dict[str, Any]:
     return found
 
 
+#: Values with which code runs in pods.
+SANDBOX = {
+    "sandbox": {
+        "kubernetes": {
+            "enabled": True,
+            "image": "registry/python-runtime-sandbox:1",
+            "runtimeClassName": "kata",
+            "memory": "4g",
+            "router": "http://sandbox-router-svc:8080",
+            "ingressFrom": [{"podSelector": {"matchLabels": {"app": "sandbox-router"}}}],
+            "nodeSelector": {"a": "b"},
+            "tolerations": [{"key": "a", "operator": "Exists"}],
+        }
+    }
+}
 CASES = {
     "default": {},
     "everything": EVERYTHING,
+    "sandbox": SANDBOX,
     "vllm": values_of("values-vllm-production-stack.yaml"),
     "llm-d": values_of("values-llm-d.yaml"),
 }
@@ -87,7 +103,18 @@ def test_every_object_is_valid(case: str) -> None:
         warnings.simplefilter("ignore")  # of the imports of the validator
         import kubernetes_validate
     for manifest in rendered(case).values():
-        kubernetes_validate.validate(manifest, "1.33", strict=True)
+        if not manifest["apiVersion"].startswith("extensions.agents.x-k8s.io/"):
+            kubernetes_validate.validate(manifest, "1.33", strict=True)
+        elif manifest["kind"] == "SandboxTemplate":
+            template = manifest["spec"]["podTemplate"]
+            named = {**template["metadata"], "name": "pod"}
+            sandbox = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": named,
+                "spec": template["spec"],
+            }
+            kubernetes_validate.validate(sandbox, "1.33", strict=True)
 
 
 def test_objects_of_the_default_values() -> None:
@@ -108,7 +135,8 @@ def test_pods_have_no_privileges(case: str) -> None:
     for kind in ("Deployment", "Job"):
         spec = pod(rendered(case)[kind])
         assert spec["securityContext"]["runAsNonRoot"] is True
-        assert spec["automountServiceAccountToken"] is False
+        uses_cluster = (case, kind) == ("sandbox", "Deployment")
+        assert spec["automountServiceAccountToken"] is uses_cluster
         for container in spec["containers"]:
             security = container["securityContext"]
             assert security["readOnlyRootFilesystem"] is True
@@ -161,8 +189,45 @@ def test_values_reach_their_settings(tmp_path: Path) -> None:
     assert settings_of("llm-d", tmp_path).models["default"].router == "llm-d"
 
 
+def test_code_runs_in_pods_of_the_warm_pool(tmp_path: Path) -> None:
+    settings, found = settings_of("sandbox", tmp_path), rendered("sandbox")
+    pool, template = found["SandboxWarmPool"], found["SandboxTemplate"]
+    assert (settings.sandbox, settings.sandbox_memory) == ("kubernetes", "4g")
+    assert settings.sandbox_router == "http://sandbox-router-svc:8080"
+    assert settings.sandbox_warm_pool == pool["metadata"]["name"]
+    assert pool["spec"] == {
+        "replicas": 2,
+        "sandboxTemplateRef": {"name": template["metadata"]["name"]},
+    }
+    spec = template["spec"]["podTemplate"]["spec"]
+    assert spec["runtimeClassName"] == "kata"
+    assert spec["automountServiceAccountToken"] is False
+    (container,) = spec["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["resources"]["limits"]["memory"] == "4864Mi"
+    assert {"name": "SANDBOX_BASE_DIR", "value": "/mnt"} in container["env"]
+    network = template["spec"]["networkPolicy"]
+    assert network.keys() == {"ingress"}, "without rules, nothing goes out"
+    server, router = network["ingress"][0]["from"]
+    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert server["podSelector"]["matchLabels"].items() <= labels.items()
+    assert router == SANDBOX["sandbox"]["kubernetes"]["ingressFrom"][0]
+    assert found["RoleBinding"]["roleRef"]["name"] == found["Role"]["metadata"]["name"]
+    account = found["RoleBinding"]["subjects"][0]
+    assert account["name"] == found["ServiceAccount"]["metadata"]["name"]
+    reached = found["NetworkPolicy"]["spec"]["egress"][-1]["to"][0]["podSelector"]["matchLabels"]
+    assert reached.items() <= template["spec"]["podTemplate"]["metadata"]["labels"].items()
+
+
 @pytest.mark.parametrize(
-    "values", [{"replica": 3}, {"vectors": "faiss"}, {"replicas": 0}, {"settings": {"a": 1}}]
+    "values",
+    [
+        {"sandbox": {"kubernetes": {"enabled": True}}},
+        {"replica": 3},
+        {"vectors": "faiss"},
+        {"replicas": 0},
+        {"settings": {"a": 1}},
+    ],
 )
 def test_wrong_values_are_refused(values: dict[str, Any]) -> None:
     with helm.Chart.load(CHART) as chart, pytest.raises(helm.HelmError):

@@ -516,12 +516,32 @@ class Settings(Struct, frozen=True, kw_only=True):
         _tools(
             (
                 "Sandbox for code written by models (`code_interpreter`, `shell`). auto: "
-                "bubblewrap where it works, which needs Linux with unprivileged user namespaces. A "
-                "plug-in is named by its entry point. See embedding.md."
+                "bubblewrap where it works, which needs Linux with unprivileged user namespaces. "
+                "kubernetes: pods of agent-sandbox, see kubernetes.md. A plug-in is named by its "
+                "entry point. See embedding.md."
             ),
-            kind='"auto", "off", "bubblewrap" or the name of a plug-in',
+            kind='"auto", "off", "bubblewrap", "kubernetes" or the name of a plug-in',
         ),
     ] = "auto"
+    sandbox_warm_pool: Annotated[
+        str, _tools("If `sandbox` is kubernetes: the SandboxWarmPool that containers come from.")
+    ] = "antiphon"
+    sandbox_namespace: Annotated[
+        str | None, _tools("The namespace of the pool. Unset: that of the service account.")
+    ] = None
+    sandbox_router: Annotated[
+        str | None,
+        _tools(
+            "URL of agent-sandbox's router, which passes requests on to the pods. Unset: the pods "
+            "are reached by their addresses."
+        ),
+    ] = None
+    kubernetes_url: Annotated[str, _tools("URL of the Kubernetes API.")] = (
+        "https://kubernetes.default.svc"
+    )
+    kubernetes_credentials: Annotated[
+        Path, _tools("Folder with `token`, `ca.crt` and `namespace` of a service account.")
+    ] = Path("/var/run/secrets/kubernetes.io/serviceaccount")
     sandbox_python: Annotated[
         Path | None,
         _tools(

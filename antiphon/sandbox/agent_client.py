@@ -16,7 +16,20 @@ from msgspec.structs import replace
 
 from antiphon.errors import ToolError
 
-from .base import EndReason, ExecutionResult, FileEntry, Limits, OutputCallback
+from .agent_calls import (
+    ENDED,
+    FILE_TIMEOUT_S,
+    GRACE_S,
+    AgentCalls,
+    LimitsFrame,
+    NetworkFrame,
+    OutputFrame,
+    ReadFrame,
+    WriteFrame,
+    decode_answer,
+    limits_request,
+)
+from .base import ExecutionResult, Limits, OutputCallback
 from .cgroups import BoxGroup
 from .egress.proxy import PROXY_PORT, EgressProxy
 from .shared_folder import SharedFolder
@@ -25,9 +38,6 @@ __all__ = ["AgentBox"]
 
 _T = TypeVar("_T")
 
-#: Seconds beyond the time-out of a request that the agent has to answer it.
-_GRACE_S = 10.0
-_FILE_TIMEOUT_S = 60.0
 _MAX_STDERR = 4000
 _CERTIFICATE = "/run/network/ca.pem"
 #: Where programs look for the authorities that they trust: OpenSSL, Go, requests, curl, Node, git
@@ -36,51 +46,9 @@ _CERTIFICATE_VARIABLES = (
     *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
     *("GIT_SSL_CAINFO", "PIP_CERT"),
 )
-_ENDED = "The sandbox has ended; its variables and files are gone."
 
 
-class _LimitsFrame(msgspec.Struct, frozen=True):
-    python: str
-
-
-class _RunFrame(msgspec.Struct, frozen=True, kw_only=True):
-    output: str
-    ended: EndReason
-    kept: bool
-    errors: str = ""
-    exit_code: int | None = None
-    images: tuple[str, ...] = ()
-
-
-class _OutputFrame(msgspec.Struct, frozen=True):
-    written: tuple[str, str]
-
-
-class _ListFrame(msgspec.Struct, frozen=True):
-    entries: tuple[tuple[str, int, int], ...]
-
-
-class _ReadFrame(msgspec.Struct, frozen=True):
-    content: bytes | None
-
-
-class _RemoveFrame(msgspec.Struct, frozen=True):
-    removed: bool
-
-
-class _NetworkFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    pass
-
-
-class _WriteFrame(msgspec.Struct, frozen=True):
-    error: str = ""
-
-
-class _ErrorFrame(msgspec.Struct, frozen=True):
-    error: str
-
-
-class AgentBox:
+class AgentBox(AgentCalls):
     """``Box`` over the process of an agent."""
 
     def __init__(
@@ -115,14 +83,9 @@ class AgentBox:
 
         Raises ``ToolError`` with the last line of its error output."""
         box = cls(process, limits, shared, group)
-        frame = {
-            "op": "limits",
-            "memory": limits.memory_bytes,
-            "processes": limits.processes,
-            "disk": limits.disk_bytes,
-        }
         try:
-            box.version = (await box._request(frame, _LimitsFrame, wait_s)).python
+            answer = await box._request(limits_request(limits), LimitsFrame, wait_s)
+            box.version = answer.python
         except ToolError:
             await asyncio.to_thread(box._remove_parts)
             raise ToolError(await box._start_error()) from None
@@ -135,49 +98,19 @@ class AgentBox:
     def is_alive(self) -> bool:
         return not self._is_closed and self._process.returncode is None
 
-    async def python(self, code: str, *, timeout_s: float, max_chars: int) -> ExecutionResult:
-        frame = {"op": "python", "code": code, "timeout": timeout_s, "most": max_chars}
-        return await self._run(frame, timeout_s, max_chars)
-
-    async def command(
-        self,
-        command: str,
-        *,
-        timeout_s: float,
-        max_chars: int,
-        on_output: OutputCallback | None = None,
-    ) -> ExecutionResult:
-        frame = {
-            "op": "command",
-            "command": command,
-            "timeout": timeout_s,
-            "most": max_chars,
-            "tells": on_output is not None,
-        }
-        return await self._run(frame, timeout_s, max_chars, on_output)
-
-    async def list_files(self) -> tuple[FileEntry, ...]:
-        listed = await self._request({"op": "entries"}, _ListFrame, _FILE_TIMEOUT_S)
-        return tuple(FileEntry(*each) for each in listed.entries if _is_relative_path(each[0]))
-
     async def read(self, path: str) -> bytes | None:
         frame = {"op": "read", "path": path, "most": self._limits.disk_bytes}
-        return (await self._request(frame, _ReadFrame, _FILE_TIMEOUT_S)).content
+        return (await self._request(frame, ReadFrame, FILE_TIMEOUT_S)).content
 
     async def write(self, path: str, content: bytes) -> None:
         frame = {"op": "write", "path": path, "content": content}
-        error = (await self._request(frame, _WriteFrame, _FILE_TIMEOUT_S)).error
+        error = (await self._request(frame, WriteFrame, FILE_TIMEOUT_S)).error
         if error:
             raise ToolError(f"{path} could not be written: {error}")
 
-    async def remove(self, path: str) -> bool:
-        return (
-            await self._request({"op": "remove", "path": path}, _RemoveFrame, _FILE_TIMEOUT_S)
-        ).removed
-
     async def share(self, name: str, files: Mapping[str, bytes], scripts: Collection[str]) -> None:
         if not self.is_alive:
-            raise ToolError(_ENDED)
+            raise ToolError(ENDED)
         await asyncio.to_thread(
             self._shared.put, name, files, scripts, max_bytes=self._limits.disk_bytes
         )
@@ -191,7 +124,7 @@ class AgentBox:
         (folder / "ca.pem").chmod(0o644)
         environment = {**dict.fromkeys(_CERTIFICATE_VARIABLES, _CERTIFICATE), **proxy.environment}
         frame = {"op": "network", "environment": environment, "port": PROXY_PORT}
-        await self._request(frame, _NetworkFrame, _FILE_TIMEOUT_S)
+        await self._request(frame, NetworkFrame, FILE_TIMEOUT_S)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -224,22 +157,10 @@ class AgentBox:
         on_output: OutputCallback | None = None,
     ) -> ExecutionResult:
         kills = 0 if self._group is None else self._group.oom_kills()
-        frame_out = await self._request(
-            frame,
-            _RunFrame,
-            timeout_s + _GRACE_S,
-            on_output and _limit_output(on_output, max_chars),
-        )
+        result = await super()._run(frame, timeout_s, max_chars, on_output)
         if self._group is not None and self._group.oom_kills() > kills:
-            frame_out = replace(frame_out, ended="memory")
-        return ExecutionResult(
-            output=frame_out.output[: 2 * max_chars],
-            stderr=frame_out.errors[: 2 * max_chars],
-            end_reason=frame_out.ended,
-            exit_code=frame_out.exit_code,
-            images=tuple(filter(_is_relative_path, frame_out.images)),
-            variables_kept=frame_out.kept,
-        )
+            result = replace(result, end_reason="memory")
+        return result
 
     async def _request(
         self,
@@ -250,7 +171,7 @@ class AgentBox:
     ) -> _T:
         async with self._call_lock:
             if not self.is_alive:
-                raise ToolError(_ENDED)
+                raise ToolError(ENDED)
             self._send_frame(frame)
             response = asyncio.ensure_future(self._read_response(on_output))
             try:
@@ -261,17 +182,12 @@ class AgentBox:
             except (OSError, EOFError, TimeoutError, ValueError):
                 response.cancel()
                 await self.close()
-                raise ToolError(_ENDED) from None
+                raise ToolError(ENDED) from None
         try:
-            return msgspec.json.decode(raw, type=kind)
-        except msgspec.DecodeError:
-            pass
-        try:
-            failed = msgspec.json.decode(raw, type=_ErrorFrame)
+            return decode_answer(raw, kind)
         except msgspec.DecodeError:
             await self.close()
-            raise ToolError(_ENDED) from None
-        raise ToolError(failed.error)
+            raise ToolError(ENDED) from None
 
     def _send_frame(self, frame: dict[str, Any]) -> None:
         assert self._process.stdin is not None
@@ -287,7 +203,7 @@ class AgentBox:
         await self._process.stdin.drain()
         frame = await self._read_frame()
         while on_output is not None and frame.startswith(b'{"written"'):
-            on_output(*msgspec.json.decode(frame, type=_OutputFrame).written)
+            on_output(*msgspec.json.decode(frame, type=OutputFrame).written)
             frame = await self._read_frame()
         return frame
 
@@ -303,7 +219,7 @@ class AgentBox:
         it is closed."""
         with suppress(OSError):
             self._send_frame({"op": "stop"})
-        done, _ = await asyncio.wait({response}, timeout=_GRACE_S)
+        done, _ = await asyncio.wait({response}, timeout=GRACE_S)
         if not done or response.exception() is not None:
             response.cancel()
             await self.close()
@@ -317,21 +233,3 @@ class AgentBox:
                     error_output = await self._process.stderr.read(_MAX_STDERR)
         line = error_output.decode(errors="replace").strip().splitlines()[-1:]
         return line[0] if line else "it ended at once"
-
-
-def _limit_output(on_output: OutputCallback, max_chars: int) -> OutputCallback:
-    """Return a callback that passes at most ``max_chars`` characters of each stream to
-    ``on_output``."""
-    room_left = [max_chars, max_chars]
-
-    def forward(*pieces: str) -> None:
-        shortened = [piece[:room] for piece, room in zip(pieces, room_left, strict=True)]
-        room_left[:] = [room - len(s) for s, room in zip(shortened, room_left, strict=True)]
-        if any(shortened):
-            on_output(*shortened)
-
-    return forward
-
-
-def _is_relative_path(path: str) -> bool:
-    return bool(path) and not path.startswith("/") and ".." not in path.split("/")

@@ -1,8 +1,9 @@
-"""The first process inside a box: it serves the requests of the server.
+"""The agent inside a box: it serves the requests of the server.
 
 It runs Python code and shell commands, enforces their limits, and reads and writes files. It
 uses only the standard library, because the Python of the box is not the server's. The code it
-runs cannot signal it, and ends with it.
+runs cannot signal it, and ends with it: in a bubblewrap box, where it is the first process. In a
+pod (``pod.py``) it is one of several, and Kubernetes ends the pod.
 
 Frames in both directions: four bytes of length (big-endian), then JSON."""
 
@@ -23,7 +24,7 @@ from typing import Any
 from . import files, forwarder
 from .python_kernel import HOME, Kernel, receive_frame, send_frame
 
-__all__ = ["main"]
+__all__ = ["Agent", "main"]
 
 GRACE_S = 2.0
 POLL_S = 0.2
@@ -100,19 +101,28 @@ class _OutputBuffer:
 
 
 def _set_limits(limits: Any) -> None:
-    """Limit the calling process and its children, and give them only idle processor time."""
-    _lower_priority()
+    """Limit the calling process and its children, and give them only idle processor time.
+
+    In a pod, Kubernetes shares out processors and limits processes, and kernels such as gVisor's
+    lack some of these limits."""
+    in_pod = limits["in_pod"]
+    if not in_pod:
+        _lower_priority()
     memory = limits["memory"]
     for limit, value in (
         (resource.RLIMIT_DATA, memory),
         (resource.RLIMIT_AS, 4 * memory),
-        (resource.RLIMIT_NPROC, limits["processes"]),
+        *(() if in_pod else ((resource.RLIMIT_NPROC, limits["processes"]),)),
         (resource.RLIMIT_FSIZE, limits["disk"]),
         (resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
     ):
-        resource.setrlimit(limit, (value, value))
+        try:
+            resource.setrlimit(limit, (value, value))
+        except (OSError, ValueError):
+            if not in_pod:
+                raise
 
 
 def _lower_priority() -> None:
@@ -141,16 +151,18 @@ def _memory_used() -> int:
     """Return the bytes of memory used by all processes but this one, by sockets, and by the
     metadata of files.
 
-    The size limit of a tmpfs does not limit the number of its files."""
+    The size limit of a tmpfs does not limit the number of its files. In a pod, only processes
+    count: Kubernetes limits the rest."""
     total = 0
-    for name in os.listdir("/proc"):
-        if name.isdigit() and name != "1":
-            try:
-                with open(f"/proc/{name}/status") as status:
-                    lines = status.read().split("\n")
-            except OSError:
-                continue
-            total += sum(int(line.split()[1]) for line in lines if line.startswith(_MEMORY_FIELDS))
+    for pid in _other_pids():
+        try:
+            with open(f"/proc/{pid}/status") as status:
+                lines = status.read().split("\n")
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in lines if line.startswith(_MEMORY_FIELDS))
+    if not _is_first():
+        return total * 1024
     for disk in (HOME, "/tmp", "/dev/shm"):
         status_vfs = os.statvfs(disk)
         total += status_vfs.f_files - status_vfs.f_ffree  # about one KiB per file
@@ -235,12 +247,61 @@ class _KernelExchange:
                 self.answer = None
 
 
+def _is_first() -> bool:
+    """Return whether the agent is the first process, so that all others belong to code."""
+    return os.getpid() == 1
+
+
+def _other_pids() -> set[int]:
+    """Return the processes that code started: all but this one, or in a pod its descendants, whose
+    orphans become its children (``pod.py``)."""
+    pids = {int(name) for name in os.listdir("/proc") if name.isdigit()} - {os.getpid()}
+    if _is_first():
+        return pids
+    children: dict[int, list[int]] = {}
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/stat") as status:
+                parent = int(status.read().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+        children.setdefault(parent, []).append(pid)
+    found: set[int] = set()
+    reached = [os.getpid()]
+    while reached:
+        new = children.pop(reached.pop(), [])
+        found.update(new)
+        reached += new
+    return found
+
+
 def _signal_others(number: int) -> None:
-    """Send a signal to every process but this one."""
+    """Send a signal to every process that code started."""
+    for pid in (-1,) if _is_first() else _other_pids():
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+
+
+def _exit_fd(pid: int) -> int:
+    """Return a descriptor that becomes readable when a child ends."""
     try:
-        os.kill(-1, number)
-    except ProcessLookupError:
-        pass
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # a kernel without them, such as some versions of gVisor
+        import threading
+
+        ended, write_fd = os.pipe2(os.O_CLOEXEC)
+
+        def wait() -> None:
+            try:
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            except ChildProcessError:
+                pass
+            os.close(write_fd)
+
+        threading.Thread(target=wait, daemon=True).start()
+        return ended
 
 
 def _reap() -> tuple[set[int], bool]:
@@ -266,7 +327,7 @@ def _kill_others() -> None:
         time.sleep(0.002 if remaining else 0)
 
 
-class _Agent:
+class Agent:
     """Serves the requests for one box."""
 
     def __init__(self, input_fd: int, output_fd: int) -> None:
@@ -301,7 +362,7 @@ class _Agent:
             send_frame(self.output_fd, answer)
 
     def set_limits(self, request: Any) -> Any:
-        self.limits = request
+        self.limits = {**request, "in_pod": not _is_first()}
         return {"python": sys.version.split()[0]}
 
     def open_network(self, request: Any) -> Any:
@@ -321,7 +382,7 @@ class _Agent:
         output, kernel = self.kernel_output, self.kernel_pid
         assert output is not None and kernel is not None
         output.reset(request["most"])
-        exit_fd = os.pidfd_open(kernel)
+        exit_fd = _exit_fd(kernel)
         exchange = _KernelExchange(self.kernel_socket, {"code": request["code"]})
         try:
             end = self.wait_for_end(
@@ -368,7 +429,7 @@ class _Agent:
         )
         os.close(out.write_fd)
         os.close(err.write_fd)
-        exit_fd = os.pidfd_open(process.pid)
+        exit_fd = _exit_fd(process.pid)
         group = process.pid
 
         def stop() -> None:
@@ -435,7 +496,7 @@ class _Agent:
         _signal_others(signal.SIGSTOP)
         if self.end_reason is None:
             return
-        others = {int(n) for n in os.listdir("/proc") if n.isdigit()} - {1, self.kernel_pid}
+        others = _other_pids() - {self.kernel_pid}
         for pid in others:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -505,7 +566,7 @@ class _Agent:
     def limit_exceeded(self, readable: Any, deadline: float, is_flooding: bool) -> str | None:
         """Return why the running code must end, or None."""
         if self.input_fd in readable:
-            if receive_frame(self.input_fd) is None:  # the server is gone
+            if receive_frame(self.input_fd) is None and _is_first():  # the server is gone
                 os._exit(0)
             return "stopped"
         if time.monotonic() > deadline:
@@ -565,5 +626,5 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _set_dumpable(False)
     del sys.path[0]  # the folder of this package
-    _Agent(input_fd, output_fd).serve()
+    Agent(input_fd, output_fd).serve()
     os._exit(0)

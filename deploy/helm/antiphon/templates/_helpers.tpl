@@ -2,6 +2,10 @@
 {{- .Release.Name | trunc 50 | trimSuffix "-" -}}
 {{- end -}}
 
+{{- define "antiphon.sandbox" -}}
+{{ include "antiphon.name" . }}-sandbox
+{{- end -}}
+
 {{- define "antiphon.selector" -}}
 app.kubernetes.io/name: antiphon
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -50,6 +54,22 @@ env:
     value: {{ .Values.metrics }}
   - name: ANTIPHON_VECTORS
     value: {{ .Values.vectors | quote }}
+  {{- with .Values.sandbox.kubernetes }}
+  {{- if .enabled }}
+  - name: ANTIPHON_SANDBOX
+    value: kubernetes
+  - name: ANTIPHON_SANDBOX_WARM_POOL
+    value: {{ include "antiphon.sandbox" $ }}
+  - name: ANTIPHON_SANDBOX_MEMORY
+    value: {{ .memory | quote }}
+  - name: ANTIPHON_SANDBOX_DISK_MB
+    value: {{ .diskMiB | quote }}
+  {{- with .router }}
+  - name: ANTIPHON_SANDBOX_ROUTER
+    value: {{ . | quote }}
+  {{- end }}
+  {{- end }}
+  {{- end }}
   {{- with .Values.opentelemetry }}
   {{- if .endpoint }}
   - name: ANTIPHON_OTLP_ENDPOINT

@@ -1,0 +1,188 @@
+"""What boxes ask their agents, whatever way the requests take.
+
+A box is untrusted: everything that comes out of it is validated like a client's request body."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from antiphon.errors import ToolError
+
+from .base import EndReason, ExecutionResult, FileEntry, Limits, OutputCallback
+
+__all__ = [
+    "ENDED",
+    "FILE_TIMEOUT_S",
+    "GRACE_S",
+    "AgentCalls",
+    "LimitsFrame",
+    "NetworkFrame",
+    "OutputFrame",
+    "ReadFrame",
+    "WriteFrame",
+    "decode_answer",
+    "is_relative_path",
+    "limits_request",
+]
+
+_T = TypeVar("_T")
+
+#: Seconds beyond the time-out of a request that the agent has to answer it.
+GRACE_S = 10.0
+FILE_TIMEOUT_S = 60.0
+ENDED = "The sandbox has ended; its variables and files are gone."
+
+
+class LimitsFrame(msgspec.Struct, frozen=True):
+    """The version of the Python of a box."""
+
+    python: str
+
+
+class _RunFrame(msgspec.Struct, frozen=True, kw_only=True):
+    output: str
+    ended: EndReason
+    kept: bool
+    errors: str = ""
+    exit_code: int | None = None
+    images: tuple[str, ...] = ()
+
+
+class OutputFrame(msgspec.Struct, frozen=True):
+    """What a command wrote: its output and its error output."""
+
+    written: tuple[str, str]
+
+
+class _ListFrame(msgspec.Struct, frozen=True):
+    entries: tuple[tuple[str, int, int], ...]
+
+
+class ReadFrame(msgspec.Struct, frozen=True):
+    """The content of a file."""
+
+    content: bytes | None
+
+
+class _RemoveFrame(msgspec.Struct, frozen=True):
+    removed: bool
+
+
+class NetworkFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Nothing."""
+
+
+class WriteFrame(msgspec.Struct, frozen=True):
+    """Why a file could not be written; empty if it was."""
+
+    error: str = ""
+
+
+class _ErrorFrame(msgspec.Struct, frozen=True):
+    error: str
+
+
+class AgentCalls:
+    """The part of ``Box`` that is the same for all agents."""
+
+    async def python(self, code: str, *, timeout_s: float, max_chars: int) -> ExecutionResult:
+        frame = {"op": "python", "code": code, "timeout": timeout_s, "most": max_chars}
+        return await self._run(frame, timeout_s, max_chars)
+
+    async def command(
+        self,
+        command: str,
+        *,
+        timeout_s: float,
+        max_chars: int,
+        on_output: OutputCallback | None = None,
+    ) -> ExecutionResult:
+        frame = {
+            "op": "command",
+            "command": command,
+            "timeout": timeout_s,
+            "most": max_chars,
+            "tells": on_output is not None,
+        }
+        return await self._run(frame, timeout_s, max_chars, on_output)
+
+    async def list_files(self) -> tuple[FileEntry, ...]:
+        listed = await self._request({"op": "entries"}, _ListFrame, FILE_TIMEOUT_S)
+        return tuple(FileEntry(*each) for each in listed.entries if is_relative_path(each[0]))
+
+    async def remove(self, path: str) -> bool:
+        frame = {"op": "remove", "path": path}
+        return (await self._request(frame, _RemoveFrame, FILE_TIMEOUT_S)).removed
+
+    async def _request(
+        self,
+        frame: dict[str, Any],
+        kind: type[_T],
+        wait_s: float,
+        on_output: OutputCallback | None = None,
+    ) -> _T:
+        """Send a request, and return its answer. Raises ``ToolError``."""
+        raise NotImplementedError
+
+    async def _run(
+        self,
+        frame: dict[str, Any],
+        timeout_s: float,
+        max_chars: int,
+        on_output: OutputCallback | None = None,
+    ) -> ExecutionResult:
+        answer = await self._request(
+            frame,
+            _RunFrame,
+            timeout_s + GRACE_S,
+            on_output and _limit_output(on_output, max_chars),
+        )
+        return ExecutionResult(
+            output=answer.output[: 2 * max_chars],
+            stderr=answer.errors[: 2 * max_chars],
+            end_reason=answer.ended,
+            exit_code=answer.exit_code,
+            images=tuple(filter(is_relative_path, answer.images)),
+            variables_kept=answer.kept,
+        )
+
+
+def limits_request(limits: Limits) -> dict[str, Any]:
+    """Return the first request to an agent."""
+    return {
+        "op": "limits",
+        "memory": limits.memory_bytes,
+        "processes": limits.processes,
+        "disk": limits.disk_bytes,
+    }
+
+
+def decode_answer(raw: bytes, kind: type[_T]) -> _T:
+    """Return an answer of the expected kind. Raises ``ToolError`` if the agent reports an error,
+    and ``msgspec.DecodeError`` if it says anything else."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError:
+        failed = msgspec.json.decode(raw, type=_ErrorFrame)
+    raise ToolError(failed.error)
+
+
+def _limit_output(on_output: OutputCallback, max_chars: int) -> OutputCallback:
+    """Return a callback that passes at most ``max_chars`` characters of each stream to
+    ``on_output``."""
+    room_left = [max_chars, max_chars]
+
+    def forward(*pieces: str) -> None:
+        shortened = [piece[:room] for piece, room in zip(pieces, room_left, strict=True)]
+        room_left[:] = [room - len(s) for s, room in zip(shortened, room_left, strict=True)]
+        if any(shortened):
+            on_output(*shortened)
+
+    return forward
+
+
+def is_relative_path(path: str) -> bool:
+    """Return whether a path stays below its folder."""
+    return bool(path) and not path.startswith("/") and ".." not in path.split("/")

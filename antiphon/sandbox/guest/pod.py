@@ -1,0 +1,144 @@
+"""The agent inside a pod, where a runtime starts it and passes requests on.
+
+The runtime runs one command after another and returns their output, so the agent, which keeps the
+Python interpreter, listens on a socket. Each request is a command that connects to it:
+
+    python3 .antiphon.zip serve          start the agent
+    python3 .antiphon.zip call REQUEST   send the request in this file, and print the answer
+    python3 .antiphon.zip stop           interrupt the running request
+
+Uses only the standard library, because the Python of the pod is not the server's.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import sys
+from typing import Any
+
+from .agent import Agent
+from .python_kernel import HOME, receive_frame
+
+__all__ = ["main"]
+
+SKILLS = "/mnt/skills"
+#: Of the agent: its socket, and the process whose request it serves.
+FOLDER = "/mnt/.antiphon"
+SOCKET, CALLER = f"{FOLDER}/agent", f"{FOLDER}/caller"
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/tmp",
+    "LANG": "C.UTF-8",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "MPLBACKEND": "agg",
+    "MPLCONFIGDIR": "/tmp/matplotlib",
+}
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class _PodAgent(Agent):
+    """Serves one connection after another. Its state survives them."""
+
+    def __init__(self) -> None:
+        super().__init__(-1, -1)
+        self.operations["share"] = self.share
+
+    def serve_connection(self, connection: socket.socket) -> None:
+        # Two descriptors: processes that are forked close both.
+        self.input_fd, self.output_fd = connection.detach(), -1
+        self.output_fd = os.dup(self.input_fd)
+        try:
+            self.serve()
+        except (OSError, ValueError):  # the caller is gone
+            pass
+        finally:
+            for fd in (self.input_fd, self.output_fd):
+                os.close(fd)
+
+    def share(self, request: Any) -> Any:
+        """Replace the files of a skill."""
+        folder = os.path.join(SKILLS, request["name"])
+        shutil.rmtree(folder, ignore_errors=True)
+        for path, content in request["files"].items():
+            file = os.path.join(folder, path)
+            os.makedirs(os.path.dirname(file), exist_ok=True)
+            with open(file, "wb") as opened:
+                opened.write(base64.b64decode(content))
+            os.chmod(file, 0o555 if path in request["scripts"] else 0o444)
+        return {}
+
+
+def serve() -> None:
+    """Start an agent in the background, unless there is one, and wait until it listens."""
+    for folder in (HOME, SKILLS, FOLDER):
+        os.makedirs(folder, exist_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(SOCKET)
+    except OSError:  # a container that was restarted: its processes are gone
+        os.unlink(SOCKET)
+        listener.bind(SOCKET)
+    listener.listen()
+    if os.fork():
+        return
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    listener.set_inheritable(True)
+    command = [sys.executable, "-S", sys.argv[0], "listen", str(listener.fileno())]
+    os.chdir(HOME)
+    os.execve(sys.executable, command, ENVIRONMENT)
+
+
+def listen(listener: socket.socket) -> None:
+    """Serve connections until the pod ends."""
+    import ctypes
+
+    # Orphans become children of the agent, which can end them.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    listener.set_inheritable(False)
+    agent = _PodAgent()
+    while True:
+        agent.serve_connection(listener.accept()[0])
+
+
+def call(path: str) -> None:
+    """Send a request and print the answer."""
+    with open(path, "rb") as file:
+        body = file.read()
+    os.unlink(path)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(SOCKET)
+        with open(CALLER, "w") as file:
+            file.write(str(os.getpid()))
+        connection.sendall(struct.pack(">I", len(body)) + body)
+        sys.stdout.write(json.dumps(receive_frame(connection.fileno())))
+
+
+def stop() -> None:
+    """End the process whose request is running: the agent then interrupts it."""
+    with open(CALLER) as file:
+        caller = int(file.read())
+    try:
+        os.kill(caller, signal.SIGTERM)
+    except ProcessLookupError:
+        pass
+
+
+def main() -> None:
+    """Do what the command line says."""
+    action, *arguments = sys.argv[1:]
+    if action == "listen":
+        listen(socket.socket(fileno=int(arguments[0])))
+    elif action == "call":
+        call(arguments[0])
+    else:
+        {"serve": serve, "stop": stop}[action]()

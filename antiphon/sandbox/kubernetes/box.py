@@ -1,0 +1,189 @@
+"""A box that is a pod: the agent runs in it, and the pod's runtime passes requests on."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import zipfile
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
+from importlib import resources
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+
+from antiphon.errors import ToolError
+from antiphon.sandbox.agent_calls import (
+    ENDED,
+    FILE_TIMEOUT_S,
+    AgentCalls,
+    LimitsFrame,
+    WriteFrame,
+    decode_answer,
+    is_relative_path,
+    limits_request,
+)
+from antiphon.sandbox.base import ExecutionResult, Limits, OutputCallback
+from antiphon.sandbox.egress.proxy import EgressProxy
+
+from .runtime import FileRefused, PodLost, PodRuntime
+
+__all__ = ["PodBox"]
+
+_T = TypeVar("_T")
+
+_log = structlog.get_logger(__name__)
+
+_ARCHIVE, _REQUEST = ".antiphon.zip", ".antiphon/request"
+_COMMAND = f"python3 /mnt/{_ARCHIVE}"
+_MODULES = ("agent.py", "files.py", "forwarder.py", "pod.py", "python_kernel.py")
+_MAIN = "from guest.pod import main\nmain()\n"
+_STOP_S = 10.0
+
+
+class PodBox(AgentCalls):
+    """``Box`` in a pod. ``release``: deletes the pod's claim."""
+
+    def __init__(
+        self, runtime: PodRuntime, limits: Limits, release: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._runtime = runtime
+        self._limits = limits
+        self._release = release
+        self._call_lock = asyncio.Lock()
+        self._is_closed = False
+        self._shared_bytes: dict[str, int] = {}
+        #: Version of the Python interpreter inside.
+        self.version = ""
+
+    async def start(self) -> None:
+        """Start the agent. Raises ``ToolError``."""
+        try:
+            await self._runtime.upload(_ARCHIVE, agent_archive())
+            await self._runtime.execute(f"{_COMMAND} serve", timeout_s=FILE_TIMEOUT_S)
+        except (PodLost, FileRefused) as error:
+            raise ToolError(f"The agent does not start in the pod: {error}.") from None
+        answer = await self._request(limits_request(self._limits), LimitsFrame, FILE_TIMEOUT_S)
+        self.version = answer.python
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._is_closed
+
+    async def command(
+        self,
+        command: str,
+        *,
+        timeout_s: float,
+        max_chars: int,
+        on_output: OutputCallback | None = None,
+    ) -> ExecutionResult:
+        """Run a command, as ``Box.command``. The runtime returns output at the end only."""
+        result = await super().command(command, timeout_s=timeout_s, max_chars=max_chars)
+        if on_output is not None and (result.output or result.stderr):
+            on_output(result.output[:max_chars], result.stderr[:max_chars])
+        return result
+
+    async def read(self, path: str) -> bytes | None:
+        if not is_relative_path(path):
+            return None
+        async with self._call_lock:
+            return await self._with_pod(
+                self._runtime.download(f"data/{path}", self._limits.disk_bytes)
+            )
+
+    async def write(self, path: str, content: bytes) -> None:
+        if not is_relative_path(path) or len(content) > self._limits.disk_bytes:
+            raise ToolError(f"{path} could not be written.")
+        async with self._call_lock:
+            try:
+                await self._with_pod(self._runtime.upload(f"data/{path}", content))
+            except FileRefused as error:
+                raise ToolError(f"{path} could not be written: {error}") from None
+
+    async def share(self, name: str, files: Mapping[str, bytes], scripts: Collection[str]) -> None:
+        """Put files at ``/mnt/skills/NAME``, as ``Box.share``. Code can change its copy."""
+        others = sum(size for other, size in self._shared_bytes.items() if other != name)
+        size = sum(map(len, files.values()))
+        if size + others > self._limits.disk_bytes:
+            raise ToolError(f"There is no room for {name} in this container.")
+        if not all(map(is_relative_path, (name, *files))):
+            raise ToolError(f"A file of {name} leads out of its folder.")
+        encoded = {path: base64.b64encode(content).decode() for path, content in files.items()}
+        frame = {"op": "share", "name": name, "files": encoded, "scripts": sorted(scripts)}
+        await self._request(frame, WriteFrame, FILE_TIMEOUT_S)
+        self._shared_bytes[name] = size
+
+    async def open_network(self, proxy: EgressProxy) -> None:
+        raise ToolError("Containers in Kubernetes have no network.")
+
+    async def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            await self._release()
+
+    async def _request(
+        self,
+        frame: dict[str, Any],
+        kind: type[_T],
+        wait_s: float,
+        on_output: OutputCallback | None = None,
+    ) -> _T:
+        async with self._call_lock:
+            raw = await self._with_pod(self._call(frame, wait_s))
+        try:
+            return decode_answer(raw, kind)
+        except msgspec.MsgspecError:
+            await self.close()
+            raise ToolError(ENDED) from None
+
+    async def _call(self, frame: dict[str, Any], wait_s: float) -> bytes:
+        try:
+            await self._runtime.upload(_REQUEST, msgspec.json.encode({"tells": False, **frame}))
+        except FileRefused as error:
+            raise ToolError(f"The request does not fit into the container: {error}") from None
+        running = asyncio.ensure_future(
+            self._runtime.execute(f"{_COMMAND} call /mnt/{_REQUEST}", timeout_s=wait_s)
+        )
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await self._interrupt(running)
+            raise
+
+    async def _with_pod(self, work: Awaitable[_T]) -> _T:
+        """Await something of the pod. If the pod is lost, the box has ended."""
+        if not self.is_alive:
+            asyncio.ensure_future(work).cancel()
+            raise ToolError(ENDED)
+        try:
+            return await work
+        except PodLost as error:
+            _log.info("the pod of a container has ended", reason=str(error))
+            await self.close()
+            raise ToolError(ENDED) from None
+
+    async def _interrupt(self, running: asyncio.Future[bytes]) -> None:
+        """Interrupt the running request. If that fails, the box is closed."""
+        with suppress(PodLost):
+            await self._runtime.execute(f"{_COMMAND} stop", timeout_s=_STOP_S)
+        done, _ = await asyncio.wait({running}, timeout=_STOP_S)
+        if not done:
+            running.cancel()
+            await self.close()
+        else:
+            running.exception()  # the caller of the agent was ended
+
+
+def agent_archive() -> bytes:
+    """Return the agent as a zip file that Python runs."""
+    guest = resources.files("antiphon.sandbox.guest")
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as opened:
+        opened.writestr("__main__.py", _MAIN)
+        opened.writestr("guest/__init__.py", "")
+        for name in _MODULES:
+            opened.writestr(f"guest/{name}", guest.joinpath(name).read_bytes())
+    return archive.getvalue()

@@ -1,0 +1,133 @@
+"""The runtime inside of a pod: runs commands and moves files, over HTTP.
+
+Its API is that of agent-sandbox's ``python-runtime-sandbox``: ``execute``, ``upload`` and
+``download``, below the folder ``SANDBOX_BASE_DIR``, which has to be ``/mnt``. A router in front of
+the pods finds them by headers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import msgspec
+
+if TYPE_CHECKING:
+    import aiohttp
+
+__all__ = ["FileRefused", "PodLost", "PodRuntime"]
+
+#: Bytes of the answer to a command: an agent's answers are shorter.
+_MAX_ANSWER_BYTES = 16 << 20
+_FILE_TIMEOUT_S = 60.0
+
+
+class PodLost(Exception):
+    """The runtime does not answer, or not as it should: the pod is lost."""
+
+
+class FileRefused(Exception):
+    """The runtime could not store a file."""
+
+
+class _Executed(msgspec.Struct, frozen=True):
+    stdout: str
+    stderr: str
+    exit_code: int
+
+
+class PodRuntime:
+    """The runtime of one pod. ``headers``: for the router."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, url: str, headers: dict[str, str] | None = None
+    ) -> None:
+        self._session = session
+        self._url = url.rstrip("/")
+        self._headers = headers or {}
+
+    async def execute(self, command: str, *, timeout_s: float) -> bytes:
+        """Run a command, without a shell, and return its output. Raises ``PodLost``, also if it
+        fails."""
+        raw = await self._send("POST", "execute", timeout_s, body={"command": command})
+        try:
+            executed = msgspec.json.decode(raw, type=_Executed)
+        except msgspec.MsgspecError:
+            raise PodLost("the runtime answered with something else") from None
+        if executed.exit_code:
+            lines = executed.stderr.strip().splitlines()
+            raise PodLost(lines[-1] if lines else f"exit code {executed.exit_code}")
+        return executed.stdout.encode("utf-8", "replace")
+
+    async def upload(self, path: str, content: bytes) -> None:
+        """Create or replace a file. Raises ``FileRefused`` and ``PodLost``."""
+        import aiohttp
+
+        if not path.isprintable():  # it becomes a header
+            raise FileRefused("its name has control characters")
+        form = aiohttp.FormData(quote_fields=False)
+        form.add_field("file", content, filename=path, content_type="application/octet-stream")
+        await self._send("POST", "upload", _FILE_TIMEOUT_S, form=form)
+
+    async def download(self, path: str, max_bytes: int) -> bytes | None:
+        """Return the first bytes of a file; None if there is none. Raises ``PodLost``."""
+        try:
+            return await self._send(
+                "GET", f"download/{quote(path, safe='')}", _FILE_TIMEOUT_S, max_bytes=max_bytes
+            )
+        except FileRefused:
+            return None
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        timeout_s: float,
+        *,
+        body: object = None,
+        form: aiohttp.FormData | None = None,
+        max_bytes: int | None = None,
+    ) -> bytes:
+        """Send a request and return the answer, or its first ``max_bytes``."""
+        import aiohttp
+        from yarl import URL
+
+        # The router gives up after 180 seconds otherwise.
+        headers = {**self._headers, "x-sandbox-timeout": f"{timeout_s:.0f}"}
+        if body is not None:
+            headers["content-type"] = "application/json"
+        try:
+            async with self._session.request(
+                method,
+                URL(f"{self._url}/{path}", encoded=True),
+                data=form if body is None else msgspec.json.encode(body),
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=timeout_s),
+                allow_redirects=False,
+            ) as response:
+                if response.status in (403, 404, 500) and body is None:
+                    raise FileRefused(await _message(response))
+                if response.status != 200:
+                    raise PodLost(f"HTTP status {response.status}")
+                content = await _read(response, max_bytes or _MAX_ANSWER_BYTES)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise PodLost(str(error) or type(error).__name__) from None
+        if max_bytes is None and len(content) == _MAX_ANSWER_BYTES:
+            raise PodLost("the answer is too long")
+        return content
+
+
+async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    content = bytearray()
+    async for piece in response.content.iter_chunked(1 << 16):
+        content += piece[: max_bytes - len(content)]
+        if len(content) == max_bytes:
+            break
+    return bytes(content)
+
+
+async def _message(response: aiohttp.ClientResponse) -> str:
+    try:
+        return str((await response.json())["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP status {response.status}"

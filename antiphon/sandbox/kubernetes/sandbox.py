@@ -1,0 +1,191 @@
+"""Boxes from a warm pool of agent-sandbox: each is the pod of a claim.
+
+Claims end by themselves: the cluster deletes one whose ``shutdownTime`` is over, and a server
+extends those of its boxes as long as it runs. So a server that crashes leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from msgspec import Struct
+
+from antiphon.errors import SetupError, ToolError
+from antiphon.sandbox.base import Limits
+
+from .api import Claim, ClaimLost, ClusterError, KubernetesApi
+from .box import PodBox
+from .runtime import PodRuntime
+
+if TYPE_CHECKING:
+    import aiohttp
+
+__all__ = ["KubernetesSandbox", "PodSettings"]
+
+_log = structlog.get_logger(__name__)
+
+#: Seconds for which a claim is valid without being extended, and between two extensions.
+_LEASE_S, _RENEWAL_S = 600.0, 150.0
+#: Seconds that a claim may take to become ready: an empty pool starts a pod.
+_READY_S = 180.0
+#: Seconds between two attempts if a watch ends early.
+_PAUSE_S = 0.2
+#: What the value of a label may not contain, and its greatest length.
+_NO_LABEL, _LABEL_CHARS = re.compile(r"[^A-Za-z0-9_.-]"), 63
+
+
+class PodSettings(Struct, frozen=True, kw_only=True):
+    """``pool``: the name of the SandboxWarmPool. ``router``: the URL of the sandbox router; None:
+    pods are reached by their addresses. ``port``: of the runtime. ``owner``: a label of the claims,
+    which says whose they are."""
+
+    pool: str
+    owner: str
+    router: str | None = None
+    port: int = 8888
+
+
+class KubernetesSandbox:
+    """``Sandbox`` of pods. ``clock`` returns Unix seconds; ``ids`` makes unique names."""
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        session: aiohttp.ClientSession,
+        settings: PodSettings,
+        *,
+        clock: Callable[[], float],
+        ids: Callable[[str], str],
+    ) -> None:
+        self._api = api
+        self._session = session
+        self._settings = settings
+        self._owner = _NO_LABEL.sub("-", settings.owner)[-_LABEL_CHARS:].strip("-_.")
+        self._clock = clock
+        self._ids = ids
+        self._boxes: dict[str, PodBox] = {}
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def check(self) -> None:
+        """Raise ``SetupError`` if the warm pool does not exist or the API refuses."""
+        pool, namespace = self._settings.pool, self._api.namespace
+        try:
+            await self._api.check_pool(pool)
+        except ClaimLost:
+            raise SetupError(
+                f"sandbox: there is no SandboxWarmPool {pool!r} in the namespace {namespace!r}"
+            ) from None
+        except ClusterError as error:
+            raise SetupError(f"sandbox: the Kubernetes API cannot be used: {error}") from None
+
+    async def open(self, limits: Limits) -> PodBox:
+        name = self._ids("antiphon").replace("_", "-").lower()
+        box = None
+        try:
+            claim = await self._claim(name)
+            box = PodBox(self._runtime(claim), limits, partial(self._release, name))
+            self._boxes[name] = box
+            await box.start()
+        except ClusterError as error:
+            await self._release(name)
+            _log.warning("no pod for a container", claim=name, error=str(error))
+            raise ToolError("No pod is available for the container.") from None
+        except BaseException:
+            await self._release(name)
+            raise
+        if self._renewing is None:
+            self._renewing = asyncio.create_task(self._renew_always(), name="sandbox claims")
+        return box
+
+    async def close(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._renewing
+        for box in tuple(self._boxes.values()):
+            await box.close()
+        await self._session.close()
+        await self._api.close()
+
+    async def renew(self) -> None:
+        """Extend all claims. The boxes of those that are gone have ended."""
+        for name, box in tuple(self._boxes.items()):
+            try:
+                # A pod that is not ready for a moment is not lost; one that never will be is.
+                _ = (await self._api.extend(name, self._shutdown_time())).is_ready
+            except ClaimLost as error:
+                _log.info("the pod of a container has ended", claim=name, reason=str(error))
+                await box.close()
+            except ClusterError as error:
+                _log.warning("a claim was not extended", claim=name, error=str(error))
+
+    async def _renew_always(self) -> None:
+        while True:
+            await asyncio.sleep(_RENEWAL_S)
+            await self.renew()
+
+    async def _claim(self, name: str) -> Claim:
+        """Create a claim and wait until its pod is ready. Raises ``ClusterError``."""
+        body: dict[str, Any] = {
+            "metadata": {
+                "name": name,
+                "labels": {
+                    "app.kubernetes.io/managed-by": "antiphon",
+                    "app.kubernetes.io/instance": self._owner,
+                },
+            },
+            "spec": {
+                "warmPoolRef": {"name": self._settings.pool},
+                "lifecycle": {"shutdownTime": self._shutdown_time(), "shutdownPolicy": "Delete"},
+            },
+        }
+        claim = await self._api.create(body)
+        try:
+            async with asyncio.timeout(_READY_S):
+                while not claim.is_ready:
+                    claim = await self._next(claim)
+        except TimeoutError:
+            raise ClusterError(f"no pod was ready within {_READY_S:.0f} s") from None
+        return claim
+
+    async def _next(self, claim: Claim) -> Claim:
+        """Return a claim when it has changed, or after a while."""
+        async with aclosing(self._api.watch(claim, _READY_S)) as changes:
+            async for changed in changes:
+                return changed
+        await asyncio.sleep(_PAUSE_S)
+        return await self._api.get(claim.metadata.name)
+
+    def _runtime(self, claim: Claim) -> PodRuntime:
+        port = self._settings.port
+        if self._settings.router is not None:
+            headers = {
+                "x-sandbox-id": claim.sandbox,
+                "x-sandbox-namespace": self._api.namespace,
+                "x-sandbox-port": str(port),
+            }
+            return PodRuntime(self._session, self._settings.router, headers)
+        if not claim.addresses:
+            raise ClusterError("the pod has no address")
+        address = claim.addresses[0]
+        host = f"[{address}]" if ":" in address else address
+        return PodRuntime(self._session, f"http://{host}:{port}")
+
+    async def _release(self, name: str) -> None:
+        """Delete a claim. If that fails, the cluster does it at its shutdown time."""
+        self._boxes.pop(name, None)
+        try:
+            await self._api.delete(name)
+        except ClusterError as error:
+            _log.warning("a claim was not deleted", claim=name, error=str(error))
+
+    def _shutdown_time(self) -> str:
+        end = datetime.fromtimestamp(self._clock() + _LEASE_S, UTC)
+        return end.strftime("%Y-%m-%dT%H:%M:%SZ")
