@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import select
+import subprocess
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +16,7 @@ import pytest
 
 from antiphon.errors import SetupError, ToolError
 from antiphon.sandbox.base import Limits
+from antiphon.sandbox.guest import agent
 from antiphon.sandbox.kubernetes.api import KubernetesApi
 from antiphon.sandbox.kubernetes.box import PodBox
 from antiphon.sandbox.kubernetes.sandbox import KubernetesSandbox, PodSettings
@@ -196,6 +201,50 @@ async def test_code_in_a_pod_that_alters_the_agent_ends_the_box(box: PodBox) -> 
     with pytest.raises(ToolError, match="has ended"):
         await run(box, "1")
     assert not box.is_alive
+
+
+@pytest.mark.kubernetes
+@pytest.mark.skipif("KUBERNETES_TEST" not in os.environ, reason="no cluster")
+async def test_pod_of_a_real_cluster() -> None:
+    """KUBERNETES_TEST: API URL, folder of credentials, pool and router, separated by spaces."""
+    url, credentials, pool, router = os.environ["KUBERNETES_TEST"].split()
+    sandbox = KubernetesSandbox(
+        KubernetesApi.open(url, Path(credentials), None),
+        aiohttp.ClientSession(),
+        PodSettings(pool=pool, owner="test", router=router),
+        clock=time.time,
+        ids=lambda kind: f"{kind}-{os.urandom(8).hex()}",
+    )
+    try:
+        await sandbox.check()
+        box = await sandbox.open(SMALL)
+        await run(box, "x = 20")
+        assert await run(box, "x + 1") == "21\n"
+        late = await box.python("while True: pass", timeout_s=1, max_chars=2000)
+        assert late.end_reason == "timeout"
+        await box.write("a.txt", b"content")
+        assert [entry.path for entry in await box.list_files()] == ["a.txt"]
+        assert await box.read("a.txt") == b"content"
+        network = "import socket\nsocket.create_connection(('kubernetes.default.svc', 443), 3)"
+        assert "Error" in await run(box, network)
+        await sandbox.renew()
+        assert box.is_alive
+    finally:
+        await sandbox.close()
+
+
+def test_end_of_a_child_is_seen_without_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(pid: int) -> int:
+        raise OSError("not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", fail)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+        ended = agent._exit_fd(child.pid)
+        assert not select.select([ended], [], [], 0)[0]
+        assert child.stdin is not None
+        child.stdin.close()
+        assert select.select([ended], [], [], WAIT_S)[0]
+    os.close(ended)
 
 
 async def test_missing_pool_and_refused_token_are_errors_at_start(
