@@ -25,7 +25,7 @@ from typing import Any
 from .agent import Agent
 from .python_kernel import HOME, receive_frame
 
-__all__ = ["main"]
+__all__ = ["call", "listen", "main", "serve", "stop"]
 
 SKILLS = "/mnt/skills"
 #: Of the agent: its socket, and the process whose request it serves.

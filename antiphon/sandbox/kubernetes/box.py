@@ -61,7 +61,7 @@ class PodBox(AgentCalls):
     async def start(self) -> None:
         """Start the agent. Raises ``ToolError``."""
         try:
-            await self._runtime.upload(_ARCHIVE, agent_archive())
+            await self._runtime.upload(_ARCHIVE, _agent_archive())
             await self._runtime.execute(f"{_COMMAND} serve", timeout_s=FILE_TIMEOUT_S)
         except (PodLost, FileRefused) as error:
             raise ToolError(f"The agent does not start in the pod: {error}.") from None
@@ -177,7 +177,7 @@ class PodBox(AgentCalls):
             running.exception()  # the caller of the agent was ended
 
 
-def agent_archive() -> bytes:
+def _agent_archive() -> bytes:
     """Return the agent as a zip file that Python runs."""
     guest = resources.files("antiphon.sandbox.guest")
     archive = io.BytesIO()
