@@ -18,7 +18,7 @@ from antiphon.errors import SetupError
 if TYPE_CHECKING:
     import aiohttp
 
-__all__ = ["Claim", "ClaimLost", "ClusterError", "KubernetesApi"]
+__all__ = ["ClaimLost", "ClusterError", "KubernetesApi", "SandboxClaim"]
 
 _GROUP = "/apis/extensions.agents.x-k8s.io/v1beta1"
 _TIMEOUT_S = 30.0
@@ -65,7 +65,7 @@ class _Metadata(msgspec.Struct, frozen=True):
     deletionTimestamp: str | None = None
 
 
-class Claim(msgspec.Struct, frozen=True):
+class SandboxClaim(msgspec.Struct, frozen=True):
     """A sandbox claim, as far as it is read."""
 
     metadata: _Metadata
@@ -139,16 +139,16 @@ class KubernetesApi:
         """Raise ``ClusterError`` if the warm pool does not exist or cannot be read."""
         await self._send("GET", f"sandboxwarmpools/{name}")
 
-    async def create(self, claim: Mapping[str, Any]) -> Claim:
+    async def create(self, claim: Mapping[str, Any]) -> SandboxClaim:
         """Create a claim. Raises ``ClusterError``."""
         body = {"apiVersion": _GROUP.removeprefix("/apis/"), "kind": "SandboxClaim", **claim}
         return _decode(await self._send("POST", "sandboxclaims", body))
 
-    async def get(self, name: str) -> Claim:
+    async def get(self, name: str) -> SandboxClaim:
         """Return a claim. Raises ``ClaimLost`` if it does not exist, and ``ClusterError``."""
         return _decode(await self._send("GET", f"sandboxclaims/{name}"))
 
-    async def extend(self, name: str, shutdown_time: str) -> Claim:
+    async def extend(self, name: str, shutdown_time: str) -> SandboxClaim:
         """Set when the cluster deletes a claim. Raises as ``get``."""
         body = {"spec": {"lifecycle": {"shutdownTime": shutdown_time}}}
         return _decode(await self._send("PATCH", f"sandboxclaims/{name}", body))
@@ -160,7 +160,9 @@ class KubernetesApi:
         except ClaimLost:
             pass
 
-    async def watch(self, claim: Claim, seconds: float) -> AsyncGenerator[Claim, None]:
+    async def watch(
+        self, claim: SandboxClaim, seconds: float
+    ) -> AsyncGenerator[SandboxClaim, None]:
         """Yield the claim whenever it changes, for so many seconds at most. Raises ``ClaimLost``
         when it is deleted, and ``ClusterError``."""
         import aiohttp
@@ -229,9 +231,9 @@ async def _check_status(response: aiohttp.ClientResponse) -> None:
     raise (ClaimLost if response.status == 404 else ClusterError)(message)
 
 
-def _decode(raw: bytes | msgspec.Raw) -> Claim:
+def _decode(raw: bytes | msgspec.Raw) -> SandboxClaim:
     try:
-        return msgspec.json.decode(raw, type=Claim)
+        return msgspec.json.decode(raw, type=SandboxClaim)
     except msgspec.MsgspecError as error:
         raise ClusterError(f"the Kubernetes API answered with something else: {error}") from None
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 from antiphon.errors import SetupError, ToolError
 from antiphon.sandbox.base import Limits
 
-from .api import Claim, ClaimLost, ClusterError, KubernetesApi
+from .api import ClaimLost, ClusterError, KubernetesApi, SandboxClaim
 from .box import PodBox
 from .runtime import PodRuntime
 
@@ -131,7 +131,7 @@ class KubernetesSandbox:
             await asyncio.sleep(_RENEWAL_S)
             await self.renew()
 
-    async def _claim(self, name: str) -> Claim:
+    async def _claim(self, name: str) -> SandboxClaim:
         """Create a claim and wait until its pod is ready. Raises ``ClusterError``."""
         body: dict[str, Any] = {
             "metadata": {
@@ -155,7 +155,7 @@ class KubernetesSandbox:
             raise ClusterError(f"no pod was ready within {_READY_S:.0f} s") from None
         return claim
 
-    async def _next(self, claim: Claim) -> Claim:
+    async def _next(self, claim: SandboxClaim) -> SandboxClaim:
         """Return a claim when it has changed, or after a while."""
         async with aclosing(self._api.watch(claim, _READY_S)) as changes:
             async for changed in changes:
@@ -163,7 +163,7 @@ class KubernetesSandbox:
         await asyncio.sleep(_PAUSE_S)
         return await self._api.get(claim.metadata.name)
 
-    def _runtime(self, claim: Claim) -> PodRuntime:
+    def _runtime(self, claim: SandboxClaim) -> PodRuntime:
         port = self._settings.port
         if self._settings.router is not None:
             headers = {
