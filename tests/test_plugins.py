@@ -174,7 +174,9 @@ async def test_unknown_sandbox_is_an_error_that_names_the_registered_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, monkeypatch, {"antiphon.sandboxes": {"fake": "fake_sandbox:open_sandbox"}})
-    with pytest.raises(SetupError, match="'docker' is unknown: use auto, off, bubblewrap, fake"):
+    with pytest.raises(
+        SetupError, match="'docker' is unknown: use auto, off, bubblewrap, kubernetes, fake"
+    ):
         await sandbox_of(Settings(sandbox="docker"))
 
 
