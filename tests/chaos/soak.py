@@ -33,6 +33,10 @@ __all__ = ["Sample", "growths", "main"]
 
 _CONNECTIONS = 64
 _SAMPLE_S = 30.0
+#: Seconds after which a request without an answer has failed.
+_TIMEOUT_S = 60.0
+#: Events that end a request over a WebSocket.
+_LAST_EVENTS = ("response.completed", "response.failed", "response.incomplete", "error")
 _STORY = " ".join(f"word{number}" for number in range(40))
 _MODEL = (
     f'[models.story]\nengine = "scripted"\nsource = "{_STORY}"\n'
@@ -75,7 +79,7 @@ class _Soak:
         self._server = server
         self._random = random
         self._http = httpx.AsyncClient(
-            base_url=server.url, timeout=60, limits=httpx.Limits(max_connections=None)
+            base_url=server.url, timeout=_TIMEOUT_S, limits=httpx.Limits(max_connections=None)
         )
         self.counts = Counter[str]()
 
@@ -90,8 +94,17 @@ class _Soak:
             try:
                 await kind()
                 self.counts[kind.__name__.strip("_")] += 1
-            except (httpx.HTTPError, OSError, AssertionError, websockets.WebSocketException):
+            except (
+                httpx.HTTPError,
+                OSError,
+                AssertionError,
+                websockets.WebSocketException,
+            ) as error:
                 self.counts["failed"] += 1
+                print(
+                    f"{kind.__name__.strip('_')} failed: {type(error).__name__}: {error}",
+                    flush=True,
+                )
                 await asyncio.sleep(1)
 
     async def close(self) -> None:
@@ -152,8 +165,10 @@ class _Soak:
         async with websockets.connect(url) as socket:
             for _ in range(2):
                 await socket.send(json.dumps({"type": "response.create", **_BODY}))
-                while json.loads(await socket.recv())["type"] != "response.completed":
-                    pass
+                async with asyncio.timeout(_TIMEOUT_S):
+                    while (kind := json.loads(await socket.recv())["type"]) not in _LAST_EVENTS:
+                        pass
+                assert kind == "response.completed", kind
 
     async def _chat(self) -> None:
         body = {"model": "story", "messages": [{"role": "user", "content": "go on"}]}
