@@ -20,6 +20,13 @@ __all__ = ["LoopStuck", "SimulationLoop"]
 _MAX_ITERATIONS = 2_000_000
 
 
+class _Timer(float):
+    """The time of a scheduled callback. Times of this kind are compared without Python code."""
+
+    __slots__ = ("handle",)
+    handle: asyncio.TimerHandle
+
+
 class LoopStuck(Exception):
     """Nothing is ready and no timer is set, or the loop runs forever at the same time."""
 
@@ -35,6 +42,8 @@ class SimulationLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._iterations = 0
         self._task_numbers = itertools.count(1)
+        #: A heap, as ``_scheduled`` is in asyncio.
+        self._timers: list[_Timer] = []
         #: Called with each new task.
         self.on_task: Callable[[asyncio.Task[Any]], None] = lambda task: None
         #: What callbacks and tasks raised without anybody to catch it.
@@ -44,6 +53,15 @@ class SimulationLoop(asyncio.BaseEventLoop):
 
     def time(self) -> float:
         return self._now
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = _Timer(when)
+        timer.handle = handle
+        heapq.heappush(self._timers, timer)
+        return handle
 
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., Any], *args: Any
@@ -80,17 +98,15 @@ class SimulationLoop(asyncio.BaseEventLoop):
         if self._iterations > _MAX_ITERATIONS:
             raise LoopStuck("the loop does not come to rest")
         ready: Any = self._ready  # type: ignore[attr-defined]
-        scheduled: Any = self._scheduled  # type: ignore[attr-defined]
-        self._drop_cancelled(scheduled)
+        timers = self._timers
+        self._drop_cancelled()
         if not ready:
-            if not scheduled:
+            if not timers:
                 raise LoopStuck("every task waits, and no timer is set")
-            self._now = max(self._now, scheduled[0]._when)
-        while scheduled and scheduled[0]._when <= self._now:
-            handle = heapq.heappop(scheduled)
-            handle._scheduled = False
-            ready.append(handle)
-            self._drop_cancelled(scheduled)
+            self._now = max(self._now, float(timers[0]))
+        while timers and timers[0] <= self._now:
+            ready.append(heapq.heappop(timers).handle)
+            self._drop_cancelled()
         handles = list(ready)
         ready.clear()
         if len(handles) > 1:
@@ -102,10 +118,9 @@ class SimulationLoop(asyncio.BaseEventLoop):
             if not handle._cancelled:
                 handle._run()
 
-    def _drop_cancelled(self, scheduled: list[Any]) -> None:
-        while scheduled and scheduled[0]._cancelled:
-            heapq.heappop(scheduled)._scheduled = False
-            self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
+    def _drop_cancelled(self) -> None:
+        while self._timers and self._timers[0].handle._cancelled:  # type: ignore[attr-defined]
+            heapq.heappop(self._timers)
 
 
 def _task_number(handle: Any) -> int:
