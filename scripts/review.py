@@ -1,4 +1,5 @@
-"""Print hints for a reviewer: long modules, long functions, prose that may be hard to read.
+"""Print hints for a reviewer: full folders, long modules and functions, prose that may be hard to
+read.
 
 Not part of ``make check``: it reports and always exits with 0.
 
@@ -13,7 +14,7 @@ import io
 import re
 import sys
 import tokenize
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -22,6 +23,9 @@ from msgspec import Struct
 __all__ = ["SECTIONS", "Module", "main", "read_modules", "report"]
 
 ROOT = Path(__file__).parents[1]
+
+#: Modules from which on a folder is listed: a newcomer should find a file by its name.
+FOLDER_MODULES = 18
 
 #: Sizes in lines from which on a module, a function or a docstring is listed. ``make check`` fails
 #: for functions of more than 60 lines.
@@ -63,6 +67,14 @@ def _line_count(node: Definition | ast.expr) -> int:
 
 
 # --- the sections of the report ------------------------------------------------------------------
+
+
+def full_folders(modules: list[Module]) -> Iterator[str]:
+    """Yield folders of at least ``FOLDER_MODULES`` modules, the fullest first."""
+    counts = Counter(module.path.parent for module in modules)
+    for folder, count in counts.most_common():
+        if count >= FOLDER_MODULES:
+            yield f"{folder}: {count} modules"
 
 
 def long_modules(modules: list[Module]) -> Iterator[str]:
@@ -134,6 +146,7 @@ def _prose(module: Module) -> list[tuple[int, str]]:
 
 #: Title → the section's lines.
 SECTIONS: Mapping[str, Callable[[list[Module]], Iterator[str]]] = {
+    f"Folders of {FOLDER_MODULES} modules or more": full_folders,
     f"Modules of more than {MODULE_LINES} lines": long_modules,
     f"Functions of {FUNCTION_LINES} lines or more (limit: 60)": long_functions,
     f"Docstrings of more than {DOCSTRING_LINES} lines": long_docstrings,
