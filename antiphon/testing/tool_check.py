@@ -90,7 +90,7 @@ async def check_tool(provider: ToolProvider, trial: ToolTrial) -> None:
 async def _open(
     provider: ToolProvider, tool: Any, response: ResponseContext
 ) -> AsyncIterator[Toolset]:
-    """The provider's toolset. For a provider that calls other tools: without other tools."""
+    """Open the provider's toolset. One that calls other tools (``CallsTools``) gets none."""
     async with provider.open(tool, response) as toolset:
         if isinstance(provider, CallsTools):
             toolset = provider.compose((), response, {})

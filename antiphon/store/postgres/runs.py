@@ -93,7 +93,8 @@ class PostgresRuns:
     async def _counting(
         self, tenant: str, limits: Sequence[RunLimit]
     ) -> AsyncIterator[Transaction]:
-        """Open a transaction that may create a run. Those with limits are created one by one."""
+        """Open a transaction in which a run may be created. With ``limits``, the transactions of a
+        tenant wait for each other, so that the counts are exact. Raises ``RunLimitReached``."""
         if not limits:
             async with self._pool.transaction() as transaction:
                 yield transaction
