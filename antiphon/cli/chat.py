@@ -141,7 +141,7 @@ class _Conversation:
     def model(self, name: str) -> None:
         """Show the models, or talk to another one."""
         try:
-            names = [each["id"] for each in self._server.models()]
+            names = self._server.models()
         except RequestFailed as error:
             return self._note(str(error), "red")
         if name and name not in names:
@@ -233,7 +233,7 @@ def chat(server: Server, *, model: str | None = None) -> None:
     Raises ``SetupError`` if the server does not answer, rejects the key or does not serve the
     model."""
     try:
-        names = [each["id"] for each in server.models()]
+        names = server.models()
     except RequestFailed as error:
         raise SetupError(str(error)) from None
     if model is not None and model not in names:

@@ -51,10 +51,13 @@ class Server:
         self.url = f"{self.root_url}/v1"
         self.key = key
 
-    def models(self) -> list[dict[str, Any]]:
-        """Return the served models. Raises ``RequestFailed``."""
-        found: list[dict[str, Any]] = self.get("/v1/models")["data"]
-        return found
+    def models(self) -> list[str]:
+        """Return the names of the models that answer conversations; of other servers, all. Raises
+        ``RequestFailed``."""
+        listed = self.get("/v1/models")
+        if "models" in listed:
+            return [each["slug"] for each in listed["models"]]
+        return [each["id"] for each in listed["data"]]
 
     def events(self, body: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
         """Create a response and yield its events. Raises ``RequestFailed``.

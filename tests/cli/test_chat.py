@@ -79,7 +79,8 @@ class _Exchange(BaseHTTPRequestHandler):
         self.server.keys.append(self.headers["authorization"])
         if self.path != "/v1/models" or self.server.status != 200:
             return self._json(self.server.status, {"error": {"message": "No models for you."}})
-        self._json(200, {"data": [{"id": "tiny"}, {"id": "gpt-5.5"}]})
+        models = [{"slug": name} for name in ("tiny", "gpt-5.5")]
+        self._json(200, {"data": [{"id": "embedder"}, {"id": "tiny"}], "models": models})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -417,7 +418,7 @@ def test_commands_shape_the_requests(
     screen.until("> ")
     for typed, shown in (
         ("/model other", "there is no model other"),
-        ("/model gpt-5.5", "(model: gpt-5.5;"),
+        ("/model gpt-5.5", "(model: gpt-5.5; there are tiny, gpt-5.5)"),
         ("/system Be brief.", "(instructions are set)"),
         ("/tools web_search mcp:toys", "(tools: web_search, mcp:toys;"),
         ("/tools nonsense", "there is no tool nonsense"),
@@ -540,7 +541,7 @@ def test_invalid_url_is_refused(url: str) -> None:
 
 def test_url_may_omit_scheme_and_v1(fake: FakeServer) -> None:
     for url in (fake.url, f"{fake.url}/v1", f"{fake.url}/v1/", fake.url.removeprefix("http://")):
-        assert [model["id"] for model in Server(url).models()] == ["tiny", "gpt-5.5"]
+        assert Server(url).models() == ["tiny", "gpt-5.5"]
     assert Server("https://h/prefix").url == "https://h/prefix/v1"
 
 
