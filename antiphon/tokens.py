@@ -28,13 +28,15 @@ class Constraint(Struct, frozen=True):
     apply ``llguidance`` masks. ``needed``: an engine without grammar support must refuse; if false,
     it omits the constraint. ``schema``: every JSON value of this schema matches the grammar; for
     engines that support only schemas. ``partial``: the request asks for more than the grammar
-    enforces, so the answer must still be validated.
+    enforces, so the answer must still be validated. ``free_text``: an answer may be any text, only
+    calls of tools have a form.
     """
 
     lark: str
     needed: bool = True
     schema: Mapping[str, Any] | None = None
     partial: bool = False
+    free_text: bool = False
 
 
 class EncodedImage(Struct, frozen=True):

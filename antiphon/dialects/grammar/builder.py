@@ -106,6 +106,7 @@ class GrammarBuilder:
             if alone and schema is not None and not partial
             else None,
             partial=partial,
+            free_text=not (prompt_tools.required or has_format),
         )
 
     def _must_enforce_tools(self, prompt_tools: PromptTools) -> bool:

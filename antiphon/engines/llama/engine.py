@@ -281,7 +281,8 @@ class LlamaEngine:
     def _request(self, prompt: Prompt, sampling: Sampling, slot: Slot) -> bytes:
         request = _request(prompt, sampling, slot)
         # Formats repeat themselves by their nature.
-        if sampling.constraint is None and not sampling.is_matched:
+        constraint = sampling.constraint
+        if not sampling.is_matched and (constraint is None or constraint.free_text):
             request |= self._samplers
         if prompt.images and self._detokenizer is not None:
             request["prompt"] = self._detokenizer.request_prompt(prompt)

@@ -16,7 +16,7 @@ from antiphon.errors import SetupError
 
 __all__ = ["ENGINE_OPTIONS", "EngineOptions", "Speculation", "parse_engine_options"]
 
-#: llama.cpp's own samplers, for text that no grammar constrains.
+#: llama.cpp's own samplers, for answers that may be any text.
 SAMPLER_OPTIONS = (
     "dry_multiplier",
     "dry_base",

@@ -129,6 +129,20 @@ def test_free_request_has_no_constraint() -> None:
     assert maker.constraint(Options(), collect_tools(Options(), ()), False) is None
 
 
+def test_only_calls_that_may_be_left_out_leave_free_text() -> None:
+    maker, _ = grammar_builder()
+
+    def leaves_text(**option_fields: Any) -> bool:
+        options = Options(tools=(WEATHER,), **option_fields)
+        constraint = maker.constraint(options, collect_tools(options, ()), False)
+        assert constraint is not None
+        return constraint.free_text
+
+    assert leaves_text()
+    assert not leaves_text(tool_choice=ToolChoice("required"))
+    assert not leaves_text(text=schema(AGE))
+
+
 def test_schema_is_enforced() -> None:
     answer = constrained(text=schema(AGE))
     assert answer.may_write('{"age": 3}')

@@ -47,16 +47,19 @@ async def test_dry_sampler_ends_loops_of_text_but_not_of_formats(smollm2_path: P
     llama = await load(smollm2_path, options)
     try:
         loop = prompt(llama, " The cat sat on the mat." * 6)
-        text, form = [
+        pattern = r"start: /( The cat sat on the mat\.| No\.)+/"
+        text, beside_calls, form = [
             b"".join(map(llama.tokenizer.piece, (await collect(llama, loop, sampling)).ids))
             for sampling in (
                 greedy(7),
-                greedy(7, constraint=Constraint(r"start: /( The cat sat on the mat\.| No\.)+/")),
+                greedy(7, constraint=Constraint("start: /(.|\\n)*/", free_text=True)),
+                greedy(7, constraint=Constraint(pattern)),
             )
         ]
     finally:
         await llama.close()
     assert b"The cat sat on the mat." not in text
+    assert b"The cat sat on the mat." not in beside_calls
     assert form == b" The cat sat on the mat."
 
 
