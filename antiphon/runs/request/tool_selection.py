@@ -91,7 +91,7 @@ def select_tools(
         return ToolSelection(choice=request.tool_choice)
     check_callers(request.tools)
     native = upstream & CLIENT_TOOLS.keys()
-    reasons = _unavailable_reasons(providers)
+    reasons = _unavailable_reasons(_named_providers(request, providers))
     unused = native | reasons.keys()
     providers = {name: each for name, each in providers.items() if name not in unused}
     upstream = upstream - providers.keys()
@@ -207,6 +207,17 @@ def list_tools(providers: Mapping[str, ToolProvider]) -> tuple[ToolEntry, ...]:
     return tuple(
         ToolEntry(type=type, available=reason is None, reason=reason) for type, reason in problems
     )
+
+
+def _named_providers(
+    request: CreateResponse, providers: Mapping[str, ToolProvider]
+) -> Mapping[str, ToolProvider]:
+    """Return the providers that the request names: to ask all what they lack takes longer than the
+    rest of a request."""
+    if isinstance(request.tool_choice, tl.ToolChoiceObject):  # it may name others
+        return providers
+    names = {_type(tool) for tool in request.tools}
+    return {name: each for name, each in providers.items() if name in names}
 
 
 def _unavailable_reasons(providers: Mapping[str, ToolProvider]) -> dict[str, str]:

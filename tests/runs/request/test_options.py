@@ -11,6 +11,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.runs.request.initial_response import initial_response
 from antiphon.runs.request.options import apply_defaults, build_options
 from antiphon.runs.request.tool_selection import select_tools
+from antiphon.tools.unavailable import UnavailableTool
 from antiphon.wire.parsing.requests import parse_create_response
 from antiphon.wire.request import CreateResponse
 
@@ -33,6 +34,24 @@ def test_unavailable_hosted_tools_are_ignored_and_reported() -> None:
     visible = select_tools(request, "ignore")
     assert [tool.__struct_config__.tag for tool in visible.visible_tools] == ["function"]
     assert [each.type for each in visible.ignored_tools] == ["web_search"]
+
+
+def test_only_the_named_tools_are_asked_whether_they_work() -> None:
+    class Slow(UnavailableTool):
+        asked = 0
+
+        def unavailable_reason(self) -> str | None:
+            self.asked += 1
+            return super().unavailable_reason()
+
+    web, images = Slow("There is no index."), Slow("There is no generator.")
+    providers = {"web_search": web, "image_generation": images}
+    select_tools(create_request(tools=[FUNCTION]), "ignore", providers)
+    assert (web.asked, images.asked) == (0, 0)
+    request = create_request(tools=[FUNCTION, {"type": "web_search"}])
+    (ignored,) = select_tools(request, "ignore", providers).ignored_tools
+    assert (ignored.type, ignored.reason) == ("web_search", "There is no index.")
+    assert images.asked == 0
 
 
 def test_unavailable_hosted_tools_can_be_rejected() -> None:
