@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 from antiphon.dialects.grammar.json_schema import bare, check_schema, strict_form
@@ -96,13 +97,14 @@ def tool_call_rules(
 async def compiled_tool_call_rules(
     tools: PromptTools, grammars: GrammarCache, *, is_enforced: bool, accept_strays: bool
 ) -> ToolCallRules | None:
-    """Return ``tool_call_rules``, made in a thread if there are tools: compiling their grammars may
-    take seconds."""
-    if not (tools.callable or tools.required or tools.restricted):
-        return None
-    return await asyncio.to_thread(
+    """Return ``tool_call_rules``, made in a thread if a tool is constrained: compiling the grammars
+    may take seconds, and a thread takes longer than all else."""
+    make = partial(
         tool_call_rules, tools, grammars, is_enforced=is_enforced, accept_strays=accept_strays
     )
+    if any(map(_is_constrained, tools.callable)):
+        return await asyncio.to_thread(make)
+    return make()
 
 
 def _is_constrained(tool: PromptTool) -> bool:

@@ -1,4 +1,4 @@
-"""Requests without a format and without tools: nothing to compile."""
+"""Requests without a format and without strict tools: nothing to compile."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from antiphon.backends.validation.grammar_matcher import GrammarCache
 from antiphon.backends.validation.tool_calls import compiled_tool_call_rules
 from antiphon.conversation import Options
 from antiphon.dialects.tools import collect_tools
+from antiphon.wire.tools import Function
 
 
 async def test_plain_request_takes_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,9 +21,10 @@ async def test_plain_request_takes_no_thread(monkeypatch: pytest.MonkeyPatch) ->
         raise AssertionError("a thread was started")
 
     monkeypatch.setattr(asyncio, "to_thread", to_thread)
-    options, grammars = Options(), GrammarCache()
-    assert await answer_format(options, grammars) is None
-    tools = collect_tools(options, ())
-    assert (
-        await compiled_tool_call_rules(tools, grammars, is_enforced=False, accept_strays=False)
-    ) is None
+    grammars = GrammarCache()
+    for options in (Options(), Options(tools=(Function(name="f", parameters={"type": "object"}),))):
+        assert await answer_format(options, grammars) is None
+        tools = collect_tools(options, ())
+        assert (
+            await compiled_tool_call_rules(tools, grammars, is_enforced=False, accept_strays=False)
+        ) is None
