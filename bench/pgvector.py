@@ -15,13 +15,11 @@ from antiphon.testing.postgres import postgres
 from antiphon.testing.vector_check import make_indexed_file, make_vector_store
 
 from .table import Line, median
+from .vectors import clustered_vectors, near
 
 __all__ = ["pgvector"]
 
-_FILES, _DIMENSIONS, _CLUSTERS, _QUERIES, _LIMIT = 1_000, 384, 500, 20, 100
-#: Directions in which the vectors of a cluster differ, as embeddings of texts do: noise in all
-#: dimensions would make all of them equally far from each other.
-_INTRINSIC = 32
+_FILES, _DIMENSIONS, _QUERIES, _LIMIT = 1_000, 384, 20, 100
 #: Shares of the files that a filter leaves.
 _SHARES = (1.0, 0.5, 0.2, 0.05, 0.02, 0.01, 0.005, 0.001)
 
@@ -51,7 +49,7 @@ async def _measure(server: Any, chunks: int) -> list[Line]:
         )
     ]
     chance = random.Random(2)
-    queries = [_near(data[chance.randrange(chunks)], chance) for _ in range(_QUERIES)]
+    queries = [near(data[chance.randrange(chunks)], chance) for _ in range(_QUERIES)]
     try:
         for share in _SHARES:
             count = max(1, round(share * _FILES))
@@ -60,7 +58,7 @@ async def _measure(server: Any, chunks: int) -> list[Line]:
             rows = (
                 numpy.arange(chunks)
                 if files is None
-                else numpy.flatnonzero(numpy.isin(numpy.arange(chunks) % _FILES, numbers))
+                else numpy.flatnonzero(numpy.isin(numpy.arange(chunks) * _FILES // chunks, numbers))
             )
             times, found = [], 0
             for query in queries:
@@ -92,15 +90,9 @@ async def _fill(url: str, chunks: int) -> Any:
     for n in range(_FILES):
         await store.vectors.add_files("t", [make_indexed_file(str(n), status="completed")], None)
     await store.close()
-    source = numpy.random.default_rng(1)
-    centers = source.normal(size=(_CLUSTERS, _DIMENSIONS)).astype("f4")
-    # A file is about few things, so a filter by files is related to the meaning of their chunks.
-    topics = source.integers(0, _CLUSTERS, size=(_FILES, 4))
-    numbers = numpy.arange(chunks)
-    chosen = topics[numbers % _FILES, source.integers(0, 4, size=chunks)]
-    axes = source.normal(size=(_INTRINSIC, _DIMENSIONS)).astype("f4") / _INTRINSIC**0.5
-    data = centers[chosen] + 0.9 * source.normal(size=(chunks, _INTRINSIC)).astype("f4") @ axes
-    data /= numpy.linalg.norm(data, axis=1, keepdims=True)
+    # The chunks of a file follow each other, as the indexer stores them.
+    files = numpy.arange(chunks) * _FILES // chunks
+    data = clustered_vectors(files, _DIMENSIONS)
     connection = await asyncpg.connect(url)
     await connection.execute("SET search_path TO antiphon")
     ids = [row[0] for row in await connection.fetch("SELECT seq FROM vector_files ORDER BY seq")]
@@ -110,20 +102,13 @@ async def _fill(url: str, chunks: int) -> Any:
         part = range(start, min(start + 50_000, chunks))
         await connection.copy_records_to_table(
             "chunks",
-            records=((n + 1, store_row, ids[n % _FILES], 0, "x") for n in part),
+            records=((n + 1, store_row, ids[files[n]], 0, "x") for n in part),
             columns=("seq", "store", "file", "start", "text"),
         )
         await connection.copy_records_to_table(
             "chunk_vectors",
-            records=((n + 1, store_row, ids[n % _FILES], "m", data[n].tobytes()) for n in part),
+            records=((n + 1, store_row, ids[files[n]], "m", data[n].tobytes()) for n in part),
             columns=("chunk", "store", "file", "model", "vector"),
         )
     await connection.close()
     return data
-
-
-def _near(vector: Any, chance: random.Random) -> Any:
-    import numpy
-
-    query = vector + numpy.array([chance.gauss(0, 0.02) for _ in range(_DIMENSIONS)], "f4")
-    return query / numpy.linalg.norm(query)

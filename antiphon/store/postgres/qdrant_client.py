@@ -24,7 +24,7 @@ from antiphon.installation import needs_extra
 
 from .nearest import VectorRow
 
-__all__ = ["QdrantClient", "SearchScope", "VectorHit"]
+__all__ = ["QdrantClient", "SearchScope", "VectorHit", "search_depth"]
 
 #: Points of a vector store, or of those of its files that a filter leaves, that are compared one
 #: by one. More are searched in the index.
@@ -33,7 +33,7 @@ EXACT_POINTS = 50_000
 #: which the index finds less reliably.
 _CANDIDATES, _PART_CANDIDATES = 256, 1_024
 #: Links of a point in the graph of its vector store.
-_LINKS = 16
+LINKS = 16
 _TIMEOUT_S = 30
 _PORT = 6333
 _NAME_CHARS = 40
@@ -114,7 +114,7 @@ class QdrantClient:
                 await self._client.create_collection(
                     name,
                     models.VectorParams(size=dimensions, distance=models.Distance.COSINE),
-                    hnsw_config=models.HnswConfigDiff(m=0, payload_m=_LINKS),
+                    hnsw_config=models.HnswConfigDiff(m=0, payload_m=LINKS),
                 )
             for field, schema in (
                 ("tenant", models.KeywordIndexParams(type="keyword", is_tenant=True)),
@@ -155,17 +155,14 @@ class QdrantClient:
         removed = [self._any_file(scope.removed)] if scope.removed else None
         # An estimate of one condition is close to the truth, that of several is not.
         counted = models.Filter(must=part or whole[1:])
-        candidates = max(_PART_CANDIDATES if part else _CANDIDATES, 2 * limit)
         with self._translate_errors():
             count = (await self._client.count(name, counted, exact=False)).count
-            is_small = count <= EXACT_POINTS
+            is_exact, candidates = search_depth(count, bool(part), limit)
             answer = await self._client.query_points(
                 name,
                 query=floats,
                 query_filter=models.Filter(must=[*whole, *part], must_not=removed),
-                search_params=models.SearchParams(
-                    exact=is_small, hnsw_ef=None if is_small else candidates
-                ),
+                search_params=models.SearchParams(exact=is_exact, hnsw_ef=candidates),
                 limit=limit,
                 with_payload=["file"],
             )
@@ -197,6 +194,14 @@ class QdrantClient:
             yield
         except ApiException as error:
             raise StoreError("The vector database does not answer.") from error
+
+
+def search_depth(count: int, is_part: bool, limit: int) -> tuple[bool, int | None]:
+    """Return whether so many points are compared one by one, and otherwise how many candidates the
+    index considers. ``is_part``: a filter leaves them of a vector store."""
+    if count <= EXACT_POINTS:
+        return True, None
+    return False, max(_PART_CANDIDATES if is_part else _CANDIDATES, 2 * limit)
 
 
 def _equals(models: Any, field: str, value: str) -> Any:
