@@ -188,11 +188,12 @@ class QdrantClient:
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
+        from qdrant_client.common.client_exceptions import QdrantException
         from qdrant_client.http.exceptions import ApiException
 
         try:
             yield
-        except ApiException as error:
+        except (ApiException, QdrantException) as error:
             raise StoreError("The vector database does not answer.") from error
 
 

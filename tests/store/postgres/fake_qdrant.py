@@ -20,7 +20,8 @@ __all__ = ["FakeQdrant", "fake_qdrant"]
 
 
 class FakeQdrant:
-    """``requests``: the last part of each path and its body. ``is_down``: it answers with 503."""
+    """``requests``: the last part of each path and its body. ``is_down``: it answers nothing but
+    429."""
 
     def __init__(self, key: str | None) -> None:
         self._key = key
@@ -39,7 +40,8 @@ class FakeQdrant:
         if self._key is not None and request.headers.get("api-key") != self._key:
             return web.Response(status=401, text="Must provide an API key")
         if self.is_down:
-            return web.Response(status=503)
+            # Too many requests, which the client reports in another way than other errors.
+            return web.Response(status=429, headers={"retry-after": "1"})
         text = await request.text()
         name = request.match_info.get("collection", "")
         operation = request.path.removeprefix(f"/collections/{name}").strip("/")
