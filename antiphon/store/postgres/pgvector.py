@@ -30,8 +30,12 @@ _log = structlog.get_logger(__name__)
 
 #: Rows of a vector store that are compared one by one, in some 10 ms. More get an index.
 SMALL_ROWS = 10_000
-#: Rows that a filter leaves of a large one and that are compared one by one, in some 30 ms.
-EXACT_ROWS = 30_000
+#: Rows that a filter leaves of a large one and that are compared one by one, in some 45 ms of one
+#: processor.
+EXACT_ROWS = 70_000
+#: The same if the filter leaves this share of the files or less: the index then finds too few of
+#: the right rows, however many candidates it considers.
+POOR_SHARE, POOR_SHARE_ROWS = 0.3, 300_000
 #: Chunks that are copied from ``chunk_vectors`` at a time.
 _COPIED_ROWS = 2_000
 #: Candidates of a search in the index: the fewest, and the most (hnsw.ef_search); and how many of
@@ -233,14 +237,16 @@ class Pgvector:
         """Search a part of a large vector store: exactly if it is small or the index fails."""
         found = await transaction.rows("vector_file_rows", store, sorted(files))
         numbers = [row[0] for row in found]
+        all_files = await transaction.value("vector_file_count", store)
+        is_poor = len(numbers) <= POOR_SHARE * all_files
+        most = max(EXACT_ROWS, POOR_SHARE_ROWS) if is_poor else EXACT_ROWS
         ((part,),) = await transaction.fetch(
             f"SELECT count(*) FROM (SELECT FROM large_vectors_{id}"
             " WHERE file = ANY($1::bigint[]) LIMIT $2) AS part",
             numbers,
-            EXACT_ROWS + 1,
+            most + 1,
         )
-        if part > EXACT_ROWS:
-            all_files = await transaction.value("vector_file_count", store)
+        if part > most:
             candidates = _CANDIDATES_PER_RESULT * limit * all_files // len(numbers)
             rows = await self._search_index(transaction, id, floats, limit, candidates, numbers)
             if len(rows) == limit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from antiphon.errors import SetupError
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.postgres import pgvector
+from antiphon.store.postgres.pgvector import Pgvector
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.vector_check import CHECKS, make_vector_store
 
@@ -57,6 +59,28 @@ async def test_nearest_chunks_are_found_while_a_vector_store_grows(store: Store)
     assert await compare(store, ["file-unknown"]) == 0
     assert await store.vectors.search_vectors("u", "vs_a", "m", bytes(64), None, 9) == ()
     assert await store.vectors.search_vectors("t", "vs_a", "other", bytes(64), None, 9) == ()
+
+
+async def test_small_shares_of_the_files_do_not_use_the_index(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(4)
+    await store.vectors.put("t", make_vector_store("a"))
+    for n in range(FILES):
+        await add_file(store, str(n), chance)
+    monkeypatch.setattr(pgvector, "EXACT_ROWS", 20)
+    searches: list[object] = []
+    search_index = Pgvector._search_index
+
+    async def record(self: Pgvector, *arguments: Any) -> list[Any]:
+        searches.append(arguments)
+        return await search_index(self, *arguments)
+
+    monkeypatch.setattr(Pgvector, "_search_index", record)
+    assert await compare(store, [f"file-{n}" for n in range(3)]) == 10
+    assert not searches, "60 chunks, but of a quarter of the files"
+    assert await compare(store, [f"file-{n}" for n in range(6)]) == 10
+    assert searches
 
 
 async def test_chunks_of_removed_files_are_not_found(store: Store) -> None:
