@@ -256,3 +256,10 @@ async def test_foreign_hosts_may_not_read_the_reference(server: Server, path: st
 async def test_errors_have_the_documented_body(call: DocumentedClient) -> None:
     error = await call("retrieveFile", "file-none", status=404)
     assert json.dumps(error["error"]["param"])
+
+
+async def test_models_for_clients_of_messages_are_documented(call: DocumentedClient) -> None:
+    version = {"anthropic-version": "2023-06-01"}
+    page = await call("listModels", headers=version)
+    entry = await call("retrieveModel", "tiny", headers=version)
+    assert page["data"][0] == entry and entry["display_name"] == "tiny"

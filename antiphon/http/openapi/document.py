@@ -293,7 +293,8 @@ def _responses(endpoint: Endpoint, types: _Types) -> Json:
     }
     content: Json = {}
     if operation.answer is not None:
-        content["application/json"] = {"schema": types.sent(operation.answer)}
+        forms = [types.sent(each) for each in (operation.answer, operation.messages_answer) if each]
+        content["application/json"] = {"schema": forms[0] if len(forms) == 1 else {"anyOf": forms}}
     elif operation.media_type:
         content[operation.media_type] = {"schema": {"type": "string"}}
     if operation.events is not None:
@@ -365,7 +366,7 @@ class _Types:
         sent = [ErrorReply]
         accepted = []
         for one in operations:
-            own = (one.answer, one.events, one.error_body, *one.also.values())
+            own = (one.answer, one.messages_answer, one.events, one.error_body, *one.also.values())
             sent += [each for each in own if each]
             fields = one.form.fields if one.form is not None else None
             accepted += [each for each in (one.body, fields) if each is not None]

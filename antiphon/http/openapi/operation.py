@@ -39,7 +39,8 @@ class Operation(Struct, frozen=True, kw_only=True):
     """An operation of the API.
 
     ``id``: its name in generated clients, as OpenAI's document has it where the endpoint is
-    OpenAI's. ``answer``: the type of the JSON answer. ``media_type``: the media type of an answer
+    OpenAI's. ``answer``: the type of the JSON answer. ``messages_answer``: that of the answer to
+    clients of the Messages API, if it is another one. ``media_type``: the media type of an answer
     that is not JSON. ``events``: the type of the events if the answer can be a stream. ``body``:
     the type of the JSON body. ``errors``: statuses besides those that every endpoint of its kind
     has. ``error_body``: the type of its errors, if it is not OpenAI's. ``status``: the status of
@@ -51,6 +52,7 @@ class Operation(Struct, frozen=True, kw_only=True):
 
     id: str
     answer: Any = None
+    messages_answer: Any = None
     media_type: str = "application/json"
     events: Any = None
     body: Any = None

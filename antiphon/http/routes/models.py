@@ -46,7 +46,9 @@ class ModelRoutes:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    @operation("listModels", answer=ModelList, headers=(_VERSION,))
+    @operation(
+        "listModels", answer=ModelList, messages_answer=MessagesModelPage, headers=(_VERSION,)
+    )
     async def list(self, request: Request) -> Reply:
         """Return the names that the client may use in ``data``, and in ``models`` as Codex reads
         them."""
@@ -70,7 +72,9 @@ class ModelRoutes:
             )
         )
 
-    @operation("retrieveModel", answer=ModelEntry, headers=(_VERSION,))
+    @operation(
+        "retrieveModel", answer=ModelEntry, messages_answer=MessagesModel, headers=(_VERSION,)
+    )
     async def retrieve(self, request: Request) -> Reply:
         """Return one model. Raises ``NotFound`` with OpenAI's message, which clients look for."""
         wanted = request.path_params["model"]
