@@ -14,6 +14,7 @@ import pytest
 from antiphon.backends.base import Backend
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound, StoreError
 from antiphon.runs.background.worker import LeaseConfig
@@ -21,7 +22,7 @@ from antiphon.runs.service import Service
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
 from antiphon.store.memory.store import MemoryStore
-from antiphon.stream.deltas import Close, Open, Text
+from antiphon.stream.deltas import Close, Delta, Open, Text
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
 from antiphon.tools.base import CallContext, ResponseContext, ToolProgress, ToolResult, Toolset
@@ -74,7 +75,7 @@ async def enqueue(service: Service, tenant: str = "t", **fields: Any) -> Respons
 
 async def followed(service: Service, response_id: str, after: int = -1) -> list[dict[str, Any]]:
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(60),
         aclosing(service.event_logs.follow("t", response_id, after)) as batches,
     ):
         return [json.loads(line) async for lines in batches for line in lines]
@@ -84,7 +85,7 @@ async def until(
     service: Service, response_id: str, condition: Callable[[Response], bool]
 ) -> Response:
     """Return the response as soon as it meets the condition, which is checked at each event."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async with aclosing(service.event_logs.follow("t", response_id)) as batches:
             async for _ in batches:
                 response = await service.retrieve("t", response_id)
@@ -260,11 +261,10 @@ async def test_another_service_continues_interrupted_reasoning(store: Store, how
 
 
 async def test_run_without_token_ids_fails_after_an_interruption(store: Store) -> None:
-    backend = ScriptedBackend([TEXT], wait_s=0.05)
-    async with serving(backend, store) as first:
+    async with serving(_StopsAfterWords([TEXT]), store) as first:
         queued = await enqueue(first)
         await until(first, queued.id, lambda response: bool(response.output))
-    async with serving(backend, store) as second:
+    async with serving(ScriptedBackend([TEXT]), store) as second:
         events = await followed(second, queued.id)
         check([decode_event(event) for event in events])
         ended = await second.retrieve("t", queued.id)
@@ -274,10 +274,9 @@ async def test_run_without_token_ids_fails_after_an_interruption(store: Store) -
 
 async def test_accepting_server_does_not_start_a_taken_over_run_again(store: Store) -> None:
     """It still has the prepared request, and the log holds text without tokens."""
-    backend = ScriptedBackend([TEXT], wait_s=0.001)
-    accepting = make_service(backend, store, lease=LEASE)
+    accepting = make_service(ScriptedBackend([TEXT]), store, lease=LEASE)
     queued = await enqueue(accepting)
-    async with serving(backend, store) as other:
+    async with serving(_StopsAfterWords([TEXT]), store) as other:
         await until(other, queued.id, lambda response: bool(response.output))
     accepting.start()
     try:
@@ -310,7 +309,7 @@ async def test_accepting_server_does_not_repeat_a_tool_call(store: Store) -> Non
     queued = await enqueue(accepting, tools=MCP)
     other_backend = _StopsAfterTools(rolls, stopped)
     async with serving(other_backend, store, providers={"mcp": dice}) as other:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await stopped.wait()
         await until(other, queued.id, lambda response: len(response.output) == 2)
     assert len(dice.rolled) == 1
@@ -324,6 +323,21 @@ async def test_accepting_server_does_not_repeat_a_tool_call(store: Store) -> Non
     assert len(dice.rolled) == 1
     assert [type(item) for item in ended.output[:2]] == [McpListTools, McpCall]
     assert sum(isinstance(item, McpCall) for item in ended.output) == 1
+
+
+class _StopsAfterWords(ScriptedBackend):
+    """Begins an answer and never ends it."""
+
+    async def prepare(self, conversation: Conversation, options: Options) -> Any:
+        return _UnendedReply(await super().prepare(conversation, options))
+
+
+class _UnendedReply(ReplyWrapper):
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        async with aclosing(super().deltas()) as batches:
+            yield await anext(batches)
+            yield await anext(batches)
+            await asyncio.Event().wait()
 
 
 class _StopsAfterTools(ScriptedBackend):
@@ -555,7 +569,7 @@ async def test_tool_call_of_a_dead_server_fails_and_is_not_repeated(
     dice, again = Slow(), Slow()
     async with serving(_scripted_backend(arguments), store, providers={"mcp": dice}) as first:
         queued = await enqueue(first, tools=MCP)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await dice.rolling.wait()
         await until(first, queued.id, lambda response: len(response.output) == 2)
     again.landed.set()
