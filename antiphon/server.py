@@ -72,8 +72,8 @@ from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.tracing.base import Tracer
 from antiphon.tracing.metrics import MetricsExporter
 from antiphon.webhooks.deliver import WebhookDeliveries, WebhookSender
+from antiphon.wire.admin.settings import SettingEntry, SettingList
 from antiphon.wire.parsing.json_body import BodyLimits
-from antiphon.wire.settings import SettingEntry, SettingList
 from antiphon.wire.tools import HostedTool
 
 from .models import catalog

@@ -34,7 +34,7 @@ from antiphon.wire.parsing.vector_stores import (
     RankingOptions,
     SearchRequest,
 )
-from antiphon.wire.vector_stores import StaticChunking
+from antiphon.wire.resources.vector_stores import StaticChunking
 
 from .table import Line
 

@@ -66,10 +66,10 @@ from antiphon.tools.web_search.citations import page_citation_notation
 from antiphon.tools.web_search.page import WebPage
 from antiphon.upstream.errors import error_from_response
 from antiphon.upstream.sse import SseParser
-from antiphon.wire.containers import ContainerFile
 from antiphon.wire.items import Message
 from antiphon.wire.parsing.items import read_items
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
+from antiphon.wire.resources.containers import ContainerFile
 from tests.fuzz.parsers import TARGETS
 from tests.near_misses import (
     PACKAGE,

@@ -22,7 +22,7 @@ from antiphon.errors import RequestError, SetupError, StoreError
 from antiphon.resources.api_keys import ApiKeys
 from antiphon.resources.audit import AuditTrail
 from antiphon.store import open_store
-from antiphon.wire.api_keys import CreateApiKey
+from antiphon.wire.admin.api_keys import CreateApiKey
 
 from .client import RequestFailed, Server, find_server
 

@@ -63,7 +63,7 @@ from antiphon.resources.rate_limits import RateLimits
 from antiphon.resources.token_budgets import TokenBudgets
 from antiphon.stream.writer import Ids
 from antiphon.tracing.base import Tracer
-from antiphon.wire.settings import SettingList
+from antiphon.wire.admin.settings import SettingList
 
 from .admission import Admission, admission_queue
 from .endpoint_context import EndpointDependencies

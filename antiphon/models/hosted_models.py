@@ -21,7 +21,7 @@ from antiphon.engines.hosted.engine import hosted_engine
 from antiphon.errors import AntiphonError, BackendError
 from antiphon.ipc.blocking_client import BlockingClient
 from antiphon.ipc.client import CallClient
-from antiphon.wire.managed_models import ManagedModel, ManagedModelList, PullEvent
+from antiphon.wire.admin.managed_models import ManagedModel, ManagedModelList, PullEvent
 
 from .embedding_factories import EMBEDDERS
 from .factories import local_backend

@@ -13,7 +13,7 @@ from antiphon.backends.on_demand import OnDemandBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.errors import BackendError, InvalidRequest, NotFound, Overloaded, SetupError
-from antiphon.wire.managed_models import (
+from antiphon.wire.admin.managed_models import (
     ManagedModel,
     ManagedModelList,
     ModelMemory,

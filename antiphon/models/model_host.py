@@ -19,7 +19,7 @@ from antiphon.engines.base import Engine, MeasuresImages, Sampling
 from antiphon.engines.hosted.description import EngineDescription, describe_engine
 from antiphon.errors import SetupError
 from antiphon.tokens import Chunk, Constraint, EncodedImage, Prompt
-from antiphon.wire.managed_models import ManagedModel, ManagedModelList, PullEvent
+from antiphon.wire.admin.managed_models import ManagedModel, ManagedModelList, PullEvent
 
 from .catalog import Catalog
 from .manager import ModelManager

@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 
 from antiphon.errors import Conflict, NotFound, StoreError
 from antiphon.store.keys import KeyRecord, KeyStore
-from antiphon.wire.api_keys import ApiKeyList, CreateApiKey, ManagedApiKey, NewApiKey
+from antiphon.wire.admin.api_keys import ApiKeyList, CreateApiKey, ManagedApiKey, NewApiKey
 
 __all__ = ["ApiKeys", "KeyRecord"]
 

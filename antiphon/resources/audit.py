@@ -11,7 +11,7 @@ from antiphon.errors import InvalidRequest, StoreError
 from antiphon.pagination import page_of
 from antiphon.store.audit import AuditLog, AuditQuery, AuditRecord
 from antiphon.stream.writer import Ids
-from antiphon.wire.audit import AuditActor, AuditEvent
+from antiphon.wire.admin.audit import AuditActor, AuditEvent
 from antiphon.wire.pagination import Page
 
 __all__ = ["AuditQuery", "AuditTrail"]

@@ -11,9 +11,9 @@ from antiphon.errors import InvalidRequest, NotFound, ToolError
 from antiphon.pagination import PageParams
 from antiphon.tools.containers import registry as registries
 from antiphon.tools.containers.container import safe_file_name
-from antiphon.wire import containers as wc
+from antiphon.wire.admin.usage import QuotaUsage
 from antiphon.wire.pagination import Page
-from antiphon.wire.usage import QuotaUsage
+from antiphon.wire.resources import containers as wc
 
 __all__ = ["ContainerFileContent", "Containers"]
 

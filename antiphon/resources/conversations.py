@@ -13,10 +13,10 @@ from antiphon.pagination import PageParams, make_page, page_of, unknown_cursor
 from antiphon.store.base import Store
 from antiphon.store.records import ConversationLock, ItemQuery
 from antiphon.stream.writer import Ids
-from antiphon.wire.conversations import ConversationResource, CreateConversation
 from antiphon.wire.items import Item, LocalShellCallOutput
 from antiphon.wire.pagination import Page
 from antiphon.wire.parsing.errors import duplicate_item
+from antiphon.wire.resources.conversations import ConversationResource, CreateConversation
 from antiphon.wire.response import ConversationRef
 
 __all__ = ["Conversations", "HeldConversation", "conversation_locked"]

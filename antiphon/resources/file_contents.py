@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from antiphon.blobs.base import Blobs
 from antiphon.errors import StoreError
 from antiphon.store.files import BlobRef, FileStore
-from antiphon.wire.files import File
+from antiphon.wire.resources.files import File
 
 __all__ = ["Chunks", "ContentStore", "StoredFile", "single_chunk"]
 

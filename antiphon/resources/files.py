@@ -17,8 +17,8 @@ from antiphon.quotas import NO_QUOTAS, TenantQuotas, check_size, exceeded
 from antiphon.store.base import Store
 from antiphon.store.files import FileQuery
 from antiphon.stream.writer import Ids
-from antiphon.wire.files import File, FileExpiresAfter
 from antiphon.wire.pagination import Page
+from antiphon.wire.resources.files import File, FileExpiresAfter
 
 from .file_contents import Chunks, ContentStore, StoredFile
 

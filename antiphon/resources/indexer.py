@@ -18,7 +18,7 @@ from antiphon.fair_limiter import FairLimiter
 from antiphon.installation import needs_extra
 from antiphon.retrieval.chunking import Passage, split_text
 from antiphon.store.vectors import IndexedChunk, IndexedFile, IndexingTask, VectorIndex
-from antiphon.wire.vector_stores import FileStatus, LastError
+from antiphon.wire.resources.vector_stores import FileStatus, LastError
 
 from .embeddings import Embeddings
 from .files import Files

@@ -29,13 +29,13 @@ from antiphon.wire.pagination import Page
 from antiphon.wire.parsing.errors import missing_parameter
 from antiphon.wire.parsing.request_checks import check_tools
 from antiphon.wire.parsing.requests import read_template
-from antiphon.wire.prompts import (
+from antiphon.wire.request import CreateResponse
+from antiphon.wire.resources.prompts import (
     TEMPLATE_FIELDS,
     CreatePrompt,
     PromptResource,
     PromptValue,
 )
-from antiphon.wire.request import CreateResponse
 
 __all__ = ["Prompts", "ResolvedPrompt"]
 

@@ -24,7 +24,7 @@ from antiphon.store.base import Store
 from antiphon.store.skills import SkillDraft
 from antiphon.stream.writer import Ids
 from antiphon.wire.pagination import Page
-from antiphon.wire.skills import Skill, SkillVersion
+from antiphon.wire.resources.skills import Skill, SkillVersion
 
 __all__ = ["MAX_UPLOAD_BYTES", "MAX_UPLOAD_FILES", "Skills"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from antiphon.quotas import TenantQuotas
 from antiphon.store.base import Store
-from antiphon.wire.usage import BackgroundUsage, QuotaUsage, StorageUsage
+from antiphon.wire.admin.usage import BackgroundUsage, QuotaUsage, StorageUsage
 
 from .containers import Containers
 from .uploads import ChunkedUploads

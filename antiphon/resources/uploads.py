@@ -21,8 +21,8 @@ from antiphon.quotas import NO_QUOTAS, TenantQuotas, check_size, exceeded
 from antiphon.store.base import Store
 from antiphon.store.files import FileQuery
 from antiphon.stream.writer import Ids
-from antiphon.wire.files import ChunkedUpload, ChunkedUploadPart, File
 from antiphon.wire.parsing.uploads import MAX_PARTS, CompleteUpload, CreateUpload
+from antiphon.wire.resources.files import ChunkedUpload, ChunkedUploadPart, File
 
 from .file_contents import Chunks, StoredFile
 from .files import Files, Upload

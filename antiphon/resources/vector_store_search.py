@@ -14,10 +14,10 @@ from antiphon.retrieval.rank_fusion import best_scores, fuse_rankings
 from antiphon.retrieval.vector_search import VectorSearch
 from antiphon.search_terms import query_terms
 from antiphon.store.vectors import ChunkHit, IndexedFile, VectorIndex
-from antiphon.wire.filters import matches
 from antiphon.wire.parsing.errors import invalid_value
 from antiphon.wire.parsing.vector_stores import RankingOptions, SearchRequest
-from antiphon.wire.vector_stores import TextPart, VectorStoreSearchResult
+from antiphon.wire.resources.filters import matches
+from antiphon.wire.resources.vector_stores import TextPart, VectorStoreSearchResult
 
 from .embeddings import Embeddings
 from .rerankers import Rerankers

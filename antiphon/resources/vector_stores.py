@@ -28,7 +28,7 @@ from antiphon.wire.parsing.vector_stores import (
     SearchRequest,
     UpdateVectorStore,
 )
-from antiphon.wire.vector_stores import (
+from antiphon.wire.resources.vector_stores import (
     ChunkingStrategy,
     FileBatch,
     FileContentPage,

@@ -45,6 +45,7 @@ from antiphon.runs.request.tool_selection import (
 from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
 from antiphon.runs.tool_loop.toolsets import check_access, declared_toolsets, with_functions
 from antiphon.tools.base import ResponseContext, ToolProvider
+from antiphon.wire.admin.tool_list import ToolEntry
 from antiphon.wire.items import (
     CustomToolCallOutput,
     FunctionCallOutput,
@@ -54,7 +55,6 @@ from antiphon.wire.items import (
 )
 from antiphon.wire.request import CreateResponse, InputTokensRequest
 from antiphon.wire.response import Response, Usage
-from antiphon.wire.tool_list import ToolEntry
 from antiphon.wire.tools import Custom, Function
 
 from .dependencies import RunDependencies

@@ -46,6 +46,7 @@ from antiphon.runs.request.options import apply_defaults, build_options
 from antiphon.store.health import StoreHealth, VectorHealth
 from antiphon.store.records import ResponseQuery, RunLimit, StoredResponse
 from antiphon.tools.file_search.provider import FileSearchProvider
+from antiphon.wire.admin.tool_list import ToolEntry
 from antiphon.wire.items import Item
 from antiphon.wire.pagination import Page
 from antiphon.wire.request import (
@@ -57,7 +58,6 @@ from antiphon.wire.request import (
 from antiphon.wire.response import CompactedResponse, Response
 from antiphon.wire.response_list import ResponseSummary, Transcript
 from antiphon.wire.timeline import Timeline, timeline_of
-from antiphon.wire.tool_list import ToolEntry
 
 from .active_run_limits import ActiveRunLimits
 from .dependencies import OptionalFeatures, RunDependencies

@@ -23,7 +23,7 @@ from antiphon.store.base import Store
 from antiphon.store.files import FileQuery
 from antiphon.store.records import ItemQuery, ResponseQuery
 from antiphon.store.usage import UsageKind, UsageQuery
-from antiphon.wire.files import File
+from antiphon.wire.resources.files import File
 from antiphon.wire.response import Response
 from antiphon.wire.response_list import ResponseSummary
 

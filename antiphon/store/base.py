@@ -11,8 +11,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
+from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.response_list import ResponseSummary
 
 from .audit import AuditLog

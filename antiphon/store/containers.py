@@ -12,7 +12,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.wire.containers import ContainerResource
+from antiphon.wire.resources.containers import ContainerResource
 
 __all__ = ["EXPIRED_S", "ContainerDirectory", "ContainerRecord", "expired"]
 

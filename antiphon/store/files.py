@@ -11,7 +11,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from antiphon.wire.files import File
+from antiphon.wire.resources.files import File
 
 __all__ = ["BlobRef", "FileContents", "FileQuery", "FileStore", "StoredContent"]
 

@@ -13,15 +13,15 @@ import msgspec
 from msgspec.structs import replace
 
 from antiphon.search_terms import index_terms
-from antiphon.wire.containers import ContainerResource
-from antiphon.wire.conversations import ConversationResource
-from antiphon.wire.files import File
 from antiphon.wire.items import Item, Message
+from antiphon.wire.resources.containers import ContainerResource
+from antiphon.wire.resources.conversations import ConversationResource
+from antiphon.wire.resources.files import File
+from antiphon.wire.resources.skills import Skill, SkillVersion
+from antiphon.wire.resources.vector_stores import FileBatch, FileCounts, VectorStore
 from antiphon.wire.response import Response
 from antiphon.wire.response_list import ResponseSummary, summarize
-from antiphon.wire.skills import Skill, SkillVersion
 from antiphon.wire.timeline import RunTimes
-from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore
 
 from .containers import ContainerRecord, expired
 from .files import BlobRef, StoredContent

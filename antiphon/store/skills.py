@@ -9,7 +9,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from antiphon.wire.skills import Skill, SkillVersion
+from antiphon.wire.resources.skills import Skill, SkillVersion
 
 __all__ = ["SkillDraft", "SkillStore"]
 

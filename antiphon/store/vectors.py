@@ -10,7 +10,12 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore, VectorStoreFile
+from antiphon.wire.resources.vector_stores import (
+    FileBatch,
+    FileCounts,
+    VectorStore,
+    VectorStoreFile,
+)
 
 __all__ = [
     "ChunkHit",

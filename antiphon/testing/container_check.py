@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from antiphon.store.base import Store
 from antiphon.store.containers import ContainerRecord, expired
-from antiphon.wire.containers import ContainerExpiresAfter, ContainerResource
+from antiphon.wire.resources.containers import ContainerExpiresAfter, ContainerResource
 
 __all__ = ["CHECKS"]
 

@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from antiphon.store.base import Retention, Store
 from antiphon.store.files import BlobRef, FileQuery
-from antiphon.wire.files import File
+from antiphon.wire.resources.files import File
 
 __all__ = ["CHECKS", "make_file"]
 

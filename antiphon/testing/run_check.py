@@ -23,7 +23,7 @@ from antiphon.store.records import (
     WebhookEvent,
 )
 from antiphon.store.runs import RunLimitReached
-from antiphon.wire.conversations import ConversationResource
+from antiphon.wire.resources.conversations import ConversationResource
 
 from .store_check import turn
 

@@ -21,8 +21,8 @@ from antiphon.store.records import (
     StoredResponse,
     TurnTokens,
 )
-from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import FunctionCall, InputText, Item, Message, OutputText
+from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.response import ConversationRef, Response, ResponseError, Usage
 from antiphon.wire.response_list import ResponseSummary, summarize
 from antiphon.wire.timeline import ItemTimes, RunTimes

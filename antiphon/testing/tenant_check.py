@@ -9,7 +9,7 @@ from antiphon.store.base import Retention, Store
 from antiphon.store.files import FileQuery
 from antiphon.store.records import ConversationLock, ResponseQuery, TenantUsage
 from antiphon.store.usage import UsageQuery, UsageRecord
-from antiphon.wire.conversations import ConversationResource
+from antiphon.wire.resources.conversations import ConversationResource
 
 from .file_check import make_file
 from .run_check import batch, job, queued

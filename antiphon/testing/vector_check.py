@@ -15,7 +15,12 @@ from antiphon.store.vectors import (
     VectorIndex,
     VectorsVersion,
 )
-from antiphon.wire.vector_stores import FileBatch, FileStatus, VectorStore, VectorStoreFile
+from antiphon.wire.resources.vector_stores import (
+    FileBatch,
+    FileStatus,
+    VectorStore,
+    VectorStoreFile,
+)
 
 from .file_check import make_file
 

@@ -18,10 +18,10 @@ from antiphon.tools.containers.handle import ContainerHandle
 from antiphon.tools.containers.network import network_prompt
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.skills import SkillSummary, skills_prompt
-from antiphon.wire import containers as wc
 from antiphon.wire import tools as tl
 from antiphon.wire.items import Annotation, CodeInterpreterCall, Item
 from antiphon.wire.parts import ContainerFileCitation
+from antiphon.wire.resources import containers as wc
 
 from .base import CallContext, ResponseContext, ToolFunction, ToolProgress, ToolResult, Toolset
 

@@ -20,10 +20,10 @@ from antiphon.tools.containers.handle import ContainerHandle
 from antiphon.tools.containers.network import network_prompt
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.skills import SkillSummary, local_skills_prompt, skills_prompt
-from antiphon.wire import containers as wc
 from antiphon.wire.items import Item, ShellCall, ShellCallOutput
 from antiphon.wire.parsing.fields import known_fields
-from antiphon.wire.skills import read_local_skills
+from antiphon.wire.resources import containers as wc
+from antiphon.wire.resources.skills import read_local_skills
 
 from .base import (
     CallContext,

@@ -15,7 +15,7 @@ import structlog
 
 from antiphon.config.load import child_environment
 from antiphon.ipc.frames import FrameConnection
-from antiphon.wire.server_info import ProcessHealth
+from antiphon.wire.admin.server_info import ProcessHealth
 
 from .setup import ChildReport, ChildSetup, StartFailure, decode_report, encode
 

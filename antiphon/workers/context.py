@@ -16,7 +16,7 @@ from antiphon.http.metrics import Metrics
 from antiphon.ipc.client import CallClient
 from antiphon.ipc.server import CallServer
 from antiphon.models.hosted_models import HostedModels
-from antiphon.wire.server_info import ProcessHealth
+from antiphon.wire.admin.server_info import ProcessHealth
 
 from .setup import ChildSetup
 from .shared_admission import SharedAdmission

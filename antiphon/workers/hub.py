@@ -12,7 +12,7 @@ from antiphon.http.admission import admission_queue
 from antiphon.http.metric_sums import MetricSnapshot, sum_metrics
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.ipc.client import CallClient
-from antiphon.wire.server_info import ProcessHealth
+from antiphon.wire.admin.server_info import ProcessHealth
 
 from .slot_grant import SlotGrant
 

@@ -9,7 +9,7 @@ import pytest
 from antiphon.store.base import Store
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
-from antiphon.wire.containers import CreateContainer
+from antiphon.wire.resources.containers import CreateContainer
 from tests.conformance.conftest import Serve
 from tests.conformance.fake_containers import (
     Clock,

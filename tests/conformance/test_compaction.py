@@ -284,7 +284,7 @@ async def test_official_client_uses_a_prompt_with_an_image(
 ) -> None:
     backend = ScriptedBackend(["ok"])
     api = client(serve(backend, prompts=prompts))
-    from antiphon.wire.prompts import CreatePrompt
+    from antiphon.wire.resources.prompts import CreatePrompt
 
     content = [{"type": "input_text", "text": "What is on {{picture}}, {{name}}?"}]
     template = {"model": "gpt-5.5", "input": [{"role": "user", "content": content}]}

@@ -10,7 +10,7 @@ from antiphon.errors import NotFound, QuotaExceeded
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.tools.shell import ShellProvider
-from antiphon.wire.containers import AutoContainer
+from antiphon.wire.resources.containers import AutoContainer
 from tests.conformance.conftest import Serve
 from tests.conformance.fake_containers import (
     Clock,
@@ -198,7 +198,7 @@ async def test_container_in_use_is_not_evicted() -> None:
 async def test_container_of_another_tenant_is_unknown() -> None:
     registry = containers()
     async with registry:
-        from antiphon.wire.containers import CreateContainer
+        from antiphon.wire.resources.containers import CreateContainer
 
         mine = await registry.create("a", CreateContainer(name="x"))
         with pytest.raises(NotFound):

@@ -22,8 +22,8 @@ from antiphon.tools.web_search.browser import SearchOptions
 from antiphon.tools.web_search.page import SearchResult, WebPage
 from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.wire.parsing.vector_stores import SearchRequest
-from antiphon.wire.vector_stores import TextPart
-from antiphon.wire.vector_stores import VectorStoreSearchResult as Piece
+from antiphon.wire.resources.vector_stores import TextPart
+from antiphon.wire.resources.vector_stores import VectorStoreSearchResult as Piece
 
 __all__ = ["ScriptedWords"]
 

@@ -12,7 +12,7 @@ import pytest
 from antiphon.errors import StoreError
 from antiphon.store.health import StoreHealth, VectorHealth
 from antiphon.store.memory.store import MemoryStore
-from antiphon.wire.server_info import ProcessHealth
+from antiphon.wire.admin.server_info import ProcessHealth
 
 ErrorOf = Callable[[httpx.Response], dict[str, Any]]
 

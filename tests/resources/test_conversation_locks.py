@@ -10,7 +10,7 @@ import pytest
 from antiphon.errors import StoreError
 from antiphon.resources.conversations import Conversations
 from antiphon.store.memory.store import MemoryStore
-from antiphon.wire.conversations import CreateConversation
+from antiphon.wire.resources.conversations import CreateConversation
 from antiphon.wire.response import ConversationRef
 
 

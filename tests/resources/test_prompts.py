@@ -19,7 +19,7 @@ from antiphon.runs.service import Service
 from antiphon.store.memory.store import MemoryStore
 from antiphon.wire import items as it
 from antiphon.wire.parsing.requests import parse_create_prompt, parse_create_response
-from antiphon.wire.prompts import PromptResource
+from antiphon.wire.resources.prompts import PromptResource
 from antiphon.wire.response import Response
 from tests.runs.scripted_service import create, make_service
 

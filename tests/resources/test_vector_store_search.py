@@ -19,14 +19,14 @@ from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.embedder import WordEmbedder
 from antiphon.testing.reranker import WordReranker
-from antiphon.wire.filters import Comparison
 from antiphon.wire.parsing.vector_stores import (
     AddFile,
     CreateVectorStore,
     RankingOptions,
     SearchRequest,
 )
-from antiphon.wire.vector_stores import LastError, VectorStore
+from antiphon.wire.resources.filters import Comparison
+from antiphon.wire.resources.vector_stores import LastError, VectorStore
 
 TEXTS = {"fox": "red fox", "foxes": "red red foxes jump", "sea": "the deep sea"}
 

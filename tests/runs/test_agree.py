@@ -27,8 +27,8 @@ from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.stream.deltas import Delta
 from antiphon.testing.postgres import Postgres
-from antiphon.wire.conversations import CreateConversation
 from antiphon.wire.parsing.requests import parse_create_response
+from antiphon.wire.resources.conversations import CreateConversation
 from tests.runs.scripted_service import NOW, OneModel
 from tests.searching import examples
 

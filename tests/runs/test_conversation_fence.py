@@ -11,9 +11,9 @@ from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import ConversationLock, StoredResponse
 from antiphon.store.usage import UsageRecord
 from antiphon.wire import events as ev
-from antiphon.wire.conversations import CreateConversation
 from antiphon.wire.items import Item, Message
 from antiphon.wire.parsing.requests import parse_create_response
+from antiphon.wire.resources.conversations import CreateConversation
 from tests.runs.scripted_service import RecordingSink, create, make_service
 
 

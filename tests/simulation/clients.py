@@ -19,9 +19,9 @@ from msgspec import Struct, field
 from antiphon.errors import NotFound, Overloaded, RequestError, RunError
 from antiphon.runs.execution.run import EventSink
 from antiphon.runs.service import Service
-from antiphon.wire.conversations import CreateConversation
 from antiphon.wire.events import Event
 from antiphon.wire.parsing.requests import parse_create_response
+from antiphon.wire.resources.conversations import CreateConversation
 from antiphon.wire.response import Response
 
 from .engine import text_of

@@ -16,8 +16,8 @@ from antiphon.store.records import ItemQuery
 from antiphon.store.sql import migrations
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.postgres import Postgres
-from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import InputText, Item, Message
+from antiphon.wire.resources.conversations import ConversationResource
 
 MANY = 5_000
 KINDS = frozenset({"developer"})

@@ -21,7 +21,7 @@ from antiphon.store.subscriptions import Subscription
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, ended, job, queued
 from antiphon.testing.store_check import turn
-from antiphon.wire.conversations import ConversationResource
+from antiphon.wire.resources.conversations import ConversationResource
 from tests.searching import examples
 
 NAMES = st.sampled_from("abc")

@@ -18,7 +18,7 @@ from antiphon.tools.web_search.index import PageDocument, PageIndex
 from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.wire import tools as tl
 from antiphon.wire.parsing.vector_stores import SearchRequest
-from antiphon.wire.vector_stores import TextPart, VectorStoreSearchResult
+from antiphon.wire.resources.vector_stores import TextPart, VectorStoreSearchResult
 from tests.conformance.fake_containers import containers
 from tests.sandbox.real_sandboxes import SMALL, sandbox
 

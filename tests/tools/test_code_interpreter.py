@@ -10,7 +10,7 @@ import pytest
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.base import CallContext, ResponseContext, ToolProgress, ToolResult
 from antiphon.tools.code_interpreter import CodeInterpreterProvider, file_citations
-from antiphon.wire.containers import ContainerFile, CreateContainer
+from antiphon.wire.resources.containers import ContainerFile, CreateContainer
 from antiphon.wire.tools import CodeInterpreter as Tool
 from tests.conformance.fake_containers import containers, run_command
 from tests.sandbox.real_sandboxes import SMALL, sandbox

@@ -15,7 +15,7 @@ from antiphon.http.middleware.auth import AuthConfig, RequestLimits, holds_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.resources.api_keys import ApiKeys
-from antiphon.wire.api_keys import ApiKeyList, CreateApiKey, NewApiKey
+from antiphon.wire.admin.api_keys import ApiKeyList, CreateApiKey, NewApiKey
 from antiphon.wire.pagination import Deleted
 from antiphon.wire.parsing.fields import convert, known_fields
 from antiphon.wire.parsing.json_body import parse_json_object

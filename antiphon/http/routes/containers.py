@@ -16,7 +16,8 @@ from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.http.requests.query import PAGE_PARAMS, Query
 from antiphon.resources.files import MAX_WHOLE_BYTES
-from antiphon.wire.containers import (
+from antiphon.wire.pagination import Deleted, Page
+from antiphon.wire.resources.containers import (
     ContainerFile,
     ContainerResource,
     CreateContainer,
@@ -24,7 +25,6 @@ from antiphon.wire.containers import (
     parse_create_container,
     parse_file_reference,
 )
-from antiphon.wire.pagination import Deleted, Page
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service

@@ -12,12 +12,6 @@ from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import INCLUDE_PARAM, PAGE_PARAMS, Query
-from antiphon.wire.conversations import (
-    ConversationMetadata,
-    ConversationResource,
-    CreateConversation,
-    NewItems,
-)
 from antiphon.wire.items import Item
 from antiphon.wire.pagination import Deleted, Page
 from antiphon.wire.parsing.ids import check_conversation_id
@@ -27,6 +21,12 @@ from antiphon.wire.parsing.requests import (
     parse_new_items,
 )
 from antiphon.wire.request import INCLUDES
+from antiphon.wire.resources.conversations import (
+    ConversationMetadata,
+    ConversationResource,
+    CreateConversation,
+    NewItems,
+)
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service

@@ -15,9 +15,9 @@ from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import multipart
 from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
 from antiphon.resources.files import FileQuery, Upload
-from antiphon.wire.files import PURPOSES, File
 from antiphon.wire.pagination import Deleted, Page
 from antiphon.wire.parsing.upload_form import UploadForm, parse_upload_form
+from antiphon.wire.resources.files import PURPOSES, File
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service

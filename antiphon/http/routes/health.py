@@ -10,7 +10,7 @@ from starlette.requests import Request
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.metrics import Metrics
 from antiphon.http.openapi.operation import operation
-from antiphon.wire.server_info import Health, ProcessHealth, Readiness
+from antiphon.wire.admin.server_info import Health, ProcessHealth, Readiness
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service

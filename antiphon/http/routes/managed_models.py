@@ -23,7 +23,7 @@ from antiphon.http.streaming import sse
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.keepalive import KeepaliveTimer
 from antiphon.http.streaming.response import EventStream
-from antiphon.wire.managed_models import ManagedModel, ManagedModelList, PullEvent
+from antiphon.wire.admin.managed_models import ManagedModel, ManagedModelList, PullEvent
 
 __all__ = ["ManagedModelRoutes", "ManagesModels"]
 

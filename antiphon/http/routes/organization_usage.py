@@ -19,7 +19,7 @@ from antiphon.http.middleware.auth import AuthConfig, holds_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests.query import Query, QueryParam
 from antiphon.runs.usage_counter import UsageKind, UsageQuery, UsageTotals
-from antiphon.wire.organization_usage import (
+from antiphon.wire.admin.organization_usage import (
     CompletionsUsage,
     CompletionsUsageBucket,
     CompletionsUsagePage,

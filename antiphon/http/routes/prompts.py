@@ -18,7 +18,7 @@ from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import Query, QueryParam
 from antiphon.wire.pagination import Deleted, Page
 from antiphon.wire.parsing.requests import parse_create_prompt
-from antiphon.wire.prompts import CreatePrompt, PromptResource
+from antiphon.wire.resources.prompts import CreatePrompt, PromptResource
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service

@@ -8,7 +8,7 @@ from antiphon.errors import Forbidden
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import AuthConfig, holds_role
 from antiphon.http.openapi.operation import operation
-from antiphon.wire.settings import SettingList
+from antiphon.wire.admin.settings import SettingList
 
 __all__ = ["SettingRoutes"]
 

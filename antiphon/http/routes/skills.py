@@ -17,7 +17,7 @@ from antiphon.http.requests.query import PAGE_PARAMS, Query
 from antiphon.resources.skills import MAX_UPLOAD_BYTES, MAX_UPLOAD_FILES
 from antiphon.wire.pagination import Deleted, Page
 from antiphon.wire.parsing.errors import invalid_type
-from antiphon.wire.skills import (
+from antiphon.wire.resources.skills import (
     DefaultVersion,
     DeletedSkillVersion,
     Skill,

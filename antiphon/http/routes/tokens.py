@@ -11,13 +11,13 @@ from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
+from antiphon.wire.admin.server_info import Detokenized, ServerLoad, ServerVersion, Tokenized
 from antiphon.wire.parsing.tokens import (
     DetokenizeRequest,
     TokenizeRequest,
     parse_detokenize,
     parse_tokenize,
 )
-from antiphon.wire.server_info import Detokenized, ServerLoad, ServerVersion, Tokenized
 
 __all__ = ["TokenRoutes"]
 

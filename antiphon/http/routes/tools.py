@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.openapi.operation import operation
-from antiphon.wire.tool_list import ToolList
+from antiphon.wire.admin.tool_list import ToolList
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service

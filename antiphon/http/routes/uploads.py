@@ -13,8 +13,8 @@ from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.resources.uploads import MAX_PART_BYTES
-from antiphon.wire.files import ChunkedUpload, ChunkedUploadPart
 from antiphon.wire.parsing.uploads import CompleteUpload, CreateUpload, parse_complete, parse_create
+from antiphon.wire.resources.files import ChunkedUpload, ChunkedUploadPart
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service

@@ -8,7 +8,7 @@ from antiphon.http.endpoint_context import EndpointDependencies
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
-from antiphon.wire.usage import RequestUsage, UsageReport
+from antiphon.wire.admin.usage import RequestUsage, UsageReport
 
 __all__ = ["UsageRoutes"]
 

@@ -14,7 +14,7 @@ from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
 from antiphon.wire.pagination import Deleted, Page
 from antiphon.wire.parsing import vector_stores as wire
-from antiphon.wire.vector_stores import (
+from antiphon.wire.resources.vector_stores import (
     FileBatch,
     FileContentPage,
     FileStatus,

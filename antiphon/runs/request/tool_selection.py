@@ -13,11 +13,11 @@ from antiphon.tools.allowed_callers import callable_by_model, callable_by_progra
 from antiphon.tools.base import ReportsAvailability, ToolFunction, ToolProvider
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.wire import tools as tl
+from antiphon.wire.admin.tool_list import ToolEntry
 from antiphon.wire.items import AdditionalTools, Item, ToolSearchOutput
 from antiphon.wire.parsing.tools import TOOL_TYPE_SPELLINGS
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import IgnoredTool
-from antiphon.wire.tool_list import ToolEntry
 
 __all__ = [
     "ServerTool",

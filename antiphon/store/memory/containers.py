@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from msgspec.structs import replace
 
 from antiphon.store.containers import EXPIRED_S, ContainerRecord, expired
-from antiphon.wire.containers import ContainerResource
+from antiphon.wire.resources.containers import ContainerResource
 
 __all__ = ["MemoryContainers"]
 

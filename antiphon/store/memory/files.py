@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct
 
 from antiphon.store.files import BlobRef, FileContents, FileQuery, StoredContent
 from antiphon.store.reservations import exceeds
-from antiphon.wire.files import File
+from antiphon.wire.resources.files import File
 
 __all__ = ["MemoryFiles"]
 

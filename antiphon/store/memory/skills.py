@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from antiphon.store.reservations import exceeds
 from antiphon.store.skills import SkillDraft
-from antiphon.wire.skills import Skill, SkillVersion
+from antiphon.wire.resources.skills import Skill, SkillVersion
 
 __all__ = ["MemorySkills"]
 

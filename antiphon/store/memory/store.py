@@ -25,8 +25,8 @@ from antiphon.store.records import (
 from antiphon.store.reservations import exceeds
 from antiphon.store.row_mapping import item_kind
 from antiphon.store.usage import UsageRecord
-from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
+from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.response_list import ResponseSummary, summarize
 
 from .audit import MemoryAudit

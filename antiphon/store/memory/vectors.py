@@ -20,7 +20,7 @@ from antiphon.store.vectors import (
     IndexUsage,
     VectorsVersion,
 )
-from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore
+from antiphon.wire.resources.vector_stores import FileBatch, FileCounts, VectorStore
 
 __all__ = ["MemoryVectorIndex"]
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from antiphon.store.containers import EXPIRED_S, ContainerRecord
 from antiphon.store.row_mapping import container_of, encode
-from antiphon.wire.containers import ContainerResource
+from antiphon.wire.resources.containers import ContainerResource
 
 from .pool import ConnectionPool, Transaction, index_key
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from antiphon.store.files import BlobRef, FileContents, FileQuery, StoredContent
 from antiphon.store.reservations import exceeds
 from antiphon.store.row_mapping import blob_of, file_of, file_row, stored_content_of
-from antiphon.wire.files import File
+from antiphon.wire.resources.files import File
 
 from .pool import ConnectionPool, Transaction, index_key
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from antiphon.store.row_mapping import encode, skill_of, skill_version_of
 from antiphon.store.skills import SkillDraft
-from antiphon.wire.skills import Skill, SkillVersion
+from antiphon.wire.resources.skills import Skill, SkillVersion
 
 from .pool import ConnectionPool, Transaction, index_key
 

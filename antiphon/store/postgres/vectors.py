@@ -24,7 +24,7 @@ from antiphon.store.vectors import (
     IndexUsage,
     VectorsVersion,
 )
-from antiphon.wire.vector_stores import FileBatch, VectorStore
+from antiphon.wire.resources.vector_stores import FileBatch, VectorStore
 
 from .nearest import NearestVectors, VectorRow
 from .pool import ConnectionPool, Transaction, index_key

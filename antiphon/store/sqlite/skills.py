@@ -6,7 +6,7 @@ import sqlite3
 
 from antiphon.store.row_mapping import encode, skill_of, skill_version_of
 from antiphon.store.skills import SkillDraft
-from antiphon.wire.skills import Skill, SkillVersion
+from antiphon.wire.resources.skills import Skill, SkillVersion
 
 from .database import Database
 

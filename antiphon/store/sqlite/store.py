@@ -38,8 +38,8 @@ from antiphon.store.row_mapping import (
 )
 from antiphon.store.tenant_steps import TENANT_STEPS
 from antiphon.store.usage import UsageRecord
-from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import Item
+from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.response_list import ResponseSummary
 
 from .audit import SqliteAudit

@@ -23,7 +23,7 @@ from antiphon.store.vectors import (
     IndexUsage,
     VectorsVersion,
 )
-from antiphon.wire.vector_stores import FileBatch, VectorStore
+from antiphon.wire.resources.vector_stores import FileBatch, VectorStore
 
 from .database import Database
 

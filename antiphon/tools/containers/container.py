@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound, ToolError
 from antiphon.sandbox.base import Box, ExecutionResult, FileEntry, Limits, OutputCallback
-from antiphon.wire import containers as wc
+from antiphon.wire.resources import containers as wc
 
 from .network import OpenEgress, network_key, shown_policy
 from .skills import ContainerSkill, SkillSummary

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.sandbox.base import ExecutionResult, OutputCallback
-from antiphon.wire import containers as wc
+from antiphon.wire.resources import containers as wc
 
 from .skills import ContainerSkill, SkillSummary
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from antiphon.sandbox.base import Sandbox
-from antiphon.wire import containers as wc
+from antiphon.wire.resources import containers as wc
 
 from .container import Container, ContainerPolicy, Uploads
 from .handle import container_expired, container_not_found

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from antiphon.sandbox.egress.authority import BoxAuthority
 from antiphon.sandbox.egress.policy import BoxSecret, EgressPolicy
 from antiphon.sandbox.egress.proxy import Connects, EgressProxy
-from antiphon.wire.containers import NetworkPolicy
+from antiphon.wire.resources.containers import NetworkPolicy
 
 __all__ = ["OpenEgress", "network_key", "network_prompt", "open_egress", "shown_policy"]
 

@@ -19,10 +19,10 @@ from antiphon.pagination import PageParams, make_page
 from antiphon.quotas import NO_QUOTAS, TenantQuotas, exceeded
 from antiphon.sandbox.base import Sandbox
 from antiphon.store.containers import ContainerDirectory, ContainerRecord, expired
-from antiphon.wire import containers as wc
 from antiphon.wire.items import CodeInterpreterCall, Item, ShellCall
 from antiphon.wire.pagination import Page
-from antiphon.wire.skills import ShellSkill
+from antiphon.wire.resources import containers as wc
+from antiphon.wire.resources.skills import ShellSkill
 
 from .container import Container, ContainerPolicy, Uploads, safe_file_name
 from .handle import ContainerHandle, container_expired, container_not_found

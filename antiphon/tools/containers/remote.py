@@ -10,7 +10,7 @@ from antiphon.errors import BackendError, Overloaded, PeerLost, ToolError
 from antiphon.ipc.calls import Calls
 from antiphon.sandbox.base import ExecutionResult, OutputCallback
 from antiphon.store.containers import ContainerRecord
-from antiphon.wire import containers as wc
+from antiphon.wire.resources import containers as wc
 
 from .handle import ContainerView, container_expired
 from .session import CommandEvent, PythonOutcome

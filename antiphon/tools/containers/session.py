@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator
 from msgspec import Struct
 
 from antiphon.sandbox.base import ExecutionResult
-from antiphon.wire import containers as wc
-from antiphon.wire.skills import ShellSkill
+from antiphon.wire.resources import containers as wc
+from antiphon.wire.resources.skills import ShellSkill
 
 from .container import Container
 from .handle import ContainerView

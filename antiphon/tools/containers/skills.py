@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from antiphon.attachments.skill_bundles import Bundle, InvalidBundle, make_bundle, unpack
 from antiphon.errors import InvalidRequest, NotFound, ToolError
-from antiphon.wire.skills import (
+from antiphon.wire.resources.skills import (
     InlineSkill,
     LocalSkill,
     ShellSkill,

@@ -22,11 +22,11 @@ from antiphon.tools.base import (
     Toolset,
 )
 from antiphon.wire import tools as tl
-from antiphon.wire.filters import read_filter
 from antiphon.wire.items import FileSearchCall, Item
 from antiphon.wire.parsing.errors import empty_value
 from antiphon.wire.parsing.vector_stores import RankingOptions, SearchRequest, read_ranking
-from antiphon.wire.vector_stores import VectorStoreSearchResult
+from antiphon.wire.resources.filters import read_filter
+from antiphon.wire.resources.vector_stores import VectorStoreSearchResult
 
 from .citations import file_citation_notation
 

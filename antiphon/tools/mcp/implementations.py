@@ -25,10 +25,10 @@ from antiphon.tools.base import (
     ToolResult,
     Toolset,
 )
-from antiphon.wire import containers as wc
 from antiphon.wire import tools as tl
 from antiphon.wire.items import CodeInterpreterCall, Item, WebSearchCall
 from antiphon.wire.parsing.fields import known_fields
+from antiphon.wire.resources import containers as wc
 
 from .endpoint import McpEndpoint
 from .provider import fetch_tools

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from antiphon.wire import items as it
-from antiphon.wire.conversations import Metadata
 from antiphon.wire.request import CompactRequest, CreateResponse, InputTokensRequest
+from antiphon.wire.resources.conversations import Metadata
 from antiphon.wire.response import ConversationRef
 
 __all__ = ["ACCEPTED_FORMS", "UNTAGGED"]

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
-from antiphon.wire.conversations import MAX_NEW_ITEMS, CreateConversation
 from antiphon.wire.extensions import read_generation_config, read_structured_outputs
-from antiphon.wire.prompts import TEMPLATE_FIELDS, CreatePrompt
 from antiphon.wire.request import CompactRequest, CreateResponse, InputTokensRequest, StreamOptions
+from antiphon.wire.resources.conversations import MAX_NEW_ITEMS, CreateConversation
+from antiphon.wire.resources.prompts import TEMPLATE_FIELDS, CreatePrompt
 from antiphon.wire.response import (
     ContextManagement,
     ConversationRef,

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from antiphon.wire.files import PURPOSES, FileExpiresAfter, Purpose
+from antiphon.wire.resources.files import PURPOSES, FileExpiresAfter, Purpose
 
 from .errors import invalid_type, invalid_value, missing_parameter, out_of_range
 

@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct
 
-from antiphon.wire.files import FileExpiresAfter
+from antiphon.wire.resources.files import FileExpiresAfter
 
 from .errors import invalid_value, pattern_mismatch
 from .fields import convert, known_fields

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.conversations import Metadata
-from antiphon.wire.filters import Filter, read_filter
-from antiphon.wire.vector_stores import StaticChunking, VectorStoreExpiresAfter
+from antiphon.wire.resources.conversations import Metadata
+from antiphon.wire.resources.filters import Filter, read_filter
+from antiphon.wire.resources.vector_stores import StaticChunking, VectorStoreExpiresAfter
 
 from .errors import (
     empty_value,

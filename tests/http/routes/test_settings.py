@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
-from antiphon.wire.settings import SettingEntry, SettingList
+from antiphon.wire.admin.settings import SettingEntry, SettingList
 
 PORT = SettingEntry(name="port", value="9000", origin="--port", group="Server", help="Port.")
 SETTINGS = SettingList(data=(PORT,))

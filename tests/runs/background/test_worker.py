@@ -500,7 +500,7 @@ async def test_unstored_background_response_expires(store: Store) -> None:
 
 
 async def test_conversation_is_locked_until_the_run_ends(store: Store) -> None:
-    from antiphon.wire.conversations import CreateConversation
+    from antiphon.wire.resources.conversations import CreateConversation
 
     backend = Gated()
     async with serving(backend, store) as service:

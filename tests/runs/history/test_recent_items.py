@@ -15,7 +15,7 @@ from antiphon.errors import InvalidRequest, context_length_exceeded
 from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import ItemQuery
 from antiphon.wire import items as it
-from antiphon.wire.conversations import ConversationResource
+from antiphon.wire.resources.conversations import ConversationResource
 from tests.runs.scripted_service import create, make_service
 
 CONTEXT = 1000

@@ -15,7 +15,7 @@ from antiphon.resources.skills import Skills
 from antiphon.store.memory.store import MemoryStore
 from antiphon.tool_factories import open_containers
 from antiphon.tools.containers.relay import ContainerRelay
-from antiphon.wire import containers as wc
+from antiphon.wire.resources import containers as wc
 from tests.conformance.fake_containers import Uploads
 
 from .fake_cluster import POOL, fake_cluster

@@ -19,7 +19,7 @@ from antiphon.store.records import ConversationLock
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, begin_run, ended
 from antiphon.testing.store_check import turn
-from antiphon.wire.conversations import ConversationResource
+from antiphon.wire.resources.conversations import ConversationResource
 from tests.store.postgres.test_store import query_number
 
 MIN_BYTES = 10_000

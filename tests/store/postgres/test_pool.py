@@ -27,8 +27,8 @@ from antiphon.testing.postgres import Postgres, postgres
 from antiphon.testing.run_check import batch, begin_run, ended
 from antiphon.testing.store_check import turn
 from antiphon.testing.vector_check import make_vector_store
-from antiphon.wire.conversations import ConversationResource
 from antiphon.wire.items import InputText, Message
+from antiphon.wire.resources.conversations import ConversationResource
 
 ROOT = Path(__file__).parents[3]
 #: Prints the number of each event once it is stored.

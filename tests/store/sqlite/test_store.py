@@ -23,7 +23,7 @@ from antiphon.store.sql import migrations
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.run_check import batch, begin_run, ended, job, queued
 from antiphon.testing.store_check import turn
-from antiphon.wire.conversations import ConversationResource
+from antiphon.wire.resources.conversations import ConversationResource
 
 ROOT = Path(__file__).parents[3]
 SAVING = """

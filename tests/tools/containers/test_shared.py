@@ -10,9 +10,9 @@ import pytest
 from antiphon.errors import InvalidRequest, NotFound, Overloaded, QuotaExceeded, ToolError
 from antiphon.pagination import PageParams
 from antiphon.tools.containers.registry import ContainerRegistry
-from antiphon.wire.containers import AutoContainer, CreateContainer
 from antiphon.wire.items import CodeInterpreterCall
-from antiphon.wire.skills import SkillReference
+from antiphon.wire.resources.containers import AutoContainer, CreateContainer
+from antiphon.wire.resources.skills import SkillReference
 from tests.conformance.fake_containers import Clock
 from tests.conformance.test_shells import library
 from tests.tools.containers.processes import Process, over_http, over_sockets

@@ -11,8 +11,8 @@ from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.wire.items import FileSearchCall
 from antiphon.wire.parsing.vector_stores import SearchRequest
 from antiphon.wire.parts import FileCitation
+from antiphon.wire.resources.vector_stores import TextPart, VectorStoreSearchResult
 from antiphon.wire.tools import FileSearch as Tool
-from antiphon.wire.vector_stores import TextPart, VectorStoreSearchResult
 
 
 class FixedSearch:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from .models import ModelStatus
+from antiphon.wire.models import ModelStatus
 
 __all__ = [
     "ManagedModel",

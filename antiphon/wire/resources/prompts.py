@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from .response import PromptRef, PromptValue
+from antiphon.wire.response import PromptRef, PromptValue
 
 __all__ = ["TEMPLATE_FIELDS", "CreatePrompt", "PromptRef", "PromptResource", "PromptValue"]
 

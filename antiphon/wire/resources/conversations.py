@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from .items import Item
+from antiphon.wire.items import Item
 
 __all__ = [
     "MAX_NEW_ITEMS",

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from .tools import HostedTool
+from antiphon.wire.tools import HostedTool
 
 __all__ = ["ToolEntry", "ToolList"]
 

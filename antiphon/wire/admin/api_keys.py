@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from .tools import HostedTool
+from antiphon.wire.tools import HostedTool
 
 __all__ = ["ApiKeyList", "CreateApiKey", "ManagedApiKey", "NewApiKey"]
 

@@ -1,0 +1,1 @@
+"""Wire types of what operators manage and look at."""

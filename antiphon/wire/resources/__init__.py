@@ -1,0 +1,1 @@
+"""Wire types of what clients manage besides responses."""
