@@ -7,9 +7,9 @@ from inspect import iscoroutinefunction
 from typing import Any, Protocol, cast
 
 from antiphon.errors import StoreError
+from antiphon.store.common.subscriptions import Subscription
 
 from .base import Store
-from .subscriptions import Subscription
 from .usage import UsageRecord
 
 __all__ = ["StoreObserver", "measured"]

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from antiphon.store.common.subscriptions import Subscription
+
 from .records import (
     Append,
     Claim,
@@ -22,7 +24,6 @@ from .records import (
     StoredResponse,
     WebhookEvent,
 )
-from .subscriptions import Subscription
 from .usage import UsageRecord
 
 __all__ = ["RunLimitReached", "RunListener", "RunStore"]

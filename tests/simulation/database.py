@@ -16,12 +16,12 @@ from random import Random
 from typing import Any, Protocol
 
 from antiphon.errors import StoreError
-from antiphon.store.locks import OwnerHeartbeats
+from antiphon.store.common.locks import OwnerHeartbeats
+from antiphon.store.common.reservations import Reservations
+from antiphon.store.common.subscriptions import Subscription, Subscriptions
 from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import Append, Claim, EventBatch
-from antiphon.store.reservations import Reservations
 from antiphon.store.runs import RunListener
-from antiphon.store.subscriptions import Subscription, Subscriptions
 
 __all__ = ["Connection", "Database", "LapsingReservations", "NetworkConditions"]
 

@@ -18,7 +18,7 @@ import structlog
 from msgspec import Struct
 
 from antiphon.quotas import Quotas, TenantQuotas
-from antiphon.store import locks
+from antiphon.store.common import locks
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
 from antiphon.wire import items as it

@@ -11,9 +11,9 @@ import asyncpg
 import pytest
 
 from antiphon.store import open_store
+from antiphon.store.common.sql import migrations
 from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import ItemQuery
-from antiphon.store.sql import migrations
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.postgres import Postgres
 from antiphon.wire.items import InputText, Item, Message

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from antiphon.errors import StoreError
+from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.measured import measured
 from antiphon.store.memory.store import MemoryStore
-from antiphon.store.subscriptions import Subscription
 from antiphon.store.usage import UsageRecord
 
 

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from antiphon.errors import AntiphonError
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
+from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.records import Append, Claim, ConversationLock, EventBatch, StoredResponse
-from antiphon.store.subscriptions import Subscription
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, ended, job, queued
 from antiphon.testing.store_check import turn

@@ -7,8 +7,8 @@ from itertools import islice
 
 from msgspec import UNSET, Struct
 
+from antiphon.store.common.reservations import exceeds
 from antiphon.store.files import BlobRef, FileContents, FileQuery, StoredContent
-from antiphon.store.reservations import exceeds
 from antiphon.wire.resources.files import File
 
 __all__ = ["MemoryFiles"]

@@ -12,7 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import StoreError
-from antiphon.store.fair_claims import choose_fairly
+from antiphon.store.common.fair_claims import choose_fairly
+from antiphon.store.common.single_process import SingleProcessRuns
 from antiphon.store.records import (
     Append,
     Claim,
@@ -26,7 +27,6 @@ from antiphon.store.records import (
     WebhookEvent,
 )
 from antiphon.store.runs import RunLimitReached
-from antiphon.store.single_process import SingleProcessRuns
 from antiphon.store.usage import UsageRecord
 
 __all__ = ["MemoryRuns"]

@@ -13,7 +13,9 @@ from msgspec import Struct
 from antiphon.errors import StoreError
 from antiphon.store.base import Retention
 from antiphon.store.blob_storage import KeepsResponses
-from antiphon.store.eviction import TenantTotals
+from antiphon.store.common.eviction import TenantTotals
+from antiphon.store.common.reservations import exceeds
+from antiphon.store.common.row_mapping import item_kind
 from antiphon.store.records import (
     ConversationLock,
     ItemQuery,
@@ -22,8 +24,6 @@ from antiphon.store.records import (
     SweepRecord,
     TenantUsage,
 )
-from antiphon.store.reservations import exceeds
-from antiphon.store.row_mapping import item_kind
 from antiphon.store.usage import UsageRecord
 from antiphon.wire.items import Item
 from antiphon.wire.resources.conversations import ConversationResource

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from msgspec import Struct, field
 
 from antiphon.search_terms import index_terms
-from antiphon.store.reservations import exceeds
+from antiphon.store.common.reservations import exceeds
 from antiphon.store.vectors import (
     ChunkHit,
     ChunkVectors,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from antiphon.store.common.row_mapping import container_of, encode
 from antiphon.store.containers import EXPIRED_S, ContainerRecord
-from antiphon.store.row_mapping import container_of, encode
 from antiphon.wire.resources.containers import ContainerResource
 
 from .pool import ConnectionPool, Transaction, index_key

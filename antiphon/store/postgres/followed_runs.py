@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import RunError
+from antiphon.store.common.row_mapping import event_batch_of
+from antiphon.store.common.subscriptions import Subscriptions
 from antiphon.store.records import EventBatch
-from antiphon.store.row_mapping import event_batch_of
-from antiphon.store.subscriptions import Subscriptions
 
 from .batch_notices import decode_batches
 from .pool import ConnectionPool, index_key

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from antiphon.store.common.row_mapping import encode, key_of
 from antiphon.store.keys import KeyRecord
-from antiphon.store.row_mapping import encode, key_of
 
 from .pool import ConnectionPool
 

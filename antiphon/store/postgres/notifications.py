@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec import Struct
 
-from antiphon.store.queued_elsewhere import QueuedElsewhere
+from antiphon.store.common.queued_elsewhere import QueuedElsewhere
+from antiphon.store.common.subscriptions import Subscriptions
 from antiphon.store.records import EventBatch
 from antiphon.store.runs import RunListener
-from antiphon.store.subscriptions import Subscriptions
 
 from .batch_notices import BatchNotifier, process_channel
 from .bus.connection import BusConnection

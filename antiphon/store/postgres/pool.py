@@ -17,7 +17,7 @@ import structlog
 
 from antiphon.errors import SetupError, StoreError, first_line
 from antiphon.installation import needs_extra
-from antiphon.store.sql import migrations, queries
+from antiphon.store.common.sql import migrations, queries
 
 from .qualified import SCHEMA, qualify
 

@@ -10,6 +10,8 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 
+from antiphon.store.common.row_mapping import claim_of, event_batch_of
+from antiphon.store.common.subscriptions import Subscription, Subscriptions
 from antiphon.store.records import (
     Append,
     Claim,
@@ -22,9 +24,7 @@ from antiphon.store.records import (
     StoredResponse,
     WebhookEvent,
 )
-from antiphon.store.row_mapping import claim_of, event_batch_of
 from antiphon.store.runs import RunLimitReached, RunListener
-from antiphon.store.subscriptions import Subscription, Subscriptions
 from antiphon.store.usage import UsageRecord
 
 from .bus.connection import BusConnection

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.errors import StoreError
-from antiphon.store.row_mapping import encode_usage
+from antiphon.store.common.row_mapping import encode_usage
 from antiphon.store.usage import UsageRecord
 
 from .pool import ConnectionPool

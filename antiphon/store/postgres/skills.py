@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.store.row_mapping import encode, skill_of, skill_version_of
+from antiphon.store.common.row_mapping import encode, skill_of, skill_version_of
 from antiphon.store.skills import SkillDraft
 from antiphon.wire.resources.skills import Skill, SkillVersion
 

@@ -14,15 +14,7 @@ import msgspec
 from antiphon.errors import StoreError
 from antiphon.store.base import Retention
 from antiphon.store.blob_storage import BlobStorage
-from antiphon.store.records import (
-    ConversationLock,
-    ItemQuery,
-    ResponseQuery,
-    StoredResponse,
-    SweepRecord,
-    TenantUsage,
-)
-from antiphon.store.row_mapping import (
+from antiphon.store.common.row_mapping import (
     conversation_of,
     encode,
     item_kind,
@@ -34,7 +26,15 @@ from antiphon.store.row_mapping import (
     summary_of,
     summary_row,
 )
-from antiphon.store.tenant_steps import TENANT_STEPS
+from antiphon.store.common.tenant_steps import TENANT_STEPS
+from antiphon.store.records import (
+    ConversationLock,
+    ItemQuery,
+    ResponseQuery,
+    StoredResponse,
+    SweepRecord,
+    TenantUsage,
+)
 from antiphon.store.usage import UsageRecord
 from antiphon.wire.items import Item
 from antiphon.wire.resources.conversations import ConversationResource

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from antiphon.store.base import Retention
-from antiphon.store.eviction import TenantTotals
+from antiphon.store.common.eviction import TenantTotals
 from antiphon.store.usage import usage_cutoffs
 
 from .partitions import EventPartitions

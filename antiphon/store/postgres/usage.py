@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.store.row_mapping import encode_usage, usage_filters, usage_totals_of
+from antiphon.store.common.row_mapping import encode_usage, usage_filters, usage_totals_of
 from antiphon.store.usage import UsageQuery, UsageRecord, UsageTotals
 
 from .pool import ConnectionPool

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
-from antiphon.store.row_mapping import (
+from antiphon.store.common.row_mapping import (
     chunk_row,
     encode,
     file_batch_of,

@@ -27,7 +27,7 @@ import msgspec
 import structlog
 
 from antiphon.errors import SetupError, StoreError
-from antiphon.store.sql import migrations, queries
+from antiphon.store.common.sql import migrations, queries
 
 from .file_lock import FileLock, open_lock_file, open_private
 from .wal import WalScan, scan_wal

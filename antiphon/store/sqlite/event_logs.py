@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any, Protocol
 
+from antiphon.store.common.row_mapping import event_batch_of
 from antiphon.store.records import (
     Append,
     Claim,
@@ -16,7 +17,6 @@ from antiphon.store.records import (
     StoredResponse,
     WebhookEvent,
 )
-from antiphon.store.row_mapping import event_batch_of
 from antiphon.store.usage import UsageRecord
 
 from .database import Database

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from antiphon.store.common.row_mapping import encode, key_of
 from antiphon.store.keys import KeyRecord
-from antiphon.store.row_mapping import encode, key_of
 
 from .database import Database
 

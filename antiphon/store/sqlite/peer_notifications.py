@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from antiphon.store.queued_elsewhere import QueuedElsewhere
+from antiphon.store.common.queued_elsewhere import QueuedElsewhere
+from antiphon.store.common.subscriptions import Subscription, Subscriptions
 from antiphon.store.records import Claim, EventBatch
 from antiphon.store.runs import RunListener
-from antiphon.store.subscriptions import Subscription, Subscriptions
 
 from .peers import AppendedBatch, Follow, Following, PeerMessage, Peers, RunsChanged
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping, 
 from contextlib import ExitStack, closing
 from typing import Any
 
-from antiphon.store.fair_claims import choose_fairly
+from antiphon.store.common.fair_claims import choose_fairly
+from antiphon.store.common.row_mapping import claim_of
 from antiphon.store.records import Claim, ConversationLock, EventBatch, EventPage, Job, RunLimit
-from antiphon.store.row_mapping import claim_of
 
 __all__ = ["LARGE_BYTES", "ClaimedFrom", "RunTables", "page_of"]
 

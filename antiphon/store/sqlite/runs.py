@@ -9,6 +9,9 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Collection, Sequence
 
+from antiphon.store.common.reservations import exceeds
+from antiphon.store.common.row_mapping import encode
+from antiphon.store.common.single_process import SingleProcessRuns
 from antiphon.store.records import (
     Claim,
     ConversationLock,
@@ -17,10 +20,7 @@ from antiphon.store.records import (
     RunLimit,
     StoredResponse,
 )
-from antiphon.store.reservations import exceeds
-from antiphon.store.row_mapping import encode
 from antiphon.store.runs import RunLimitReached
-from antiphon.store.single_process import SingleProcessRuns
 
 from .database import Database
 from .event_logs import SaveResponse, SqliteEventLogs

@@ -7,8 +7,8 @@ import sqlite3
 import time
 from collections.abc import Collection, Sequence
 
+from antiphon.store.common.row_mapping import container_of, encode
 from antiphon.store.containers import EXPIRED_S, ContainerRecord
-from antiphon.store.row_mapping import container_of, encode
 from antiphon.wire.resources.containers import ContainerResource
 
 from .database import Database

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from antiphon.store.common.reservations import exceeds
+from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.records import (
     Claim,
     ConversationLock,
@@ -20,9 +22,7 @@ from antiphon.store.records import (
     RunLimit,
     StoredResponse,
 )
-from antiphon.store.reservations import exceeds
 from antiphon.store.runs import RunLimitReached, RunListener
-from antiphon.store.subscriptions import Subscription
 
 from .database import Database
 from .event_logs import SaveResponse, SqliteEventLogs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from antiphon.store.row_mapping import encode, skill_of, skill_version_of
+from antiphon.store.common.row_mapping import encode, skill_of, skill_version_of
 from antiphon.store.skills import SkillDraft
 from antiphon.wire.resources.skills import Skill, SkillVersion
 

@@ -12,6 +12,19 @@ from typing import Any
 
 from antiphon.store.base import Retention
 from antiphon.store.blob_storage import KeepsResponses
+from antiphon.store.common.row_mapping import (
+    conversation_of,
+    encode,
+    item_kind,
+    item_of,
+    items_of,
+    response_row,
+    stored_of,
+    summary_filters,
+    summary_of,
+    summary_row,
+)
+from antiphon.store.common.tenant_steps import TENANT_STEPS
 from antiphon.store.containers import ContainerDirectory
 from antiphon.store.memory.containers import MemoryContainers
 from antiphon.store.memory.rates import MemoryRates
@@ -24,19 +37,6 @@ from antiphon.store.records import (
     SweepRecord,
     TenantUsage,
 )
-from antiphon.store.row_mapping import (
-    conversation_of,
-    encode,
-    item_kind,
-    item_of,
-    items_of,
-    response_row,
-    stored_of,
-    summary_filters,
-    summary_of,
-    summary_row,
-)
-from antiphon.store.tenant_steps import TENANT_STEPS
 from antiphon.store.usage import UsageRecord
 from antiphon.wire.items import Item
 from antiphon.wire.resources.conversations import ConversationResource

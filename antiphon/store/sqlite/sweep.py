@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from antiphon.store.base import Retention
-from antiphon.store.eviction import TenantTotals
+from antiphon.store.common.eviction import TenantTotals
 from antiphon.store.usage import Rollup, usage_cutoffs
 
 from .database import Database

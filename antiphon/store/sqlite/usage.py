@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import astuple
 
-from antiphon.store.row_mapping import encode, usage_filters, usage_totals_of
+from antiphon.store.common.row_mapping import encode, usage_filters, usage_totals_of
 from antiphon.store.usage import UsageQuery, UsageRecord, UsageTotals
 
 from .database import Database

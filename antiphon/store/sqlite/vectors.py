@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Sequence
 
-from antiphon.store.row_mapping import (
+from antiphon.store.common.row_mapping import (
     chunk_row,
     encode,
     file_batch_of,

@@ -11,8 +11,8 @@ import pytest
 
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
+from antiphon.store.common.sql import migrations
 from antiphon.store.records import Append
-from antiphon.store.sql import migrations
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, begin_run, ended, numbers
 

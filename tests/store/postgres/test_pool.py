@@ -18,10 +18,10 @@ import pytest
 from antiphon.errors import RunError, SetupError
 from antiphon.runs.background.event_log_writer import retry_until_available
 from antiphon.store import open_store
+from antiphon.store.common.sql import migrations, queries
 from antiphon.store.postgres.pool import index_key
 from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import Append
-from antiphon.store.sql import migrations, queries
 from antiphon.testing.file_check import make_file
 from antiphon.testing.postgres import Postgres, postgres
 from antiphon.testing.run_check import batch, begin_run, ended

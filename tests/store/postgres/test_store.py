@@ -12,11 +12,12 @@ import msgspec
 import pytest
 
 from antiphon.errors import RunError
-from antiphon.store import open_store, queued_elsewhere
+from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
+from antiphon.store.common import queued_elsewhere
+from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.postgres import store as postgres_store
 from antiphon.store.records import Append, ResponseQuery, TenantUsage
-from antiphon.store.subscriptions import Subscription
 from antiphon.testing.postgres import Postgres, postgres
 from antiphon.testing.run_check import batch, begin_run, ended, job, queued
 from antiphon.testing.store_check import turn

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from antiphon.errors import SetupError
-from antiphon.store import queued_elsewhere
 from antiphon.store.base import Retention
+from antiphon.store.common import queued_elsewhere
+from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.records import Append, ConversationLock
 from antiphon.store.sqlite import peer_notifications
 from antiphon.store.sqlite.store import SqliteStore
-from antiphon.store.subscriptions import Subscription
 from antiphon.testing.run_check import batch, begin_run, ended, job, queued
 from antiphon.testing.store_check import turn
 

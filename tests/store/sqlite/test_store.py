@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from antiphon.errors import RunError, SetupError
 from antiphon.store.base import Retention
+from antiphon.store.common.sql import migrations
 from antiphon.store.records import Append, ConversationLock
-from antiphon.store.sql import migrations
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.run_check import batch, begin_run, ended, job, queued
 from antiphon.testing.store_check import turn

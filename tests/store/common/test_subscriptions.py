@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from antiphon.store.subscriptions import Subscription, Subscriptions
+from antiphon.store.common.subscriptions import Subscription, Subscriptions
 from antiphon.testing.run_check import batch
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
-from .records import EventBatch
+from antiphon.store.records import EventBatch
 
 __all__ = ["Subscription", "Subscriptions"]
 

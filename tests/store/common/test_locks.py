@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.store import open_store
 from antiphon.store.base import Store
-from antiphon.store.locks import ConversationLocks, OwnerHeartbeats
+from antiphon.store.common.locks import ConversationLocks, OwnerHeartbeats
 from antiphon.testing.run_check import batch, begin_run, ended
 
 LEASE_S = 5.0
@@ -29,7 +29,9 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("antiphon.store.locks.time", SimpleNamespace(monotonic=clock.monotonic))
+    monkeypatch.setattr(
+        "antiphon.store.common.locks.time", SimpleNamespace(monotonic=clock.monotonic)
+    )
     return clock
 
 

@@ -13,6 +13,12 @@ import msgspec
 from msgspec.structs import replace
 
 from antiphon.search_terms import index_terms
+from antiphon.store.containers import ContainerRecord, expired
+from antiphon.store.files import BlobRef, StoredContent
+from antiphon.store.keys import KeyRecord
+from antiphon.store.records import Claim, EventBatch, Job, ResponseQuery, StoredResponse, TurnTokens
+from antiphon.store.usage import UsageQuery, UsageRecord, UsageTotals
+from antiphon.store.vectors import IndexedChunk, IndexedFile, IndexUsage
 from antiphon.wire.items import Item, Message
 from antiphon.wire.resources.containers import ContainerResource
 from antiphon.wire.resources.conversations import ConversationResource
@@ -22,13 +28,6 @@ from antiphon.wire.resources.vector_stores import FileBatch, FileCounts, VectorS
 from antiphon.wire.response import Response
 from antiphon.wire.response_list import ResponseSummary, summarize
 from antiphon.wire.timeline import RunTimes
-
-from .containers import ContainerRecord, expired
-from .files import BlobRef, StoredContent
-from .keys import KeyRecord
-from .records import Claim, EventBatch, Job, ResponseQuery, StoredResponse, TurnTokens
-from .usage import UsageQuery, UsageRecord, UsageTotals
-from .vectors import IndexedChunk, IndexedFile, IndexUsage
 
 __all__ = [
     "blob_of",

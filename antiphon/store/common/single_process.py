@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from antiphon.store.records import ConversationLock
+from antiphon.store.runs import RunListener
+
 from .locks import ConversationLocks, OwnerHeartbeats
-from .records import ConversationLock
 from .reservations import Reservations
-from .runs import RunListener
 from .subscriptions import Subscription, Subscriptions
 
 __all__ = ["SingleProcessRuns"]

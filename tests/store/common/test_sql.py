@@ -6,7 +6,7 @@ import re
 import sqlite3
 from contextlib import closing
 
-from antiphon.store.sql import migrations, queries
+from antiphon.store.common.sql import migrations, queries
 
 
 def test_every_query_has_a_name() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .base import Retention
+from antiphon.store.base import Retention
 
 __all__ = ["TenantTotals"]
 
