@@ -1,7 +1,7 @@
 """Vector stores in Qdrant: recall and CPU time of a search, of vector stores and parts of one.
 
 Needs Qdrant's engine as a library: ``pip install qdrant-edge-py``. The collection, the filters and
-the parameters are those of ``antiphon/store/postgres/qdrant_client.py``, without a server.
+the parameters are those of ``antiphon/store/postgres/vectors/qdrant_client.py``, without a server.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from antiphon.store.postgres import qdrant_client as client
+from antiphon.store.postgres.vectors import qdrant_client as client
 
 from .table import Line, median
 from .vectors import clustered_vectors, near

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 
 from antiphon.store.common.row_mapping import claim_of, event_batch_of
 from antiphon.store.common.subscriptions import Subscription, Subscriptions
+from antiphon.store.postgres.notifications.listener import Notice, RunNotifications
 from antiphon.store.records import (
     Append,
     Claim,
@@ -28,7 +29,6 @@ from antiphon.store.runs import RunLimitReached, RunListener
 from antiphon.store.usage import UsageRecord
 
 from .bus.connection import BusConnection
-from .notifications import Notice, RunNotifications
 from .pool import ConnectionPool, Transaction, index_key
 
 __all__ = ["PostgresRuns", "SaveStep", "has_lock"]

@@ -27,6 +27,8 @@ from antiphon.store.common.row_mapping import (
     summary_row,
 )
 from antiphon.store.common.tenant_steps import TENANT_STEPS
+from antiphon.store.postgres.vectors.index import PostgresVectorIndex
+from antiphon.store.postgres.vectors.nearest import NearestVectors, open_nearest
 from antiphon.store.records import (
     ConversationLock,
     ItemQuery,
@@ -47,7 +49,6 @@ from .containers import PostgresContainers
 from .files import PostgresFiles
 from .keys import PostgresKeys
 from .large_responses import LargeResponses, encode_reference, put_contents, read_contents
-from .nearest import NearestVectors, open_nearest
 from .pool import ConnectionPool, Transaction, index_key
 from .rates import PostgresRates
 from .runs import PostgresRuns, SaveStep, has_lock
@@ -55,7 +56,6 @@ from .save_queue import ResponseRow, SaveQueue
 from .skills import PostgresSkills
 from .sweep import PostgresSweep, delete_responses
 from .usage import PostgresUsage
-from .vectors import PostgresVectorIndex
 
 __all__ = ["PostgresStore"]
 

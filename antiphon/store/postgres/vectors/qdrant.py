@@ -17,10 +17,10 @@ from contextlib import asynccontextmanager, suppress
 import structlog
 
 from antiphon.errors import StoreError
+from antiphon.store.postgres.pool import ConnectionPool, Transaction
 from antiphon.store.vectors import ChunkHit
 
 from .nearest import VectorRow
-from .pool import ConnectionPool, Transaction
 from .qdrant_client import QdrantClient, SearchScope
 
 __all__ = ["Qdrant"]

@@ -16,10 +16,9 @@ import msgspec
 import structlog
 
 from antiphon.errors import RunError
+from antiphon.store.postgres.bus.connection import BusConnection
+from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.records import EventBatch
-
-from .bus.connection import BusConnection
-from .pool import ConnectionPool
 
 __all__ = ["BatchNotifier", "decode_batches", "encode_batches", "process_channel"]
 

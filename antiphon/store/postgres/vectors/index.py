@@ -15,6 +15,7 @@ from antiphon.store.common.row_mapping import (
     usage_of,
     vector_store_of,
 )
+from antiphon.store.postgres.pool import ConnectionPool, Transaction, index_key
 from antiphon.store.vectors import (
     ChunkHit,
     ChunkVectors,
@@ -27,7 +28,6 @@ from antiphon.store.vectors import (
 from antiphon.wire.resources.vector_stores import FileBatch, VectorStore
 
 from .nearest import NearestVectors, VectorRow
-from .pool import ConnectionPool, Transaction, index_key
 
 __all__ = ["PostgresVectorIndex"]
 

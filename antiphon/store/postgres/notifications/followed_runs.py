@@ -17,10 +17,10 @@ from msgspec import Struct
 from antiphon.errors import RunError
 from antiphon.store.common.row_mapping import event_batch_of
 from antiphon.store.common.subscriptions import Subscriptions
+from antiphon.store.postgres.pool import ConnectionPool, index_key
 from antiphon.store.records import EventBatch
 
 from .batch_notices import decode_batches
-from .pool import ConnectionPool, index_key
 
 __all__ = ["FollowedRuns"]
 

@@ -19,10 +19,10 @@ from typing import Any
 import structlog
 
 from antiphon.errors import SetupError
+from antiphon.store.postgres.pool import ConnectionPool, Transaction
 from antiphon.store.vectors import ChunkHit
 
 from .nearest import VectorRow
-from .pool import ConnectionPool, Transaction
 
 __all__ = ["Pgvector"]
 

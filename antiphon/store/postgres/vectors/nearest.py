@@ -7,10 +7,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from antiphon.store.postgres.pool import ConnectionPool, Transaction
 from antiphon.store.vector_setting import EXACT, PGVECTOR
 from antiphon.store.vectors import ChunkHit
-
-from .pool import ConnectionPool, Transaction
 
 __all__ = ["NearestVectors", "VectorRow", "open_nearest"]
 

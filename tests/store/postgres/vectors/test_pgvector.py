@@ -11,8 +11,8 @@ import pytest
 from antiphon.errors import SetupError
 from antiphon.store import open_store
 from antiphon.store.base import Store
-from antiphon.store.postgres import pgvector
-from antiphon.store.postgres.pgvector import Pgvector
+from antiphon.store.postgres.vectors import pgvector
+from antiphon.store.postgres.vectors.pgvector import Pgvector
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.vector_check import CHECKS, make_vector_store
 

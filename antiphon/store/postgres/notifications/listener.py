@@ -14,13 +14,13 @@ from msgspec import Struct
 
 from antiphon.store.common.queued_elsewhere import QueuedElsewhere
 from antiphon.store.common.subscriptions import Subscriptions
+from antiphon.store.postgres.bus.connection import BusConnection
+from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.records import EventBatch
 from antiphon.store.runs import RunListener
 
 from .batch_notices import BatchNotifier, process_channel
-from .bus.connection import BusConnection
 from .followed_runs import FollowedRuns
-from .pool import ConnectionPool
 
 __all__ = ["NOTICES", "Notice", "RunNotifications"]
 

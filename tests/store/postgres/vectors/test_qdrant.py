@@ -11,7 +11,7 @@ import pytest
 from antiphon.errors import SetupError, StoreError
 from antiphon.store import open_store
 from antiphon.store.base import Store
-from antiphon.store.postgres import qdrant, qdrant_client
+from antiphon.store.postgres.vectors import qdrant, qdrant_client
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.vector_check import CHECKS, make_vector_store
 

@@ -1,0 +1,1 @@
+"""How processes on one PostgreSQL tell each other of runs and events."""

@@ -1,0 +1,1 @@
+"""How a PostgreSQL store finds nearest vectors."""
