@@ -37,6 +37,9 @@ from antiphon.store.records import (
     SweepRecord,
     TenantUsage,
 )
+from antiphon.store.sqlite.workers.shared_containers import SharedSqliteContainers
+from antiphon.store.sqlite.workers.shared_rates import SharedSqliteRates
+from antiphon.store.sqlite.workers.shared_runs import SharedSqliteRuns
 from antiphon.store.usage import UsageRecord
 from antiphon.wire.items import Item
 from antiphon.wire.resources.conversations import ConversationResource
@@ -47,9 +50,6 @@ from .database import Database
 from .files import SqliteFiles
 from .keys import SqliteKeys
 from .runs import SqliteRuns
-from .shared_containers import SharedSqliteContainers
-from .shared_rates import SharedSqliteRates
-from .shared_runs import SharedSqliteRuns
 from .skills import SqliteSkills
 from .sweep import SqliteSweep, free_unneeded
 from .usage import SqliteUsage, add_usage

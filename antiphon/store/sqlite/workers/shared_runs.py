@@ -23,12 +23,12 @@ from antiphon.store.records import (
     StoredResponse,
 )
 from antiphon.store.runs import RunLimitReached, RunListener
+from antiphon.store.sqlite.database import Database
+from antiphon.store.sqlite.event_logs import SaveResponse, SqliteEventLogs
+from antiphon.store.sqlite.run_tables import ClaimedFrom
+from antiphon.store.sqlite.runs import TAKEN_OVER
 
-from .database import Database
-from .event_logs import SaveResponse, SqliteEventLogs
 from .peer_notifications import PeerNotifications
-from .run_tables import ClaimedFrom
-from .runs import TAKEN_OVER
 
 __all__ = ["SharedSqliteRuns"]
 

@@ -9,9 +9,8 @@ from collections.abc import Collection, Sequence
 
 from antiphon.store.common.row_mapping import container_of, encode
 from antiphon.store.containers import EXPIRED_S, ContainerRecord
+from antiphon.store.sqlite.database import Database
 from antiphon.wire.resources.containers import ContainerResource
-
-from .database import Database
 
 __all__ = ["SharedSqliteContainers"]
 

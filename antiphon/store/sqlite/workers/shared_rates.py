@@ -8,8 +8,7 @@ import time
 from collections.abc import Sequence
 
 from antiphon.store.rates import HEARD_S, RateReport, RateState
-
-from .database import Database
+from antiphon.store.sqlite.database import Database
 
 __all__ = ["SharedSqliteRates"]
 
