@@ -15,7 +15,7 @@ from antiphon.http.app import create_app
 from antiphon.http.metrics import Metrics
 from antiphon.http.openapi.describe import FieldRow, OperationView, TextSpan, operations, rows
 from antiphon.http.openapi.describe import type_spans as describe_type
-from antiphon.http.routes.managed_models import ManagesModels
+from antiphon.http.routes.admin.managed_models import ManagesModels
 from antiphon.logs import open_log
 from antiphon.store.memory.store import MemoryStore
 from tests.conformance.server import Server, backend_of

@@ -31,31 +31,31 @@ from antiphon.http.middleware.auth import AuthConfig, AuthMiddleware, RequestLim
 from antiphon.http.middleware.errors import ErrorMiddleware, unknown_url
 from antiphon.http.middleware.request_context import RequestContextMiddleware
 from antiphon.http.openapi.operation import Operation
-from antiphon.http.routes.api_keys import ApiKeyRoutes
-from antiphon.http.routes.audit import AuditRoutes
+from antiphon.http.routes.admin.api_keys import ApiKeyRoutes
+from antiphon.http.routes.admin.audit import AuditRoutes
+from antiphon.http.routes.admin.managed_models import ManagedModelRoutes, ManagesModels
+from antiphon.http.routes.admin.organization_usage import OrganizationUsageRoutes
+from antiphon.http.routes.admin.settings import SettingRoutes
+from antiphon.http.routes.admin.tenants import TenantRoutes
+from antiphon.http.routes.admin.tools import ToolRoutes
+from antiphon.http.routes.admin.usage import UsageRoutes
 from antiphon.http.routes.compaction import CompactEndpoint
 from antiphon.http.routes.completions import CompletionsEndpoint
-from antiphon.http.routes.containers import ContainerRoutes
-from antiphon.http.routes.conversations import ConversationRoutes
 from antiphon.http.routes.embeddings import EmbeddingsEndpoint
-from antiphon.http.routes.files import FileRoutes
 from antiphon.http.routes.health import HealthRoutes, ReadProcesses
-from antiphon.http.routes.managed_models import ManagedModelRoutes, ManagesModels
 from antiphon.http.routes.messages import MessageRoutes
 from antiphon.http.routes.models import ModelRoutes
-from antiphon.http.routes.organization_usage import OrganizationUsageRoutes
-from antiphon.http.routes.prompts import PromptRoutes
 from antiphon.http.routes.reference import ReferenceRoutes
 from antiphon.http.routes.rerank import RerankEndpoint
+from antiphon.http.routes.resources.containers import ContainerRoutes
+from antiphon.http.routes.resources.conversations import ConversationRoutes
+from antiphon.http.routes.resources.files import FileRoutes
+from antiphon.http.routes.resources.prompts import PromptRoutes
+from antiphon.http.routes.resources.skills import SkillRoutes
+from antiphon.http.routes.resources.uploads import UploadRoutes
+from antiphon.http.routes.resources.vector_stores import VectorStoreRoutes
 from antiphon.http.routes.responses import IGNORED_TOOLS, CreateEndpoint, ResponseRoutes
-from antiphon.http.routes.settings import SettingRoutes
-from antiphon.http.routes.skills import SkillRoutes
-from antiphon.http.routes.tenants import TenantRoutes
 from antiphon.http.routes.tokens import TokenRoutes
-from antiphon.http.routes.tools import ToolRoutes
-from antiphon.http.routes.uploads import UploadRoutes
-from antiphon.http.routes.usage import UsageRoutes
-from antiphon.http.routes.vector_stores import VectorStoreRoutes
 from antiphon.http.routes.websocket import WebSocketEndpoint
 from antiphon.http.ui.routes import PageRoutes
 from antiphon.resources.api_keys import ApiKeys

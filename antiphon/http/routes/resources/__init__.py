@@ -1,0 +1,1 @@
+"""Endpoints of what clients manage besides responses."""
