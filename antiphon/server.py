@@ -51,7 +51,7 @@ from antiphon.loop_watchdog import LoopWatchdog
 from antiphon.models.download import progress_bar
 from antiphon.models.packaged_embedder import NO_EMBEDDINGS, with_packaged_embedder
 from antiphon.quotas import Quotas, TenantQuotas
-from antiphon.resources.api_keys import ApiKeys
+from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.resources.files import Files
 from antiphon.resources.prompts import Prompts
 from antiphon.resources.rerankers import Rerankers

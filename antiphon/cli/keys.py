@@ -19,8 +19,8 @@ from msgspec.structs import asdict
 from antiphon.config.load import Loaded
 from antiphon.config.settings import Settings
 from antiphon.errors import RequestError, SetupError, StoreError
-from antiphon.resources.api_keys import ApiKeys
-from antiphon.resources.audit import AuditTrail
+from antiphon.resources.admin.api_keys import ApiKeys
+from antiphon.resources.admin.audit import AuditTrail
 from antiphon.store import open_store
 from antiphon.wire.admin.api_keys import CreateApiKey
 

@@ -58,9 +58,9 @@ from antiphon.http.routes.responses import IGNORED_TOOLS, CreateEndpoint, Respon
 from antiphon.http.routes.tokens import TokenRoutes
 from antiphon.http.routes.websocket import WebSocketEndpoint
 from antiphon.http.ui.routes import PageRoutes
-from antiphon.resources.api_keys import ApiKeys
-from antiphon.resources.rate_limits import RateLimits
-from antiphon.resources.token_budgets import TokenBudgets
+from antiphon.resources.admin.api_keys import ApiKeys
+from antiphon.resources.admin.rate_limits import RateLimits
+from antiphon.resources.admin.token_budgets import TokenBudgets
 from antiphon.stream.writer import Ids
 from antiphon.tracing.base import Tracer
 from antiphon.wire.admin.settings import SettingList

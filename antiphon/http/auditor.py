@@ -7,7 +7,7 @@ from starlette.types import Scope
 
 from antiphon.http.middleware.auth import AuthConfig
 from antiphon.http.middleware.request_context import request_context
-from antiphon.resources.audit import AuditTrail
+from antiphon.resources.admin.audit import AuditTrail
 
 __all__ = ["Auditor"]
 

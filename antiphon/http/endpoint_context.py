@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from antiphon.clients import Client
 from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.middleware.request_context import RequestContext
-from antiphon.resources.rate_limits import RateLimits
+from antiphon.resources.admin.rate_limits import RateLimits
 from antiphon.tracing.base import Span, TraceHeaders, Tracer
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import Usage

@@ -20,14 +20,14 @@ from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.clients import ANYONE, Client
 from antiphon.errors import InvalidRequest, NotFound, RunError
 from antiphon.pagination import PageParams, make_page, page_of
-from antiphon.resources.audit import AuditTrail
+from antiphon.resources.admin.audit import AuditTrail
+from antiphon.resources.admin.tenant_usage import TenantUsages
 from antiphon.resources.containers import Containers
 from antiphon.resources.conversations import Conversations, HeldConversation
 from antiphon.resources.embeddings import Embeddings
 from antiphon.resources.files import Files
 from antiphon.resources.rerankers import Rerankers
 from antiphon.resources.skills import Skills
-from antiphon.resources.tenant_usage import TenantUsages
 from antiphon.resources.tokenizers import Tokenizers
 from antiphon.resources.uploads import ChunkedUploads
 from antiphon.resources.vector_stores import VectorStores

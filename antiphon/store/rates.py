@@ -2,7 +2,7 @@
 limited clients.
 
 No request waits for it. Each process admits requests by its own view, and exchanges it a few times
-a second (see ``antiphon/resources/rate_limits.py``).
+a second (see ``antiphon/resources/admin/rate_limits.py``).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from antiphon.errors import StoreError
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.logs import open_log
-from antiphon.resources.api_keys import ApiKeys
+from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.store.base import Store
 from tests.conformance.conftest import Serve
 from tests.conformance.server import Server

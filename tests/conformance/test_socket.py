@@ -26,7 +26,7 @@ from antiphon.http.routes.websocket import WebSocketEndpoint
 from antiphon.http.uvicorn_server import bind
 from antiphon.http.uvicorn_server import serve as serve_app
 from antiphon.logs import open_log
-from antiphon.resources.rate_limits import RateLimits
+from antiphon.resources.admin.rate_limits import RateLimits
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.tracing.base import Span, Tracer

@@ -15,7 +15,7 @@ from antiphon.clients import ClientLimits
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.logs import open_log
-from antiphon.resources.api_keys import ApiKeys
+from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.store.base import Store
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.wire.items import Message

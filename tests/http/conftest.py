@@ -19,7 +19,7 @@ from antiphon.errors import InvalidRequest, NotFound
 from antiphon.http.app import create_app
 from antiphon.logs import open_log
 from antiphon.pagination import PageParams
-from antiphon.resources.audit import AuditTrail
+from antiphon.resources.admin.audit import AuditTrail
 from antiphon.resources.conversations import Conversations
 from antiphon.resources.files import Files
 from antiphon.resources.prompts import Prompts

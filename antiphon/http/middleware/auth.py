@@ -18,9 +18,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.clients import Client, ClientLimits, LimitScope
 from antiphon.errors import InvalidRequest, Overloaded, SetupError, Unauthorized
-from antiphon.resources.api_keys import KeyRecord
-from antiphon.resources.rate_limits import Permit, RateLimits
-from antiphon.resources.token_budgets import TokenBudgets, TokensUsed
+from antiphon.resources.admin.api_keys import KeyRecord
+from antiphon.resources.admin.rate_limits import Permit, RateLimits
+from antiphon.resources.admin.token_budgets import TokenBudgets, TokensUsed
 from antiphon.security.ssrf import is_ip_address, is_loopback
 from antiphon.wire.parsing.json_body import BodyLimits as BodyLimits
 

@@ -14,7 +14,7 @@ from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import AuthConfig, RequestLimits, holds_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
-from antiphon.resources.api_keys import ApiKeys
+from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.wire.admin.api_keys import ApiKeyList, CreateApiKey, NewApiKey
 from antiphon.wire.pagination import Deleted
 from antiphon.wire.parsing.fields import convert, known_fields

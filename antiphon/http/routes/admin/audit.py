@@ -12,7 +12,7 @@ from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import AuthConfig, holds_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
-from antiphon.resources.audit import AuditQuery, AuditTrail
+from antiphon.resources.admin.audit import AuditQuery, AuditTrail
 from antiphon.wire.admin.audit import AuditEvent
 from antiphon.wire.pagination import Page
 

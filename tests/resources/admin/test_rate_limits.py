@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.clients import ClientLimits, LimitScope
 from antiphon.errors import Overloaded, StoreError
-from antiphon.resources.rate_limits import RateLimits
+from antiphon.resources.admin.rate_limits import RateLimits
 from antiphon.store.memory.rates import MemoryRates
 from antiphon.store.rates import RateReport, RateState, RateStore
 

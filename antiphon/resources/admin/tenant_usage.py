@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from antiphon.quotas import TenantQuotas
+from antiphon.resources.containers import Containers
+from antiphon.resources.uploads import ChunkedUploads
 from antiphon.store.base import Store
 from antiphon.wire.admin.usage import BackgroundUsage, QuotaUsage, StorageUsage
-
-from .containers import Containers
-from .uploads import ChunkedUploads
 
 __all__ = ["TenantUsages"]
 

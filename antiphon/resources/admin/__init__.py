@@ -1,0 +1,1 @@
+"""What operators manage: API keys, limits, usage, the audit log."""
