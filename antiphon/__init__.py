@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from antiphon.backends.base import Backend, Reply
+    from antiphon.bootstrap.server import App, open_app, serve
     from antiphon.config.load import load_settings
     from antiphon.config.settings import Settings
     from antiphon.dialects.base import Dialect, Parser
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from antiphon.http.app import create_app
     from antiphon.runs.service import Service
     from antiphon.sandbox.base import Box, Sandbox
-    from antiphon.server import App, open_app, serve
     from antiphon.store.base import Store
     from antiphon.tools.base import ToolProvider
 

@@ -13,10 +13,10 @@ import msgspec
 from msgspec import Struct
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from antiphon.bootstrap.server import open_app
 from antiphon.config.load import load
 from antiphon.errors import SetupError
 from antiphon.installation import needs_extra
-from antiphon.server import open_app
 
 __all__ = ["ServeArguments", "ServedApp", "app"]
 

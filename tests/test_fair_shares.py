@@ -14,10 +14,10 @@ import pytest
 from antiphon.attachments import documents as documents_module
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher, FetchResult
+from antiphon.bootstrap.server import request_limits
 from antiphon.config.keys import ApiKey
 from antiphon.config.settings import Settings
 from antiphon.sandbox.javascript import JavaScript, ProgramState
-from antiphon.server import request_limits
 
 FLOOD = 20
 DIGEST = "0" * 64

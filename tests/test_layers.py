@@ -180,7 +180,7 @@ def test_only_the_composition_root_imports_http() -> None:
     }
     assert {name for name in importers if not name.startswith(("http/", "workers/"))} <= {
         "__init__.py",
-        "server.py",
+        "bootstrap/server.py",
         "cli/main.py",
     }
 

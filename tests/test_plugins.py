@@ -14,6 +14,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from antiphon.bootstrap.server import open_app
+from antiphon.bootstrap.tool_factories import open_containers, open_reader
 from antiphon.config.load import load_settings
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
@@ -22,12 +24,10 @@ from antiphon.models.factories import backend_factory
 from antiphon.plugins import load_plugin, load_plugins, plugin_names
 from antiphon.quotas import NO_QUOTAS
 from antiphon.resources.skills import Skills
-from antiphon.server import open_app
 from antiphon.store import open_store
 from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.store_check import check_store
 from antiphon.testing.tool_check import ToolTrial, check_tool
-from antiphon.tool_factories import open_containers, open_reader
 from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.wire.tools import WebSearch
 

@@ -159,7 +159,7 @@ def sse(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 def find_server(loaded: Loaded) -> Server:
     """The server that a command talks to: that of ``--url`` or ``--port``; otherwise the configured
     one or, if nothing listens there, the one used last."""
-    from antiphon.server import address
+    from antiphon.bootstrap.server import address
 
     settings = loaded.settings
     if settings.chat_url is not None and loaded.origins["port"] != "--port":

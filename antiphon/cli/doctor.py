@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 
 from antiphon import __version__
-from antiphon.capabilities import Capability
+from antiphon.bootstrap.capabilities import Capability
 from antiphon.config.settings import Settings
 from antiphon.installation import Installation, detect, needs_extra
 
@@ -19,7 +19,7 @@ __all__ = ["report", "summary"]
 
 async def report(settings: Settings) -> tuple[str, ...]:
     """Return the lines of the report. Raises ``SetupError`` for settings that cannot work."""
-    from antiphon.server import find_capabilities
+    from antiphon.bootstrap.server import find_capabilities
 
     quiet = structlog.wrap_logger(
         structlog.ReturnLogger(), processors=[structlog.processors.KeyValueRenderer()]

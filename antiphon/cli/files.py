@@ -9,11 +9,11 @@ from contextlib import AsyncExitStack, contextmanager
 import structlog
 
 from antiphon.blobs.collector import BlobCollector
+from antiphon.bootstrap.server import FILES_IN_STORE, files_blobs, open_encryptor
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError, StoreError
 from antiphon.installation import antiphon_command
 from antiphon.resources.content_migration import migrate_contents
-from antiphon.server import FILES_IN_STORE, files_blobs, open_encryptor
 from antiphon.store import open_store
 
 __all__ = ["collect", "migrate"]

@@ -369,8 +369,8 @@ def _files_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
+    from antiphon.bootstrap.server import Serving, page_is_served, serve, serve_with_workers
     from antiphon.http.uvicorn_server import run as run_loop
-    from antiphon.server import Serving, page_is_served, serve, serve_with_workers
 
     from .doctor import summary
 
@@ -413,7 +413,7 @@ def _chat_arguments(loaded: Loaded, url: str) -> str:
 
     Without ``--url``, chat reads host and port from the default file and the environment only. A
     server at the configured address goes before the one used last."""
-    from antiphon.server import address
+    from antiphon.bootstrap.server import address
 
     settings, origins = loaded.settings, (loaded.origins["host"], loaded.origins["port"])
     is_found = all(each in ("default", FILE) or each.startswith("ANTIPHON_") for each in origins)
@@ -472,8 +472,8 @@ def _index(loaded: Loaded, arguments: argparse.Namespace) -> None:
 
 async def _run_index(settings: Settings, arguments: argparse.Namespace) -> None:
     from antiphon.attachments.documents import Documents
+    from antiphon.bootstrap.server import open_fetcher
     from antiphon.models.download import progress_bar
-    from antiphon.server import open_fetcher
     from antiphon.tools.web_search.index import PageIndex
     from antiphon.tools.web_search.index_builder import add_source
 

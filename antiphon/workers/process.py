@@ -25,7 +25,7 @@ def run_child(descriptor: int) -> int:
 
 
 async def _run(to_supervisor: socket.socket) -> int:
-    from antiphon.server import serve_host, serve_worker
+    from antiphon.bootstrap.server import serve_host, serve_worker
 
     loop = asyncio.get_running_loop()
     setup: asyncio.Future[ChildSetup] = loop.create_future()

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from antiphon.capabilities import Capability
+from antiphon.bootstrap.capabilities import Capability
 from antiphon.config.load import SettingsSources
 
 __all__ = [

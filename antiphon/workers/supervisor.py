@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
+from antiphon.bootstrap.reload import Reloads
 from antiphon.config.load import Loaded, SettingsSources
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
@@ -25,7 +26,6 @@ from antiphon.ipc.server import CallServer
 from antiphon.logs import LogLevel
 from antiphon.models.hosted_models import is_hosted
 from antiphon.models.packaged_embedder import with_packaged_embedder
-from antiphon.reload import Reloads
 
 from .child import Child
 from .hub import WorkerHub

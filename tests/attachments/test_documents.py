@@ -27,11 +27,11 @@ from antiphon.attachments.documents import (
     plain_text,
 )
 from antiphon.attachments.sandboxed_reader import SandboxedReader
+from antiphon.bootstrap.tool_factories import open_reader
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.sandbox.base import ExecutionResult
 from antiphon.testing.sandbox import FakeSandbox
-from antiphon.tool_factories import open_reader
 from tests.sandbox.real_sandboxes import sandbox as sandboxed
 from tests.searching import examples
 

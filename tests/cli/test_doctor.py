@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.capabilities import Capability
+from antiphon.bootstrap.capabilities import Capability
 from antiphon.cli.doctor import report, summary
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings

@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
+from antiphon.bootstrap.server import page_is_served
 from antiphon.config.settings import Settings
 from antiphon.http.middleware.auth import AuthConfig
 from antiphon.http.ui.routes import STATIC
-from antiphon.server import page_is_served
 from tests.http.middleware.test_auth import ACCESS
 
 VENDOR = STATIC / "vendor"

@@ -16,8 +16,8 @@ from .player import play
 from .script import MODEL, PAGES, demo_settings, write_scenes
 
 if TYPE_CHECKING:
-    from antiphon.capabilities import Capability
-    from antiphon.server import Serving
+    from antiphon.bootstrap.capabilities import Capability
+    from antiphon.bootstrap.server import Serving
 
 __all__ = ["run_demo"]
 
@@ -31,8 +31,8 @@ async def run_demo(settings: Settings, show: Callable[[str], None], *, once: boo
     """Serve the demo and take the tour. ``once``: stop after the tour; otherwise on Ctrl-C.
 
     Raises ``SetupError`` if the server does not start, or if the tour fails with ``once``."""
+    from antiphon.bootstrap.server import serve
     from antiphon.models.packaged_embedder import with_packaged_embedder
-    from antiphon.server import serve
     from antiphon.tools.web_search.index import PageIndex
 
     with tempfile.TemporaryDirectory(prefix="antiphon-demo-") as name:
@@ -59,7 +59,7 @@ async def _ready_tools(settings: Settings) -> frozenset[str]:
     """Return the types of the tools that work on this machine."""
     import structlog
 
-    from antiphon.server import find_capabilities
+    from antiphon.bootstrap.server import find_capabilities
 
     log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[_drop])
     found = await find_capabilities(settings, log=log)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import structlog
 
+from antiphon.bootstrap.tool_factories import open_containers
 from antiphon.config.settings import Settings
 from antiphon.errors import InvalidRequest, SetupError, ToolError
 from antiphon.quotas import NO_QUOTAS
 from antiphon.resources.skills import Skills
 from antiphon.store.memory.store import MemoryStore
-from antiphon.tool_factories import open_containers
 from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.wire.resources import containers as wc
 from tests.conformance.fake_containers import Uploads

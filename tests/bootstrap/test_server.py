@@ -18,8 +18,10 @@ import httpx
 import openai
 import pytest
 
-from antiphon import server as module
 from antiphon.backends.scripted import ScriptedBackend
+from antiphon.bootstrap import server as module
+from antiphon.bootstrap.reload import Reloads
+from antiphon.bootstrap.server import Serving, address, serve
 from antiphon.config.keys import ApiKey
 from antiphon.config.load import Loaded, SettingsSources
 from antiphon.config.model import Model
@@ -28,8 +30,6 @@ from antiphon.config.tenants import Tenant
 from antiphon.errors import SetupError
 from antiphon.logs import LogLevel, capture_libraries, open_log
 from antiphon.loop_watchdog import LoopWatchdog
-from antiphon.reload import Reloads
-from antiphon.server import Serving, address, serve
 from antiphon.store.base import Retention
 from antiphon.store.memory.store import MemoryStore
 from tests.webhooks.receiver import SECRETS, Receiver

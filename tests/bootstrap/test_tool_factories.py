@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from antiphon import plugins
+from antiphon.bootstrap.tool_factories import ToolDependencies, open_containers, open_tools
 from antiphon.config.mcp import McpServer
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
@@ -20,7 +21,6 @@ from antiphon.quotas import NO_QUOTAS
 from antiphon.resources.skills import Skills
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.memory.store import MemoryStore
-from antiphon.tool_factories import ToolDependencies, open_containers, open_tools
 from antiphon.tools.base import ReportsAvailability
 from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.tools.web_search.browser import SearchOptions
@@ -244,7 +244,7 @@ def test_tools_open_without_the_import_of_the_mcp_sdk() -> None:
     code = (
         "import asyncio, sys\n"
         "from antiphon.config.settings import Settings\n"
-        "from antiphon.tool_factories import ToolDependencies, open_tools\n"
+        "from antiphon.bootstrap.tool_factories import ToolDependencies, open_tools\n"
         "async def types():\n"
         "    async with open_tools(ToolDependencies(settings=Settings(), clock=float)) as found:\n"
         "        return 'mcp' in found, 'mcp' in sys.modules\n"

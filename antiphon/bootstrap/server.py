@@ -26,7 +26,6 @@ from antiphon.backends.catalog import ModelCatalog
 from antiphon.blobs.base import Blobs
 from antiphon.blobs.collector import BlobCollector
 from antiphon.blobs.locations import open_blobs
-from antiphon.capabilities import Capability, list_capabilities
 from antiphon.clients import ClientLimits
 from antiphon.config.keys import ApiKey
 from antiphon.config.load import Loaded, SettingsSources
@@ -48,6 +47,7 @@ from antiphon.ipc.server import CallServer
 from antiphon.ipc.signatures import CallSigner
 from antiphon.logs import LogLevel, capture_libraries, open_log
 from antiphon.loop_watchdog import LoopWatchdog
+from antiphon.models import catalog
 from antiphon.models.download import progress_bar
 from antiphon.models.packaged_embedder import NO_EMBEDDINGS, with_packaged_embedder
 from antiphon.quotas import Quotas, TenantQuotas
@@ -75,12 +75,12 @@ from antiphon.webhooks.deliver import WebhookDeliveries, WebhookSender
 from antiphon.wire.admin.settings import SettingEntry, SettingList
 from antiphon.wire.parsing.json_body import BodyLimits
 from antiphon.wire.tools import HostedTool
+from antiphon.workers.context import WorkerContext
+from antiphon.workers.setup import AnnouncedModel, ChildSetup, Serving
 
-from .models import catalog
+from .capabilities import Capability, list_capabilities
 from .reload import Reloads
 from .tool_factories import ToolDependencies, open_containers, open_reader, open_tools
-from .workers.context import WorkerContext
-from .workers.setup import AnnouncedModel, ChildSetup, Serving
 
 __all__ = [
     "FILES_IN_STORE",
@@ -174,8 +174,8 @@ async def serve_with_workers(
 ) -> None:
     """Serve with ``settings.workers`` processes until SIGTERM or SIGINT. ``sources``: what the
     settings were loaded from. Raises ``SetupError``."""
-    from .workers.shared_store import shared_store
-    from .workers.supervisor import WorkerSupervisor
+    from antiphon.workers.shared_store import shared_store
+    from antiphon.workers.supervisor import WorkerSupervisor
 
     settings = loaded.settings
     level = LogLevel(settings.log_level)
@@ -212,7 +212,7 @@ async def serve_host(
 ) -> None:
     """Host the models of all workers until SIGTERM. ``on_reloaded`` is called after each SIGHUP,
     with whether the new settings are valid. Raises ``SetupError``."""
-    from .models.model_host import ModelHostSession
+    from antiphon.models.model_host import ModelHostSession
 
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()

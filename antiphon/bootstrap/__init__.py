@@ -1,0 +1,1 @@
+"""Builds a server from its settings."""
