@@ -20,9 +20,9 @@ from antiphon.config.load import load_settings
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
+from antiphon.limits.quotas import NO_QUOTAS
 from antiphon.models.factories import backend_factory
 from antiphon.plugins import load_plugin, load_plugins, plugin_names
-from antiphon.quotas import NO_QUOTAS
 from antiphon.resources.skills import Skills
 from antiphon.store import open_store
 from antiphon.store.memory.store import MemoryStore

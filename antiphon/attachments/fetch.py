@@ -15,8 +15,8 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import SetupError
-from antiphon.fair_limiter import FairLimiter
 from antiphon.installation import needs_extra
+from antiphon.limits.fair_limiter import FairLimiter
 from antiphon.security.ssrf import AddressNotAllowed, Network, guarded_session
 
 __all__ = ["FetchError", "FetchResult", "Fetcher", "check"]

@@ -34,7 +34,6 @@ from antiphon.config.settings import Settings
 from antiphon.config.tenants import Tenant
 from antiphon.engines.llama.zero_pages import new_ranges, release_zero_pages, writable_ranges
 from antiphon.errors import SetupError
-from antiphon.fair_limiter import tenant_share
 from antiphon.http import uvicorn_server
 from antiphon.http.admission import Admission, admission_queue
 from antiphon.http.app import create_app
@@ -45,12 +44,13 @@ from antiphon.ipc.http_calls import HttpCaller
 from antiphon.ipc.http_endpoint import HttpCallEndpoint, is_call
 from antiphon.ipc.server import CallServer
 from antiphon.ipc.signatures import CallSigner
+from antiphon.limits.fair_limiter import tenant_share
+from antiphon.limits.quotas import Quotas, TenantQuotas
 from antiphon.logs import LogLevel, capture_libraries, open_log
 from antiphon.loop_watchdog import LoopWatchdog
 from antiphon.models import catalog
 from antiphon.models.download import progress_bar
 from antiphon.models.packaged_embedder import NO_EMBEDDINGS, with_packaged_embedder
-from antiphon.quotas import Quotas, TenantQuotas
 from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.resources.files import Files
 from antiphon.resources.prompts import Prompts

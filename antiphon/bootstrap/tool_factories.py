@@ -19,8 +19,8 @@ from antiphon.attachments.fetch import Fetcher
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.installation import antiphon_command, needs_extra
+from antiphon.limits.quotas import TenantQuotas
 from antiphon.plugins import load_plugin, load_plugins
-from antiphon.quotas import TenantQuotas
 from antiphon.sandbox.base import Sandbox
 from antiphon.sandbox.egress.dialer import Dialer
 from antiphon.security.encryption import Encryptor

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from antiphon.errors import Overloaded
-from antiphon.fair_limiter import FairLimiter, LimiterSlot
+from antiphon.limits.fair_limiter import FairLimiter, LimiterSlot
 
 if TYPE_CHECKING:
     from .middleware.auth import RequestLimits

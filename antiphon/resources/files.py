@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from antiphon.blobs.base import Blobs
 from antiphon.errors import InvalidRequest, NotFound, TooLarge
+from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size, exceeded
 from antiphon.pagination import page_of
-from antiphon.quotas import NO_QUOTAS, TenantQuotas, check_size, exceeded
 from antiphon.store.base import Store
 from antiphon.store.files import FileQuery
 from antiphon.stream.writer import Ids

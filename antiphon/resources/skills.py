@@ -18,8 +18,8 @@ from antiphon.attachments.skill_bundles import (
     unpack,
 )
 from antiphon.errors import InvalidRequest, NotFound, QuotaExceeded
+from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size, exceeded
 from antiphon.pagination import PageParams, make_page
-from antiphon.quotas import NO_QUOTAS, TenantQuotas, check_size, exceeded
 from antiphon.store.base import Store
 from antiphon.store.skills import SkillDraft
 from antiphon.stream.writer import Ids

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from antiphon.attachments.documents import Documents
 from antiphon.errors import InvalidRequest, NotFound
+from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, exceeded
 from antiphon.pagination import PageParams, make_page, page_of, select_page
-from antiphon.quotas import NO_QUOTAS, TenantQuotas, exceeded
 from antiphon.retrieval.chunking import Passage, join_chunks
 from antiphon.store.base import Store
 from antiphon.store.vectors import IndexedFile, IndexingTask, IndexUsage

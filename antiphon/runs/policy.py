@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from antiphon.quotas import NO_QUOTAS, TenantQuotas
+from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.tool_loop.executor import ToolLimits
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from antiphon import quotas
 from antiphon.errors import StoreError
+from antiphon.limits import quotas
 from antiphon.store.base import Store
 
 __all__ = ["ResponseQuota"]

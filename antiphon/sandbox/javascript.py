@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.fair_limiter import FairLimiter
+from antiphon.limits.fair_limiter import FairLimiter
 
 if TYPE_CHECKING:
     import wasmtime

@@ -17,7 +17,7 @@ from antiphon.bootstrap.tool_factories import ToolDependencies, open_containers,
 from antiphon.config.mcp import McpServer
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
-from antiphon.quotas import NO_QUOTAS
+from antiphon.limits.quotas import NO_QUOTAS
 from antiphon.resources.skills import Skills
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.memory.store import MemoryStore

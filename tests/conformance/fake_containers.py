@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from antiphon.errors import NotFound
-from antiphon.quotas import Quotas, TenantQuotas
+from antiphon.limits.quotas import Quotas, TenantQuotas
 from antiphon.resources.skills import Skills
 from antiphon.sandbox.base import ExecutionResult
 from antiphon.sandbox.egress.dialer import Dialer

@@ -12,8 +12,8 @@ import pytest
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
+from antiphon.limits.quotas import Quotas, TenantQuotas
 from antiphon.logs import open_log
-from antiphon.quotas import Quotas, TenantQuotas
 from antiphon.runs.execution.run import EventSink, ReaderGone
 from antiphon.store.base import Store
 from antiphon.testing.file_check import make_file

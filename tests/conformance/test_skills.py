@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.quotas import Quotas, TenantQuotas
+from antiphon.limits.quotas import Quotas, TenantQuotas
 from antiphon.store.base import Store
 from tests.attachments.test_skill_bundles import zipped
 from tests.conformance.conftest import Serve

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.errors import QuotaExceeded
-from antiphon.quotas import Quotas, TenantQuotas
+from antiphon.limits.quotas import Quotas, TenantQuotas
 from antiphon.resources.files import Files
 from antiphon.resources.vector_stores import VectorStores
 from antiphon.store.memory.store import MemoryStore

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from antiphon.errors import QuotaExceeded, StoreError
-from antiphon.quotas import Quotas, TenantQuotas
+from antiphon.limits.quotas import Quotas, TenantQuotas
 from antiphon.runs.response_quota import ResponseQuota
 from antiphon.store.memory.store import MemoryStore
 

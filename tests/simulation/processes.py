@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from antiphon.backends.base import Backend
 from antiphon.errors import NotFound
-from antiphon.quotas import TenantQuotas
+from antiphon.limits.quotas import TenantQuotas
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
 from antiphon.store.base import Retention

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from antiphon.quotas import Quotas, TenantQuotas
+from antiphon.limits.quotas import Quotas, TenantQuotas
 from antiphon.store.common import locks
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from antiphon.engines.base import Sampling
 from antiphon.errors import BackendError
-from antiphon.fair_limiter import FairLimiter
+from antiphon.limits.fair_limiter import FairLimiter
 from antiphon.tokens import Alternative, Chunk, TokenLogprob
 
 from .stop_conditions import StopConditions

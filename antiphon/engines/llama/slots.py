@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from antiphon.fair_limiter import FairLimiter
+from antiphon.limits.fair_limiter import FairLimiter
 from antiphon.tokens import common_prefix_length
 
 __all__ = ["Slot", "Slots"]

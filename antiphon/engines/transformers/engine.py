@@ -22,8 +22,8 @@ from antiphon.engines.common.thread_channel import ThreadChannel
 from antiphon.engines.common.token_masks import TokenMaskFactory, check_grammar
 from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.errors import BackendError, SetupError, first_line
-from antiphon.fair_limiter import FairLimiter
 from antiphon.installation import needs_extra
+from antiphon.limits.fair_limiter import FairLimiter
 from antiphon.tokens import Chunk, EncodedImage, ModelCard, Prompt, Tokenizer
 
 from .continuous_batching import BatchRunner

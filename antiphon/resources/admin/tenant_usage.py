@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.quotas import TenantQuotas
+from antiphon.limits.quotas import TenantQuotas
 from antiphon.resources.containers import Containers
 from antiphon.resources.uploads import ChunkedUploads
 from antiphon.store.base import Store

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound, RequestError, StoreError, ToolError
 from antiphon.ipc.calls import Calls, NoCalls
+from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, exceeded
 from antiphon.pagination import PageParams, make_page
-from antiphon.quotas import NO_QUOTAS, TenantQuotas, exceeded
 from antiphon.sandbox.base import Sandbox
 from antiphon.store.containers import ContainerDirectory, ContainerRecord, expired
 from antiphon.wire.items import CodeInterpreterCall, Item, ShellCall

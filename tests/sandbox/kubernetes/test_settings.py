@@ -11,7 +11,7 @@ import structlog
 from antiphon.bootstrap.tool_factories import open_containers
 from antiphon.config.settings import Settings
 from antiphon.errors import InvalidRequest, SetupError, ToolError
-from antiphon.quotas import NO_QUOTAS
+from antiphon.limits.quotas import NO_QUOTAS
 from antiphon.resources.skills import Skills
 from antiphon.store.memory.store import MemoryStore
 from antiphon.tools.containers.relay import ContainerRelay

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from antiphon.fair_limiter import FairLimiter, tenant_share
+from antiphon.limits.fair_limiter import FairLimiter, tenant_share
 
 
 class Holder:

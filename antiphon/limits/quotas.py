@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from .errors import QuotaExceeded, TooLarge
+from antiphon.errors import QuotaExceeded, TooLarge
 
 __all__ = ["NO_QUOTAS", "Quotas", "TenantQuotas", "check_size", "exceeded"]
 

@@ -1,0 +1,1 @@
+"""Fair shares of places, and quotas of tenants."""
