@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from itertools import islice, product
 from typing import Any
 
-from antiphon import grammar_check
 from antiphon.errors import InvalidRequest
+from antiphon.grammars import check as grammar_check
 
 from .regex_syntax import RegexSyntaxError, parse_regex
 from .user_regex import LONGEST, weight

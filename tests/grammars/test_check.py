@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.dialects.grammar.json_schema import bare, check_schema, lenient
 from antiphon.errors import InvalidRequest
-from antiphon.grammar_check import grammar_fault, is_cheap
+from antiphon.grammars.check import grammar_fault, is_cheap
 
 pytest.importorskip("llguidance")
 

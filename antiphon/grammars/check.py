@@ -17,7 +17,7 @@ from pathlib import Path
 
 __all__ = ["grammar_fault", "is_cheap"]
 
-_WORKER = Path(__file__).with_name("grammar_worker.py")
+_WORKER = Path(__file__).with_name("worker.py")
 #: Seconds that the process may take, its start included.
 _TIMEOUT_S = 15.0
 #: Grammars that the library certainly compiles in a few milliseconds: size in characters, number of

@@ -1,0 +1,1 @@
+"""Checks of clients' grammars in a process of their own."""
