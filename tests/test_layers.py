@@ -16,9 +16,8 @@ ROOTS = {
     "tokens",
     "sampling",
     "conversation",
-    "fair_limiter",
     "installation",
-    "quotas",
+    "limits",
     "clients",
     "tracing",
 }
@@ -30,8 +29,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "text": set(),
     "tokens": set(),
     "sampling": set(),
-    "fair_limiter": set(),
-    "quotas": {"errors"},
+    "limits": {"errors"},
     "clients": {"errors"},
     "conversation": {"wire", "sampling"},
     "logs": {"errors"},
@@ -41,15 +39,14 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "config": {"errors"},
     "security": {"errors"},
     "plugins": {"errors"},
-    "grammar_check": set(),
-    "grammar_worker": set(),
+    "grammars": set(),
     "search_terms": set(),
     "pagination": {"errors", "wire"},
     # the path of a request, from the wire to the model
     "wire": {"errors", "text"},
     "compat": {"errors", "error_codes", "wire"},
     "stream": {"errors", "wire"},
-    "dialects": {*ROOTS, "grammar_check", "wire", "stream"},
+    "dialects": {*ROOTS, "grammars", "wire", "stream"},
     "upstream": {"errors", "installation", "sampling"},
     "engines": {*ROOTS, "dialects", "ipc", "upstream"},
     "embeddings": {*ROOTS, "engines", "ipc", "upstream"},
@@ -69,8 +66,8 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "store": {"errors", "installation", "ipc", "plugins", "wire", "search_terms"},
     "blobs": {"errors", "installation", "security", "store"},
     "input_items": {*ROOTS, "wire", "stream", "store"},
-    "sandbox": {"errors", "fair_limiter", "installation", "security", "text"},
-    "attachments": {"errors", "security", "sandbox", "fair_limiter", "installation"},
+    "sandbox": {"errors", "limits", "installation", "security", "text"},
+    "attachments": {"errors", "security", "sandbox", "limits", "installation"},
     "retrieval": {"errors", "embeddings", "installation", "store"},
     "webhooks": {"errors", "installation", "security", "store"},
     "tools": {
@@ -86,19 +83,6 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
         "upstream",
         "pagination",
         "search_terms",
-    },
-    "capabilities": {"config", "errors", "installation", "tools"},
-    "tool_factories": {
-        "errors",
-        "installation",
-        "plugins",
-        "config",
-        "security",
-        "attachments",
-        "sandbox",
-        "store",
-        "tools",
-        "quotas",
     },
     "resources": {
         *ROOTS,
@@ -132,7 +116,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "http": {*ROOTS, "wire", "stream", "compat", "resources", "runs", "security", "pagination"},
 }
 #: Composition, the public API and test doubles know the parts they put together.
-COMPOSITION = {"__init__", "server", "reload", "workers", "cli", "__main__", "testing", "ray"}
+COMPOSITION = {"__init__", "bootstrap", "workers", "cli", "__main__", "testing", "ray"}
 
 
 def layer(path: Path) -> str:
