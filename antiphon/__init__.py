@@ -90,6 +90,7 @@ __version__ = "0.1.0"
 #: Module → the public names it defines.
 _MODULES = {
     "backends.base": ("Backend", "Reply"),
+    "bootstrap.server": ("App", "open_app", "serve"),
     "config.load": ("load_settings",),
     "config.settings": ("Settings",),
     "dialects.base": ("Dialect", "Parser"),
@@ -117,7 +118,6 @@ _MODULES = {
     "http.app": ("create_app",),
     "runs.service": ("Service",),
     "sandbox.base": ("Box", "Sandbox"),
-    "server": ("App", "open_app", "serve"),
     "store.base": ("Store",),
     "tools.base": ("ToolProvider",),
 }

