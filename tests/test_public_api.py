@@ -121,7 +121,7 @@ async def uvicorn_server(app: Any) -> AsyncIterator[str]:
     config = uvicorn.Config(app, host="127.0.0.1", port=0, lifespan="on", log_level="error")
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not server.started:
             assert not task.done()
             await asyncio.sleep(0.01)

@@ -64,6 +64,7 @@ from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.security.ssrf import is_loopback, parse_network
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
+from antiphon.store.clock import Clock, StoreClock
 from antiphon.store.measured import measured
 from antiphon.store.sweeper import Sweeper
 from antiphon.tools.base import ToolProvider
@@ -351,8 +352,10 @@ async def open_app(
         stack.push_async_callback(asyncio.to_thread, tracer.close)
         metrics = await _open_metrics(stack, settings, worker)
         store = await _open_store(stack, settings, metrics, worker)
+        clock = StoreClock(store, wall=_wall_clock, monotonic=time.monotonic)
+        await clock.synchronize()
         seal = await open_encryptor(settings, store)
-        blobs = await _open_blobs(stack, settings, store, seal, log)
+        blobs = await _open_blobs(stack, settings, store, seal, clock, log)
         sender, fetcher = _sender(settings), open_fetcher(settings)
         for client in (sender, fetcher):
             if client is not None:
@@ -361,12 +364,12 @@ async def open_app(
         stack.push_async_callback(models.close)
         _check_search_models(settings, models)
         documents = Documents(await stack.enter_async_context(open_reader(settings, log)))
-        files = Files(store, clock=_clock, ids=_new_id, blobs=blobs)
-        relay, calls = await _open_relay(stack, settings, store, worker, url, log)
+        files = Files(store, clock=clock, ids=_new_id, blobs=blobs)
+        relay, calls = await _open_relay(stack, settings, store, worker, url, clock, log)
         containers, providers = await _tools(
-            stack, settings, store, files, seal, fetcher, documents, log, relay
+            stack, settings, store, files, seal, fetcher, documents, clock, log, relay
         )
-        dependencies = _run_dependencies(settings, models, store, seal, tracer, metrics)
+        dependencies = _run_dependencies(settings, models, store, seal, tracer, metrics, clock)
         service = Service(
             dependencies,
             OptionalFeatures(
@@ -378,7 +381,7 @@ async def open_app(
                 blobs=blobs,
             ),
         )
-        await _start_store_tasks(stack, settings, store, sender, log)
+        await _start_store_tasks(stack, settings, store, sender, clock, log)
         stack.push_async_callback(service.drain, settings.drain_s)
         service.start()
         abilities = list_capabilities(settings, providers, has_fetcher=fetcher is not None)
@@ -397,6 +400,7 @@ async def _open_relay(
     store: Store,
     worker: WorkerContext | None,
     url: str,
+    clock: Clock,
     log: Any,
 ) -> tuple[ContainerRelay, ASGIApp | None]:
     """Return how this process reaches the containers of others, and the app that answers their
@@ -412,7 +416,7 @@ async def _open_relay(
     secret = (settings.replica_secret or "").encode() or await store.get_or_create_secret(
         "replicas", secrets.token_bytes(32)
     )
-    signer = CallSigner(secret, clock=_clock, nonce=lambda: secrets.token_hex(16))
+    signer = CallSigner(secret, clock=clock, nonce=lambda: secrets.token_hex(16))
     caller = HttpCaller(signer)
     stack.push_async_callback(caller.close)
     relay = ContainerRelay(folder=folder, url=url, caller=caller)
@@ -439,13 +443,18 @@ async def _open_store(
 
 
 async def _open_blobs(
-    stack: AsyncExitStack, settings: Settings, store: Store, encryptor: Encryptor, log: Any
+    stack: AsyncExitStack,
+    settings: Settings,
+    store: Store,
+    encryptor: Encryptor,
+    clock: Clock,
+    log: Any,
 ) -> Blobs | None:
     """Open where the contents of files are, and delete what no file has."""
     blobs = await files_blobs(settings, store, encryptor)
     if blobs is not None:
         store.use_blobs(blobs, settings.response_blob_bytes)
-        collector = BlobCollector(store, blobs, clock=_clock, log=log)
+        collector = BlobCollector(store, blobs, clock=clock, log=log)
         await stack.enter_async_context(collector)
     return blobs
 
@@ -455,13 +464,15 @@ async def _start_store_tasks(
     settings: Settings,
     store: Store,
     sender: WebhookSender | None,
+    clock: StoreClock,
     log: Any,
 ) -> None:
     """Delete expired data and deliver webhooks until the end of the stack."""
-    await stack.enter_async_context(Sweeper(store, _retention(settings), clock=_clock, log=log))
+    sweeper = Sweeper(store, _retention(settings), read_clock=clock.synchronize, log=log)
+    await stack.enter_async_context(sweeper)
     if sender is not None:
         await stack.enter_async_context(
-            WebhookDeliveries(store.runs, sender, clock=_clock, random=random.random)
+            WebhookDeliveries(store.runs, sender, clock=clock, random=random.random)
         )
 
 
@@ -485,11 +496,12 @@ def _run_dependencies(
     seal: Encryptor,
     tracer: Tracer,
     metrics: Metrics,
+    clock: Clock,
 ) -> RunDependencies:
     return RunDependencies(
         models=models,
         store=store,
-        clock=_clock,
+        clock=clock,
         ids=_new_id,
         policy=_policy(settings),
         seal=seal,
@@ -515,7 +527,7 @@ async def _load_models(
     hosted = None if worker is None else worker.models
     ranges = writable_ranges() if owns_process else ()
     with progress_bar() as progress:
-        models = await catalog.load(settings, progress, now=int(_clock()), hosted=hosted)
+        models = await catalog.load(settings, progress, now=int(_wall_clock()), hosted=hosted)
     if owns_process:
         release_zero_pages(new_ranges(ranges, writable_ranges()))
     return models
@@ -532,10 +544,10 @@ async def find_capabilities(settings: Settings, *, log: Any) -> tuple[Capability
         if fetcher is not None:
             stack.push_async_callback(fetcher.close)
         seal = await open_encryptor(settings, store)
-        files = Files(store, clock=_clock, ids=_new_id)
+        files = Files(store, clock=_wall_clock, ids=_new_id)
         relay = ContainerRelay()
         _, providers = await _tools(
-            stack, settings, store, files, seal, fetcher, Documents(), log, relay
+            stack, settings, store, files, seal, fetcher, Documents(), _wall_clock, log, relay
         )
         return list_capabilities(settings, providers, has_fetcher=fetcher is not None)
 
@@ -581,7 +593,7 @@ class _AppFactory(Struct, frozen=True):
             metrics=self.metrics,
             admission=self.admission,
             manager=self.models.manager,
-            api_keys=_api_keys(settings, self.dependencies.store),
+            api_keys=_api_keys(settings, self.dependencies),
             processes=None if self.worker is None else self.worker.processes,
             tracer=self.dependencies.tracer,
             settings=shown,
@@ -607,7 +619,7 @@ async def _reload_models(
 ) -> None:
     """Serve the models of new settings. Raises ``SetupError``, and nothing is changed."""
     hosted = None if worker is None else worker.models
-    new = await catalog.load(settings, now=int(_clock()), hosted=hosted, earlier=models)
+    new = await catalog.load(settings, now=int(_wall_clock()), hosted=hosted, earlier=models)
     try:
         _check_embeddings(settings.file_search_embeddings, new)
     except SetupError:
@@ -632,19 +644,20 @@ async def _tools(
     seal: Encryptor,
     fetcher: Fetcher | None,
     documents: Documents,
+    clock: Clock,
     log: Any,
     relay: ContainerRelay,
 ) -> tuple[ContainerRegistry | None, Mapping[str, ToolProvider]]:
     """Open the containers and all server-side tools."""
     uploads = _Uploads(files)
-    library = Skills(store, clock=_clock, ids=_new_id)
+    library = Skills(store, clock=clock, ids=_new_id)
     containers = await stack.enter_async_context(
         open_containers(
             settings,
             log,
             uploads=uploads,
             library=library,
-            clock=_clock,
+            clock=clock,
             ids=_new_id,
             quotas=_quotas(settings),
             directory=store.containers,
@@ -659,7 +672,7 @@ async def _tools(
         no_containers=containers.reason,
         uploads=uploads,
         encryptor=seal,
-        clock=_clock,
+        clock=clock,
     )
     return containers.registry, await stack.enter_async_context(open_tools(dependencies))
 
@@ -679,7 +692,7 @@ class _Uploads:
         return stored.file.filename, stored.content
 
 
-def _clock() -> float:
+def _wall_clock() -> float:
     return time.time()  # noqa: TID251 - the clock that the other parts are given
 
 
@@ -832,11 +845,12 @@ def open_fetcher(settings: Settings) -> Fetcher | None:
     return Fetcher.open(max_bytes=settings.max_file_bytes, clock=time.monotonic, networks=networks)
 
 
-def _api_keys(settings: Settings, store: Store) -> ApiKeys | None:
+def _api_keys(settings: Settings, dependencies: RunDependencies) -> ApiKeys | None:
     if not settings.stored_keys:
         return None
     names = [key.name or key.tenant for key in settings.keys]
-    return ApiKeys(store.keys, clock=_clock, timer=time.monotonic, reserved=names)
+    store, clock = dependencies.store, dependencies.clock
+    return ApiKeys(store.keys, clock=clock, timer=time.monotonic, reserved=names)
 
 
 def _access(settings: Settings) -> guard.AuthConfig:

@@ -8,7 +8,7 @@ day: time enough to correct it. A store that was out of use for long expires its
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -40,14 +40,19 @@ def check_clock(record: SweepRecord | None, now: int) -> tuple[int, SweepRecord]
 
 class Sweeper:
     """Deletes expired data from a store, at the start and every minute, while the block runs.
-    ``clock`` returns unix seconds; the store may have a clock of its own."""
+    ``read_clock`` returns the store's time in unix seconds (``Store.clock``)."""
 
     def __init__(
-        self, store: Store, retention: Retention, *, clock: Callable[[], float], log: Any
+        self,
+        store: Store,
+        retention: Retention,
+        *,
+        read_clock: Callable[[], Awaitable[float]],
+        log: Any,
     ) -> None:
         self._store = store
         self._retention = retention
-        self._clock = clock
+        self._read_clock = read_clock
         self._log = log
 
     async def __aenter__(self) -> Sweeper:
@@ -69,7 +74,7 @@ class Sweeper:
 
     async def sweep(self) -> int:
         """Sweep once. Return how many responses expired."""
-        shown = int(await self._store.clock(self._clock()))
+        shown = int(await self._read_clock())
         last = await self._store.load_sweep_record()
         now, record = check_clock(last, shown)
         if record.doubted_since == shown:

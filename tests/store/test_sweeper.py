@@ -33,7 +33,7 @@ class Log:
 
 
 async def sweep_at(store: Store, now: float, log: Log) -> int:
-    return await Sweeper(store, RETENTION, clock=lambda: now, log=log).sweep()
+    return await Sweeper(store, RETENTION, read_clock=lambda: store.clock(now), log=log).sweep()
 
 
 async def test_clock_that_jumps_ahead_expires_nothing(store: Store) -> None:

@@ -1,0 +1,40 @@
+"""The time by which all servers of a store date what they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .base import Store
+
+__all__ = ["Clock", "StoreClock"]
+
+#: Returns unix seconds.
+Clock = Callable[[], float]
+
+
+class StoreClock:
+    """Unix time: that of the store if it has a clock of its own, else the server's.
+
+    What a server with a wrong clock makes would otherwise expire at once, or never. Between two
+    readings of the store's clock the monotonic clock goes on, so that jumps of the server's clock
+    have no effect. ``wall`` and ``monotonic`` are clocks of the server, in seconds.
+    """
+
+    def __init__(self, store: Store, *, wall: Clock, monotonic: Callable[[], float]) -> None:
+        self._store = store
+        self._wall = wall
+        self._monotonic = monotonic
+        #: What has to be added to the monotonic clock; None: the store has no clock.
+        self._offset: float | None = None
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self._wall() if self._offset is None else self._monotonic() + self._offset
+
+    async def synchronize(self) -> float:
+        """Read the clock of the store and return its time. Raises ``StoreError``."""
+        wall, sent = self._wall(), self._monotonic()
+        time = await self._store.clock(wall)
+        middle = (sent + self._monotonic()) / 2
+        self._offset = None if time == wall else time - middle
+        return self()
