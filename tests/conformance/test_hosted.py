@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from antiphon.backends.scripted import ScriptedBackend
+from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.store.base import Store
+from antiphon.stream.deltas import Close, Open, Text
 from antiphon.tools.base import (
     CallContext,
     PendingCall,
@@ -102,6 +105,24 @@ async def test_calls_beyond_max_tool_calls_are_not_generated(serve: Serve, ask: 
     response = answer.terminal_response
     assert (response["status"], response["max_tool_calls"]) == ("completed", 2)
     assert response["usage"]["output_tokens"] < len(rolls) / 2
+
+
+@pytest.mark.requirement("API-MAX-TOOL-CALLS")
+async def test_after_max_tool_calls_only_functions_of_the_client_may_be_called(
+    serve: Serve, ask: Ask
+) -> None:
+    roll = it.FunctionCall(call_id="c", name="roll", namespace="dice", arguments="")
+
+    def answer_to(conversation: Conversation, options: Options) -> Any:
+        is_rolled = any(isinstance(item, it.FunctionCallOutput) for item in conversation.items)
+        return "Six." if is_rolled else [Open(roll), Text("{}"), Close()]
+
+    server = serve(ScriptedBackend(answer_to), providers={"mcp": Dice()})
+    answer = await ask(server, tools=[MCP, TOOL], max_tool_calls=1)
+    assert answer.text == "Six."
+    choices = [options.tool_choice for _, options in server.backend.requests]  # type: ignore[attr-defined]
+    assert [choice.allows("roll", "dice") for choice in choices[-2:]] == [True, False]
+    assert all(choice.allows(TOOL["name"], None) for choice in choices)
 
 
 @pytest.mark.requirement("D-16")

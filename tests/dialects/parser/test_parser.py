@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from antiphon.dialects.formats.reasoning_formats import REASONING
 from antiphon.dialects.formats.tool_formats import TOOLS
-from antiphon.dialects.parser.json_calls import ARGUMENT_KEYS
 from antiphon.dialects.parser.lexer import StateTerminals
 from antiphon.dialects.parser.parser import FormatParser
 from antiphon.dialects.parser.tool_call import ToolShape
@@ -339,6 +338,12 @@ def test_namespaced_custom_tool_call_is_parsed() -> None:
 
 
 _ARGUMENT_KEY = re.compile(r'"(?:arguments|parameters|args)": ')
+#: The keys under which models write the arguments of a call.
+_ARGUMENT_KEYS = (
+    *("arguments", "argument", "args", "parameters", "parameter", "params", "kwargs"),
+    *("input", "inputs", "tool_input", "action_input"),
+    *("tool_arguments", "tool_args", "tool_parameters", "tool_params"),
+)
 _CALL = [("search", {"query": "a"})]
 JSON_ROWS = [
     name for name in sorted(TOOLS) if _ARGUMENT_KEY.search(write_calls(TOOLS[name], _CALL))
@@ -350,7 +355,7 @@ JSON_ROWS = [
 def test_json_call_may_name_its_arguments_otherwise(tools: str) -> None:
     tokenizer = ByteTokenizer()
     usual = write_calls(TOOLS[tools], _CALL)
-    for replacement in [f'"{key}": ' for key in sorted(ARGUMENT_KEYS)]:
+    for replacement in [f'"{key}": ' for key in _ARGUMENT_KEYS]:
         text = _ARGUMENT_KEY.sub(replacement, usual)
         found, _ = items(
             read(parser(tokenizer, tools, None), [tokenizer.encode(text, special=True)])
