@@ -351,9 +351,7 @@ async def open_app(
         tracer = _tracer(settings)
         stack.push_async_callback(asyncio.to_thread, tracer.close)
         metrics = await _open_metrics(stack, settings, worker)
-        store = await _open_store(stack, settings, metrics, worker)
-        clock = StoreClock(store, wall=_wall_clock, monotonic=time.monotonic)
-        await clock.synchronize()
+        store, clock = await _open_store(stack, settings, metrics, worker)
         seal = await open_encryptor(settings, store)
         blobs = await _open_blobs(stack, settings, store, seal, clock, log)
         sender, fetcher = _sender(settings), open_fetcher(settings)
@@ -426,8 +424,8 @@ async def _open_relay(
 
 async def _open_store(
     stack: AsyncExitStack, settings: Settings, metrics: Metrics, worker: WorkerContext | None
-) -> Store:
-    """Open the store, with its operations measured."""
+) -> tuple[Store, StoreClock]:
+    """Open the store, with its operations measured, and its clock."""
     peers = None if worker is None else worker.folder.peers
     opened = await open_store(
         settings.store,
@@ -439,7 +437,10 @@ async def _open_store(
         bus=settings.bus,
     )
     stack.push_async_callback(opened.close)
-    return measured(opened, metrics, time.monotonic)
+    store = measured(opened, metrics, time.monotonic)
+    clock = StoreClock(store, wall=_wall_clock, monotonic=time.monotonic)
+    await clock.synchronize()
+    return store, clock
 
 
 async def _open_blobs(
