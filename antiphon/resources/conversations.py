@@ -21,6 +21,10 @@ from antiphon.wire.response import ConversationRef
 
 __all__ = ["Conversations", "HeldConversation", "conversation_locked"]
 
+#: How often a lock is released whose request or release got no answer, one lease apart. What was
+#: given up takes effect within two leases, or never.
+_UNLOCKS = 3
+
 
 async def _no_op() -> None:
     """Release nothing: there is no lock."""
@@ -207,13 +211,13 @@ class Conversations:
     async def _unlock_until_done(self, tenant: str, conversation_id: str, response_id: str) -> None:
         """Unlock, and again later: a request to lock that was given up may still arrive."""
         confirmed = 0
-        while confirmed < 2:
+        while confirmed < _UNLOCKS:
             try:
                 await self._store.runs.unlock_conversation(tenant, conversation_id, response_id)
                 confirmed += 1
             except StoreError:
                 pass  # repeated below
-            if confirmed < 2:
+            if confirmed < _UNLOCKS:
                 await asyncio.sleep(self._lease_s)
 
     async def reacquire_lock(

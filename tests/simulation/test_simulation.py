@@ -12,6 +12,8 @@ from tests.simulation.loop import LoopStuck, SimulationLoop
 from tests.simulation.world import simulate
 
 _SEEDS, _GROUPS = 300, 4
+#: Further seeds, which found defects that the README lists.
+FOUND = (538, 6552, 10909, 25641)
 
 
 @pytest.mark.parametrize("group", range(_GROUPS))
@@ -22,6 +24,11 @@ def test_invariants_hold_for_all_seeds(group: int) -> None:
             f"{outcome.violation}\nReplay: python -m tests.simulation {seed}"
         )
     gc.collect()
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_invariants_hold_for_seeds_that_found_defects(seed: int) -> None:
+    assert simulate(seed).violation is None
 
 
 @pytest.mark.parametrize("seed", [3, 8])
