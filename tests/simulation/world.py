@@ -422,5 +422,9 @@ def _check_interruption(turn: Turn) -> None:
         expected = (*expected, "was not added")
     if not any(words in error for words in expected):
         raise Violation(f"{turn.id} failed: {error}")
-    if turn.background and "tokens" in turn.text.split() and "cannot be continued" in error:
+    # A run that was claimed often without a step fails: it may be what ends its servers. Claims
+    # whose answers were lost count too.
+    gives_up = "interrupted too often" in error
+    has_tokens = turn.background and "tokens" in turn.text.split()
+    if has_tokens and "cannot be continued" in error and not gives_up:
         raise Violation(f"{turn.id} tells its tokens, but failed: {error}")
