@@ -191,10 +191,8 @@ class Upstream:
                     while payloads:
                         yield payloads
                         payloads = await _next_payloads(answer, reader)
-                except OSError as error:
-                    broken = _read_error(error)
-                    _log.warning("upstream failed", upstream=replica.root, error=str(broken))
-                    raise broken from None
+                except OSError as error:  # the retry policy logs it
+                    raise _read_error(error) from None
                 if reader.done:
                     await _drain(answer)
         finally:

@@ -120,8 +120,7 @@ class RetryPolicy:
         ``error`` if it is permanent, and if the attempts are used up with a code on which clients
         wait or stop.
         """
-        root = None if self._current is None else self._current.root
-        self.report(error)
+        root = self._count_failure(error)
         if error.permanent or self._is_over:
             self._set_retrying(is_retrying=False)
             raise error
@@ -152,11 +151,18 @@ class RetryPolicy:
         return self._quick_retries < len(self._pool) and self._pool.has_others(self._tried)
 
     def report(self, error: BackendError) -> None:
-        """The current attempt has failed, whether it is repeated or not."""
-        if self._current is not None:
-            self._pool.report_failure(self._current, error)
-            self._tried.append(self._current)
-            self._current = None
+        """The current attempt has failed and is not repeated."""
+        _log.warning("upstream failed", upstream=self._count_failure(error), error=str(error))
+
+    def _count_failure(self, error: BackendError) -> str | None:
+        """Count the failure of the current attempt. Returns the URL of its replica."""
+        if self._current is None:
+            return None
+        root = self._current.root
+        self._pool.report_failure(self._current, error)
+        self._tried.append(self._current)
+        self._current = None
+        return root
 
     def _set_retrying(self, *, is_retrying: bool) -> None:
         if (state := _state.get()) is not None:

@@ -145,6 +145,18 @@ async def test_broken_stream_is_an_error(pauses: Pauses) -> None:
     assert received == [b'{"n": 1}'] and len(playing.asked) == 1
 
 
+async def test_broken_stream_is_logged_once(pauses: Pauses) -> None:
+    async with fake(ask=Answer(sse({"n": 1}, done=False), cut=True)) as playing:
+        upstream = to(playing, pauses)
+        policy = upstream.retry_policy()
+        with structlog.testing.capture_logs() as logs:
+            with pytest.raises(BackendError) as raised:
+                await read(upstream, retry_policy=policy)
+            await policy.wait_before_retry(raised.value)
+        await upstream.close()
+    assert [log["event"] for log in logs] == ["upstream failed"]
+
+
 @pytest.mark.requirement("UP-SILENCE")
 async def test_silence_times_out(pauses: Pauses) -> None:
     async with fake(ask=Answer(sse({"n": 1}, done=False), hang=True)) as playing:
