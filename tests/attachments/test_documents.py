@@ -37,10 +37,13 @@ from tests.searching import examples
 
 from .samples import docx, pdf, png, xlsx
 
+#: Boxes get only idle processor time: on a busy machine reading takes long.
+PATIENCE_S = 300.0
+
 
 async def reason(content: bytes, name: str = "", mime: str = "", **bounds: Any) -> str:
     with pytest.raises(UnreadableDocument) as refused:
-        await Documents(**bounds).text(content, name=name, mime=mime)
+        await Documents(**{"timeout_s": PATIENCE_S, **bounds}).text(content, name=name, mime=mime)
     return refused.value.reason
 
 
@@ -84,7 +87,7 @@ READERS = pytest.mark.parametrize("kind", ["process", "box"])
 @READERS
 async def test_content_decides_the_format_of_a_document(kind: str) -> None:
     async with open_test_reader(kind) as reader:
-        await check_all_formats(Documents(reader))
+        await check_all_formats(Documents(reader, timeout_s=PATIENCE_S))
 
 
 async def check_all_formats(reader: Documents) -> None:
