@@ -181,18 +181,22 @@ class Upstream:
         """The payloads of a streamed response, in batches as they arrive.
 
         The last batch is empty if the stream ended with ``[DONE]``. Closing the iterator ends the
-        request. Raises ``BackendError``.
+        request. Raises ``BackendError``: of a stream that has begun, the caller reports it to the
+        ``retry_policy`` that it gave.
         """
-        retry_policy = retry_policy or self.retry_policy()
-        answer, reader, payloads, replica = await self._start(url, body, headers, retry_policy)
+        policy = retry_policy or self.retry_policy()
+        answer, reader, payloads, replica = await self._start(url, body, headers, policy)
         try:
             with closing(answer):
                 try:
                     while payloads:
                         yield payloads
                         payloads = await _next_payloads(answer, reader)
-                except OSError as error:  # the retry policy logs it
-                    raise _read_error(error) from None
+                except OSError as error:
+                    broken = _read_error(error)
+                    if retry_policy is None:  # otherwise the caller reports it
+                        policy.report(broken)
+                    raise broken from None
                 if reader.done:
                     await _drain(answer)
         finally:

@@ -145,14 +145,16 @@ async def test_broken_stream_is_an_error(pauses: Pauses) -> None:
     assert received == [b'{"n": 1}'] and len(playing.asked) == 1
 
 
-async def test_broken_stream_is_logged_once(pauses: Pauses) -> None:
+@pytest.mark.parametrize("is_retried", [True, False])
+async def test_broken_stream_is_logged_once(pauses: Pauses, is_retried: bool) -> None:
     async with fake(ask=Answer(sse({"n": 1}, done=False), cut=True)) as playing:
         upstream = to(playing, pauses)
-        policy = upstream.retry_policy()
+        policy = upstream.retry_policy() if is_retried else None
         with structlog.testing.capture_logs() as logs:
             with pytest.raises(BackendError) as raised:
                 await read(upstream, retry_policy=policy)
-            await policy.wait_before_retry(raised.value)
+            if policy is not None:
+                await policy.wait_before_retry(raised.value)
         await upstream.close()
     assert [log["event"] for log in logs] == ["upstream failed"]
 

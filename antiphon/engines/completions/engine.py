@@ -170,6 +170,7 @@ class CompletionsEngine:
                         yield chunk
             except BackendError as error:
                 if generation.is_over:
+                    retry_policy.report(error)
                     raise
                 if await generation.continue_after(error):
                     retry_policy.restart()
