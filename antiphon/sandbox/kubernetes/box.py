@@ -6,8 +6,8 @@ import asyncio
 import base64
 import io
 import zipfile
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
 from importlib import resources
 from typing import Any, TypeVar
 
@@ -89,22 +89,21 @@ class PodBox(AgentCalls):
     async def read(self, path: str) -> bytes | None:
         if not is_relative_path(path):
             return None
-        async with self._call_lock:
-            return await self._with_pod(
-                self._runtime.download(f"data/{path}", self._limits.disk_bytes)
-            )
+        async with self._pod() as pod:
+            return await pod.download(f"data/{path}", self._limits.disk_bytes)
 
     async def write(self, path: str, content: bytes) -> None:
         if not is_relative_path(path) or len(content) > self._limits.disk_bytes:
             raise ToolError(f"{path} could not be written.")
-        async with self._call_lock:
+        async with self._pod() as pod:
             try:
-                await self._with_pod(self._runtime.upload(f"data/{path}", content))
+                await pod.upload(f"data/{path}", content)
             except FileRefused as error:
                 raise ToolError(f"{path} could not be written: {error}") from None
 
     async def share(self, name: str, files: Mapping[str, bytes], scripts: Collection[str]) -> None:
-        """Put files at ``/mnt/skills/NAME``, as ``Box.share``. Code can change its copy."""
+        """Put files at ``/mnt/skills/NAME``, as ``Box.share``. Unlike there, code can change them,
+        in this pod only."""
         others = sum(size for other, size in self._shared_bytes.items() if other != name)
         size = sum(map(len, files.values()))
         if size + others > self._limits.disk_bytes:
@@ -131,8 +130,8 @@ class PodBox(AgentCalls):
         wait_s: float,
         on_output: OutputCallback | None = None,
     ) -> _T:
-        async with self._call_lock:
-            raw = await self._with_pod(self._call(frame, wait_s))
+        async with self._pod():
+            raw = await self._call(frame, wait_s)
         try:
             return decode_answer(raw, kind)
         except msgspec.MsgspecError:
@@ -153,17 +152,19 @@ class PodBox(AgentCalls):
             await self._interrupt(running)
             raise
 
-    async def _with_pod(self, work: Awaitable[_T]) -> _T:
-        """Await something of the pod. If the pod is lost, the box has ended."""
-        if not self.is_alive:
-            asyncio.ensure_future(work).cancel()
-            raise ToolError(ENDED)
-        try:
-            return await work
-        except PodLost as error:
-            _log.info("the pod of a container has ended", reason=str(error))
-            await self.close()
-            raise ToolError(ENDED) from None
+    @asynccontextmanager
+    async def _pod(self) -> AsyncIterator[PodRuntime]:
+        """Use the pod, one call at a time. If it is lost, the box has ended. Raises
+        ``ToolError``."""
+        async with self._call_lock:
+            if not self.is_alive:
+                raise ToolError(ENDED)
+            try:
+                yield self._runtime
+            except PodLost as error:
+                _log.info("the pod of a container has ended", reason=str(error))
+                await self.close()
+                raise ToolError(ENDED) from None
 
     async def _interrupt(self, running: asyncio.Future[bytes]) -> None:
         """Interrupt the running request. If that fails, the box is closed."""

@@ -12,6 +12,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from antiphon.sandbox.agent_calls import FILE_TIMEOUT_S
+
 if TYPE_CHECKING:
     import aiohttp
 
@@ -19,7 +21,6 @@ __all__ = ["FileRefused", "PodLost", "PodRuntime"]
 
 #: Bytes of the answer to a command: an agent's answers are shorter.
 _MAX_ANSWER_BYTES = 16 << 20
-_FILE_TIMEOUT_S = 60.0
 
 
 class PodLost(Exception):
@@ -67,13 +68,13 @@ class PodRuntime:
             raise FileRefused("its name has control characters")
         form = aiohttp.FormData(quote_fields=False)
         form.add_field("file", content, filename=path, content_type="application/octet-stream")
-        await self._send("POST", "upload", _FILE_TIMEOUT_S, form=form)
+        await self._send("POST", "upload", FILE_TIMEOUT_S, form=form)
 
     async def download(self, path: str, max_bytes: int) -> bytes | None:
         """Return the first bytes of a file; None if there is none. Raises ``PodLost``."""
         try:
             return await self._send(
-                "GET", f"download/{quote(path, safe='')}", _FILE_TIMEOUT_S, max_bytes=max_bytes
+                "GET", f"download/{quote(path, safe='')}", FILE_TIMEOUT_S, max_bytes=max_bytes
             )
         except FileRefused:
             return None

@@ -87,7 +87,6 @@ class KubernetesSandbox:
 
     async def open(self, limits: Limits) -> PodBox:
         name = self._ids("antiphon").replace("_", "-").lower()
-        box = None
         try:
             claim = await self._claim(name)
             box = PodBox(self._runtime(claim), limits, partial(self._release, name))
