@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from antiphon.config.settings import Settings
 from antiphon.installation import needs_extra
+from antiphon.store.vector_setting import is_qdrant
 from antiphon.tools.base import ReportsAvailability, ToolProvider
 
 __all__ = ["Capability", "list_capabilities"]
@@ -77,7 +78,7 @@ def _file_search(settings: Settings) -> Iterator[Capability]:
 
 
 def _vectors(settings: Settings) -> Iterator[Capability]:
-    if settings.vectors.startswith(("qdrant://", "qdrants://")):
+    if is_qdrant(settings.vectors):
         missing = "The client is not installed"
         yield _package("nearest vectors by Qdrant", "qdrant_client", missing, "qdrant")
 

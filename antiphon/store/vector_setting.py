@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from antiphon.errors import SetupError
 
-__all__ = ["EXACT", "PGVECTOR", "needs_postgres"]
+__all__ = ["EXACT", "PGVECTOR", "is_qdrant", "needs_postgres"]
 
 EXACT, PGVECTOR = "exact", "pgvector"
 _QDRANT = ("qdrant://", "qdrants://")
 
 
+def is_qdrant(vectors: str) -> bool:
+    """Return whether a value is the URL of a Qdrant server."""
+    return vectors.startswith(_QDRANT)
+
+
 def needs_postgres(vectors: str) -> bool:
     """Return whether a value needs a PostgreSQL store. Raises ``SetupError`` for an unknown one."""
-    if vectors not in (EXACT, PGVECTOR) and not vectors.startswith(_QDRANT):
+    if vectors not in (EXACT, PGVECTOR) and not is_qdrant(vectors):
         raise SetupError(
             'vectors: use "exact", "pgvector" or qdrant://HOST:PORT, with TLS qdrants://HOST:PORT'
         )
