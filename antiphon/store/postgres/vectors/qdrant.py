@@ -216,8 +216,10 @@ class Qdrant:
         """Send the vectors of a file."""
         last = 0
         while rows := await transaction.fetch(_VECTORS, file, last, _POINTS):
+            is_first = not last
             last, _, vector, model, tenant, store_id = rows[-1]
-            await self._create_collection(transaction, model, len(vector) // _FLOAT_BYTES)
+            if is_first:  # all vectors of a file are of one model
+                await self._create_collection(transaction, model, len(vector) // _FLOAT_BYTES)
             points = [VectorRow(chunk, file, packed) for chunk, file, packed, *_ in rows]
             await self._client.add(tenant, store_id, model, points)
 
