@@ -2,7 +2,7 @@
 
 Grammars come from clients. The library overflows the stack on long chains of references and cannot
 be interrupted, so a grammar that is not obviously cheap is first compiled in a process of its own
-(``grammar_worker``), whose death is a refusal."""
+(``worker``), whose death is a refusal."""
 
 from __future__ import annotations
 

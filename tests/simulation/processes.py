@@ -100,8 +100,9 @@ class Process:
     async def _sweep(self, server: Server) -> None:
         """Delete expired data as long as the process lives."""
         log = structlog.get_logger(__name__)
-        read_clock = lambda: self.store.clock(server.clock())  # noqa: E731
-        async with Sweeper(self.store, _RETENTION, read_clock=read_clock, log=log):
+        async with Sweeper(
+            self.store, _RETENTION, read_clock=lambda: self.store.clock(server.clock()), log=log
+        ):
             await asyncio.Event().wait()
 
     async def request(self, operation: Callable[[Service], Coroutine[Any, Any, _T]]) -> _T:
