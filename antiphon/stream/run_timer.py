@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
@@ -12,7 +12,7 @@ from antiphon.wire.timeline import ItemTimes, RunTimes
 
 from .kinds import KINDS, Kind
 
-__all__ = ["Clock", "RunTimer", "logged_times", "no_clock"]
+__all__ = ["Clock", "LoggedTimes", "RunTimer", "no_clock"]
 
 #: Returns unix seconds; None if the time is unknown.
 Clock = Callable[[], float | None]
@@ -64,25 +64,34 @@ class RunTimer:
         self._run = replace(self._run, completed_at=self._clock())
 
 
-def logged_times(
-    events: Iterable[tuple[ev.Event, float | None]], kinds: Mapping[type[ItemBase], Kind] = KINDS
-) -> RunTimes:
-    """Return the times of a run, given its events and when each was stored."""
-    texts = (kind.channels.get("text") for kind in kinds.values())
-    written = frozenset(text.done for text in texts if text is not None and text.part is None)
-    at: float | None = None
-    timer = RunTimer(lambda: at)
-    for event, stored_at in events:
-        at = stored_at
+class LoggedTimes:
+    """The times of a run, from its stored events."""
+
+    def __init__(self, kinds: Mapping[type[ItemBase], Kind] = KINDS) -> None:
+        texts = (kind.channels.get("text") for kind in kinds.values())
+        #: The events that end the text of an item, although the item goes on.
+        self._written = frozenset(
+            text.done for text in texts if text is not None and text.part is None
+        )
+        self._at: float | None = None
+        self._timer = RunTimer(lambda: self._at)
+
+    @property
+    def times(self) -> RunTimes:
+        """The times of the events so far."""
+        return self._timer.times
+
+    def feed(self, event: ev.Event, at: float | None) -> None:
+        """Add the next event. ``at``: when it was stored; None if unknown."""
+        self._at = at
         match event:
             case ev.Created():
-                timer.create()
+                self._timer.create()
             case ev.InProgress():
-                timer.start()
+                self._timer.start()
             case ev.OutputItemAdded():
-                timer.open_item()
+                self._timer.open_item()
             case ev.OutputItemDone(output_index=index):
-                timer.close_item(index)
-            case _ if type(event) in written:
-                timer.write_item(event.output_index)  # type: ignore[attr-defined]
-    return timer.times
+                self._timer.close_item(index)
+            case _ if type(event) in self._written:
+                self._timer.write_item(event.output_index)  # type: ignore[attr-defined]

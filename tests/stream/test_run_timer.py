@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from antiphon.stream.run_timer import logged_times
+from antiphon.stream.run_timer import LoggedTimes
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire import items as it
 from antiphon.wire.response import Response, Usage
@@ -19,7 +19,6 @@ def test_items_and_run_are_timed() -> None:
         ids=lambda prefix: f"{prefix}_{next(ids)}",
         clock=lambda: float(next(clock)),
     )
-    log = []
     writer.create()
     writer.start()
     call = writer.open(it.McpCall(name="roll", server_label="dice", arguments=""))
@@ -43,8 +42,10 @@ def test_items_and_run_are_timed() -> None:
     assert writer.timer.times == expected
     assert next(clock) == 18, "the clock is not read for each delta"
 
-    log = [(event, float(next(numbers))) for event in writer.take()]
-    logged = logged_times(log)
+    log = LoggedTimes()
+    for event in writer.take():
+        log.feed(event, float(next(numbers)))
+    logged = log.times
     assert logged.created_at == 0 and logged.started_at == 1
     first, second = logged.items
     assert first.started_at is not None and first.written_at is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 
 from msgspec import Struct
 
@@ -15,9 +15,8 @@ from antiphon.store.records import EventBatch, Job
 from antiphon.stream.deltas import Delta
 from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import Kind
-from antiphon.stream.run_timer import Clock, logged_times
+from antiphon.stream.run_timer import Clock, LoggedTimes
 from antiphon.stream.writer import Ids, ResponseWriter
-from antiphon.wire.events import Event
 from antiphon.wire.items import ItemBase
 from antiphon.wire.timeline import RunTimes
 
@@ -42,19 +41,15 @@ class RestoredRun(Struct, frozen=True):
         cls, job: Job, batches: tuple[EventBatch, ...], kinds: Mapping[type[ItemBase], Kind]
     ) -> RestoredRun:
         """Read the state from all stored batches of the run."""
-        log, tokens, prompt = Fold(kinds), array("I"), array("I")
-
-        def events() -> Iterator[tuple[Event, float | None]]:
-            for batch in batches:
-                for event in decode_events((batch,)):
-                    log.feed(event)
-                    yield event, batch.at
-
-        times = logged_times(events(), kinds)
+        log, times = Fold(kinds), LoggedTimes(kinds)
+        tokens, prompt = array("I"), array("I")
         for batch in batches:
             tokens.frombytes(batch.tokens)
+            for event in decode_events((batch,)):
+                log.feed(event)
+                times.feed(event, batch.at)
         prompt.frombytes(job.prompt)
-        return cls(log, tokens, prompt, batches[-1].last + 1, times)
+        return cls(log, tokens, prompt, batches[-1].last + 1, times.times)
 
     def writer(
         self, *, ids: Ids, kinds: Mapping[type[ItemBase], Kind], clock: Clock
