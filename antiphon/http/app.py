@@ -96,9 +96,11 @@ def create_app(
     """Build the app over an open service; the caller closes the service.
 
     ``admission``: limits the requests instead of a queue of this app. ``cors``: origins whose pages
-    may call, "*" for all. ``log``: of structlog. ``clock`` returns monotonic seconds. ``manager``
-    adds ``/antiphon/models``, ``settings`` ``/antiphon/settings``. ``api_keys``: in the store.
-    ``processes``: None if there is one. ``reraise``: let unexpected exceptions through (tests).
+    may call, "*" for all. ``log``: a structlog logger. ``clock`` returns monotonic seconds.
+    ``manager`` adds ``/antiphon/models``, ``settings`` ``/antiphon/settings``. ``api_keys``: the
+    keys in the store, if any. ``processes``: reads the state of the server's processes; None if
+    there is only one. ``tracer``: without one, nothing is traced. ``reraise``: let unexpected
+    exceptions through (tests).
     """
     access = access or AuthConfig()
     limits = limits or RequestLimits()
@@ -125,22 +127,28 @@ def create_app(
     routes += _tenant_routes(service, access, auditor)
     routes += _health_routes(HealthRoutes(service, metrics, processes))
     if settings is not None:
-        routes.append(Route("/antiphon/settings", SettingRoutes(settings, access).list))
+        shown = SettingRoutes(settings, access)
+        routes.append(Route("/antiphon/settings", shown.list, methods=["GET"]))
     routes += _reference_routes(ReferenceRoutes(routes))
     app: ASGIApp = Router(routes, redirect_slashes=False, default=_unknown)
     budgets = _budgets(service, clock)
     app = AuthMiddleware(app, access, limits, rates=rates, stored_keys=api_keys, budgets=budgets)
     app = ErrorMiddleware(app, log=log, reraise=reraise)
     if cors:
-        app = CORSMiddleware(
-            app,
-            allow_origins=cors,
-            allow_methods=("GET", "POST", "DELETE"),
-            allow_headers=("*",),
-            expose_headers=("x-request-id", "retry-after", IGNORED_TOOLS, "idempotent-replayed"),
-        )
+        app = _with_cors(app, cors)
     return RequestContextMiddleware(
         app, ids=ids, log=log, clock=clock, count_request=metrics.count_request, tracer=deps.tracer
+    )
+
+
+def _with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """Let pages of these origins call the app and read what clients need of its headers."""
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=("GET", "POST", "DELETE"),
+        allow_headers=("*",),
+        expose_headers=("x-request-id", "retry-after", IGNORED_TOOLS, "idempotent-replayed"),
     )
 
 
