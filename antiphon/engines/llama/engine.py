@@ -11,7 +11,7 @@ import asyncio
 import os
 import secrets
 import tempfile
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -92,10 +92,8 @@ async def load(
     tokenizer = await asyncio.to_thread(LlamaTokenizer, path)
     projector, parallel = options.projector, options.parallel
     adapters = {name: Path(file).expanduser() for name, file in options.adapters.items()}
-    draft_model = None if speculation is None else speculation.draft_model
-    for file in (projector, draft_model, *adapters.values()):
-        if file is not None:
-            await asyncio.to_thread(read_gguf, file)
+    for file in _other_files(projector, speculation, adapters.values()):
+        await asyncio.to_thread(read_gguf, file)
     wanted = options.context_size or DEFAULT_CONTEXT
     context = min(wanted, int(head.architecture_value("context_length") or wanted))
     fields = {
@@ -124,7 +122,7 @@ async def load(
         tuple(adapters),
         separates_caches=bool(adapters) or options.separate_caches or not prompt_cache_mib,
         samplers=engine_options.samplers,
-        # llama.cpp reports none for the tokens that were guessed.
+        # llama.cpp reports no log-probabilities for tokens that it took from a guess.
         max_logprobs=MAX_LOGPROBS if speculation is None else None,
     )
 
@@ -169,9 +167,7 @@ def start_server(
         try:
             server = xllamacpp.Server(params)
         except RuntimeError:
-            draft_model = None if speculation is None else speculation.draft_model
-            files = (projector, draft_model, *adapters)
-            others = ", ".join(str(file) for file in files if file is not None)
+            others = ", ".join(map(str, _other_files(projector, speculation, adapters)))
             raise SetupError(
                 f"llama.cpp cannot load {path}{' with ' if others else ''}{others}: too little"
                 f" memory for a context of {params.n_ctx} tokens, or an unsupported model."
@@ -180,6 +176,14 @@ def start_server(
             return server
         opened.pop_all()
         return LlamaSocket(server, private, socket_path, key)
+
+
+def _other_files(
+    projector: Path | None, speculation: Speculation | None, adapters: Iterable[Path]
+) -> tuple[Path, ...]:
+    """Return the files that are loaded besides that of the model."""
+    draft_model = None if speculation is None else speculation.draft_model
+    return tuple(file for file in (projector, draft_model, *adapters) if file is not None)
 
 
 def _has_gpu() -> bool:
