@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from msgspec import Struct
 
@@ -211,14 +212,13 @@ class Conversations:
     async def _unlock_until_done(self, tenant: str, conversation_id: str, response_id: str) -> None:
         """Unlock, and again later: a request to lock that was given up may still arrive."""
         confirmed = 0
-        while confirmed < _UNLOCKS:
-            try:
+        while True:
+            with suppress(StoreError):
                 await self._store.runs.unlock_conversation(tenant, conversation_id, response_id)
                 confirmed += 1
-            except StoreError:
-                pass  # repeated below
-            if confirmed < _UNLOCKS:
-                await asyncio.sleep(self._lease_s)
+            if confirmed == _UNLOCKS:
+                return
+            await asyncio.sleep(self._lease_s)
 
     async def reacquire_lock(
         self, tenant: str, conversation: ConversationRef | None, response_id: str
