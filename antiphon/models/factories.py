@@ -63,7 +63,7 @@ async def _openvino(
 
 
 async def _auto(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
-    """OpenVINO or llama.cpp, whichever runs this file better."""
+    """Load the model with OpenVINO or llama.cpp, whichever runs its file better."""
     path = Path(model.source).expanduser()
     if not is_openvino_folder(path):
         path = await fetch_gguf(model.source, settings.cache_dir, progress)

@@ -57,7 +57,7 @@ class _Pod:
 
 
 class FakeCluster:
-    """``claims`` are those that exist; ``patches`` are the changes that were sent."""
+    """``claims``: the claims that exist. ``patches``: the changes that were sent, in order."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

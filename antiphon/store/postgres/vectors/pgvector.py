@@ -220,7 +220,7 @@ class Pgvector:
         return tuple(ChunkHit(chunk=chunk, file_id=id, score=score) for chunk, id, score in rows)
 
     async def check(self) -> None:
-        """Do nothing: the database is checked as the store."""
+        """Do nothing: the check of the store covers this database."""
 
     async def close(self) -> None:
         """Do nothing: the store closes its connections."""
