@@ -39,7 +39,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "config": {"errors"},
     "security": {"errors"},
     "plugins": {"errors"},
-    "grammars": set(),
+    "grammars": {"ipc"},
     "search_terms": set(),
     "pagination": {"errors", "wire"},
     # the path of a request, from the wire to the model
@@ -50,7 +50,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "upstream": {"errors", "installation", "sampling"},
     "engines": {*ROOTS, "dialects", "ipc", "upstream"},
     "embeddings": {*ROOTS, "engines", "ipc", "upstream"},
-    "backends": {*ROOTS, "wire", "stream", "dialects", "engines", "embeddings", "upstream"},
+    "backends": {*ROOTS, "ipc", "wire", "stream", "dialects", "engines", "embeddings", "upstream"},
     "models": {
         *ROOTS,
         "ipc",
@@ -67,7 +67,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "blobs": {"errors", "installation", "security", "store"},
     "input_items": {*ROOTS, "wire", "stream", "store"},
     "sandbox": {"errors", "limits", "installation", "security", "text"},
-    "attachments": {"errors", "security", "sandbox", "limits", "installation"},
+    "attachments": {"errors", "ipc", "security", "sandbox", "limits", "installation"},
     "retrieval": {"errors", "embeddings", "installation", "store"},
     "webhooks": {"errors", "installation", "security", "store"},
     "tools": {

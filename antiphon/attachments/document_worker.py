@@ -138,6 +138,9 @@ def _set_limits() -> None:
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
     ):
+        _, hard_limit = resource.getrlimit(what)
+        if hard_limit != resource.RLIM_INFINITY:
+            limit = min(limit, hard_limit)
         resource.setrlimit(what, (limit, limit))
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from antiphon.ipc.worker_program import program_command, program_environment
 
 __all__ = ["WorkerFailed", "run_worker"]
 
@@ -18,7 +18,7 @@ class WorkerFailed(Exception):
 
 
 async def run_worker(
-    program: Path, *arguments: str, content: bytes, variables: Mapping[str, str] | None = None
+    program: Path, *arguments: str, content: bytes, variables: Mapping[str, str] = {}
 ) -> bytes:
     """Run a Python file with ``content`` as its input and return its output.
 
@@ -27,16 +27,12 @@ async def run_worker(
     its limits. Raises ``WorkerFailed``, and ``OSError`` if no process can be started.
     """
     with TemporaryDirectory(prefix="antiphon-", ignore_cleanup_errors=True) as folder:
-        path = os.pathsep.join(path for path in sys.path if path)
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            str(program),
-            *arguments,
+            *program_command(program, *arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env={**(variables or {}), "PYTHONPATH": path, "TMPDIR": folder},
+            env=program_environment({**variables, "TMPDIR": folder}),
         )
         try:
             output, _ = await process.communicate(content)

@@ -7,13 +7,13 @@ be interrupted, so a grammar that is not obviously cheap is first compiled in a 
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+
+from antiphon.ipc.worker_program import program_command, program_environment
 
 __all__ = ["grammar_fault", "is_cheap"]
 
@@ -77,11 +77,13 @@ def _depth(text: str) -> int:
 
 
 def _fault_in_process(lark: str) -> str | None:
-    command = [sys.executable, "-P", str(_WORKER)]
-    env = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     try:
         done = subprocess.run(
-            command, input=lark.encode(), capture_output=True, timeout=_TIMEOUT_S, env=env
+            program_command(_WORKER),
+            input=lark.encode(),
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            env=program_environment(),
         )
         fault: str | None = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):

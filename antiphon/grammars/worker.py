@@ -10,10 +10,11 @@ import json
 import sys
 import threading
 
+from antiphon.ipc.worker_program import limit_program
+
 __all__ = ["compile_grammar"]
 
-#: Address space in bytes, CPU time in seconds.
-_MEMORY, _SECONDS = 768 * 2**20, 5
+_MEMORY, _CPU_S, _OPEN_FILES = 768 * 2**20, 5, 64
 #: Half of what a thread of the server has: what compiles here compiles there.
 _STACK = 4 * 2**20
 
@@ -30,21 +31,6 @@ def compile_grammar(lark: str) -> str | None:
     return str(matcher.get_error()) if matcher.is_error() else None
 
 
-def _set_limits() -> None:
-    try:
-        import resource
-    except ImportError:  # not a Unix
-        return
-    for kind, limit in (
-        (resource.RLIMIT_AS, _MEMORY),
-        (resource.RLIMIT_CPU, _SECONDS),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        _, hard = resource.getrlimit(kind)
-        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-        resource.setrlimit(kind, (limit, limit))
-
-
 def _main() -> None:
     lark = sys.stdin.read()
     faults: list[str | None] = []
@@ -56,5 +42,5 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    _set_limits()
+    limit_program(memory=_MEMORY, cpu_s=_CPU_S, open_files=_OPEN_FILES)
     _main()

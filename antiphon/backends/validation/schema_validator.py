@@ -5,7 +5,6 @@ grammar can enforce."""
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,6 +15,7 @@ import msgspec
 import structlog
 
 from antiphon.errors import BackendError, InvalidRequest
+from antiphon.ipc.worker_program import program_command, program_environment
 
 __all__ = ["SchemaValidator", "grammar_fault"]
 
@@ -99,13 +99,11 @@ async def _run_worker(**request: Any) -> _Verdict:
 
 async def _start_worker() -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-P",
-        str(_WORKER),
+        *program_command(_WORKER),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        env=program_environment(),
     )
 
 

@@ -10,9 +10,11 @@ import json
 import sys
 from typing import Any
 
+from antiphon.ipc.worker_program import limit_program
+
 __all__ = ["match_grammar", "validate_json"]
 
-_MEMORY, _SECONDS, _FILES = 2 * 2**30, 10, 64
+_MEMORY, _CPU_S, _OPEN_FILES = 2 * 2**30, 10, 64
 #: The validator recurses on the stack, one level for each level of the value.
 _MAX_DEPTH = 500
 _MAX_MESSAGE = 300
@@ -96,24 +98,6 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0][:_MAX_MESSAGE]
 
 
-def _set_limits() -> None:
-    try:
-        import resource
-    except ImportError:  # not a Unix
-        return
-    for resource_type, limit in (
-        (resource.RLIMIT_AS, _MEMORY),
-        (resource.RLIMIT_CPU, _SECONDS),
-        (resource.RLIMIT_NOFILE, _FILES),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        _, hard_limit = resource.getrlimit(resource_type)
-        if hard_limit != resource.RLIM_INFINITY:
-            limit = min(limit, hard_limit)
-        resource.setrlimit(resource_type, (limit, limit))
-
-
 def _main() -> dict[str, str]:
     """Read the request and validate. A missing library is an ``error``; every other failure is one
     of the client's schema, grammar or text."""
@@ -127,5 +111,5 @@ def _main() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    _set_limits()
+    limit_program(memory=_MEMORY, cpu_s=_CPU_S, open_files=_OPEN_FILES)
     sys.stdout.write(json.dumps(_main()))
