@@ -8,7 +8,7 @@ notifications may be lost, and also the mark of a run, this looks into the store
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -30,6 +30,7 @@ _MARKED_S, _RENEWED_S = 60.0, 20.0
 _LOOK_S, _RETRY_S = 2.0, 1.0
 
 _Key = tuple[str, str]
+_Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class _FollowedRun(Struct):
@@ -109,13 +110,13 @@ class FollowedRuns:
 
     # --- tasks, at most one of each kind ---------------------------------------------------------
 
-    def _start(self, name: str, work: Any) -> None:
+    def _start(self, name: str, work: _Work) -> None:
         if name not in self._tasks:
-            self._tasks[name] = asyncio.create_task(self._run(name, work()), name=name)
+            self._tasks[name] = asyncio.create_task(self._run(name, work), name=name)
 
-    async def _run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    async def _run(self, name: str, work: _Work) -> None:
         try:
-            await work
+            await work()
         finally:
             del self._tasks[name]
 

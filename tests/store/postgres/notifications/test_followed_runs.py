@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from antiphon.store import open_store
 from antiphon.store.base import Store
+from antiphon.store.common.subscriptions import Subscriptions
 from antiphon.store.postgres.bus import connection
 from antiphon.store.postgres.bus.base import BusError, Handlers
 from antiphon.store.postgres.notifications import followed_runs
@@ -108,6 +110,15 @@ async def test_lost_notifications_are_made_up_for_by_a_look(
         await reading
 
 
+async def test_work_that_has_not_begun_is_cancelled_at_close() -> None:
+    pool: Any = None
+    followed = followed_runs.FollowedRuns(pool, Subscriptions(), "process")
+    followed.on_connected()
+    followed.follow(("t", "resp_a"))
+    await followed.close()
+    gc.collect()  # a coroutine that nobody awaits gives a warning
+
+
 async def test_next_owner_notifies_the_followers(
     database: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +207,7 @@ async def two_with_bus(
     """Open two stores with one bus, and a follower of nothing else."""
     bus = FakeBus(fault)
     monkeypatch.setattr("antiphon.store.postgres.store.find_connector", lambda url: bus.connect)
-    url = await database.fresh()
+    url = await database.migrated()
     one, other = [await open_store(url, bus="fake://") for _ in range(2)]
     try:
         for store in (one, other):
