@@ -778,7 +778,8 @@ def test_token_count_has_the_same_errors(fields: dict[str, Any]) -> None:
     assert (caught.value.param, caught.value.code) == (expected.param, expected.code)
 
 
-HUGE = "x" * 5_000_000
+#: Stands for five megabytes.
+HUGE = "HUGE"
 
 
 @pytest.mark.requirement("D-61")
@@ -807,7 +808,7 @@ HUGE = "x" * 5_000_000
         {"text": {"format": {"type": HUGE}}},
         {"reasoning": {"effort": [HUGE]}},
     ],
-    ids=lambda fields: json.dumps(fields).replace(HUGE, "HUGE")[:60],
+    ids=lambda fields: json.dumps(fields)[:60],
 )
 def test_error_messages_do_not_repeat_long_input(fields: dict[str, Any]) -> None:
-    parse_error(request_body(**fields))
+    parse_error(request_body(**fields).replace(HUGE.encode(), b"x" * 5_000_000))
