@@ -6,19 +6,10 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any, get_args, get_type_hints
 
-import anthropic
 import httpx2
 import pytest
-from anthropic import AsyncAnthropic
-from anthropic.types import Message as SdkMessage
-from anthropic.types.beta import (
-    BetaContentBlockParam,
-    BetaRawMessageStreamEvent,
-    BetaToolUnionParam,
-)
-from anthropic.types.beta.message_create_params import MessageCreateParamsBase
 from msgspec.structs import replace
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.compat.messages.bodies import MessageBlock, MessageTool
@@ -66,11 +57,12 @@ SAID: tuple[Any, ...] = (
     Close(),
     Finish("stop", USAGE),
 )
-EVENT: TypeAdapter[Any] = TypeAdapter(BetaRawMessageStreamEvent)
 
 
 @pytest.fixture
 async def clients() -> AsyncIterator[Any]:
+    from tests.conformance.anthropic_sdk import AsyncAnthropic
+
     made: list[AsyncAnthropic] = []
 
     def make(server: Server) -> AsyncAnthropic:
@@ -92,6 +84,8 @@ async def clients() -> AsyncIterator[Any]:
 
 async def create(server: Server, **body: Any) -> Json:
     """Return an answer, after strict validation with the official client's type."""
+    from tests.conformance.anthropic_sdk import Message as SdkMessage
+
     reply = await server.client.post("/v1/messages", json={"model": "tiny", **HI, **body})
     assert reply.status_code == 200, reply.text
     SdkMessage.model_validate_json(reply.content, strict=True)
@@ -101,6 +95,8 @@ async def create(server: Server, **body: Any) -> Json:
 
 async def stream_events(server: Server, **body: Any) -> list[Json]:
     """Return the events of a stream, each validated strictly with the official client's type."""
+    from tests.conformance.anthropic_sdk import EVENT
+
     body = {"model": "tiny", "stream": True, **HI, **body}
     reply = await server.client.post("/v1/messages", json=body)
     assert reply.status_code == 200, reply.text
@@ -661,8 +657,10 @@ async def test_blocks_are_refused_by_name(serve: Serve, role: str, block: Json, 
 
 @pytest.mark.requirement("AM-ERRORS")
 async def test_errors_have_anthropics_form(serve: Serve, clients: Any) -> None:
+    from tests.conformance.anthropic_sdk import NotFoundError
+
     server = serve(local(engine(["Hi"])))
-    with pytest.raises(anthropic.NotFoundError) as missing:
+    with pytest.raises(NotFoundError) as missing:
         await clients(server).messages.create(**{**HI, "model": "none"})
     assert missing.value.type == "not_found_error" and missing.value.request_id
     assert "'none' does not exist" in str(missing.value.api_message)
@@ -682,12 +680,14 @@ async def test_long_prompt_is_reported_in_the_words_that_clients_know(serve: Ser
 
 @pytest.mark.requirement("AM-ERRORS")
 async def test_failures_of_the_run(serve: Serve, clients: Any) -> None:
+    from tests.conformance.anthropic_sdk import APIStatusError
+
     server = serve([BackendError("The engine is gone.", code="server_is_overloaded")])
     status, _ = await rejection(server)
     assert status == 503
     *_, last = await stream_events(server)
     assert last["type"] == "error" and last["error"]["type"] == "overloaded_error"
-    with pytest.raises(anthropic.APIStatusError, match="The engine is gone"):
+    with pytest.raises(APIStatusError, match="The engine is gone"):
         async with clients(server).messages.stream(model="tiny", **HI) as stream:
             await stream.get_final_message()
 
@@ -708,11 +708,13 @@ async def test_tokens_are_counted_as_in_the_message(serve: Serve, clients: Any) 
 
 @pytest.mark.requirement("AM-MODELS")
 async def test_models_have_the_form_of_the_client(serve: Serve, clients: Any) -> None:
+    from tests.conformance.anthropic_sdk import NotFoundError
+
     server = serve()
     client = clients(server)
     assert [model.id async for model in client.models.list()] == ["tiny", "gpt-5.5"]
     assert (await client.models.retrieve("tiny")).created_at.year == 2023
-    with pytest.raises(anthropic.NotFoundError):
+    with pytest.raises(NotFoundError):
         await client.models.retrieve("none")
     assert (await server.client.get("/v1/models")).json()["object"] == "list"
 
@@ -732,6 +734,8 @@ def type_names(union: Any) -> set[str]:
 
 @pytest.mark.requirement("AM-FIELDS")
 async def test_every_field_of_the_official_client_is_honoured_or_refused(serve: Serve) -> None:
+    from tests.conformance.anthropic_sdk import MessageCreateParamsBase
+
     known = set(MessageCreateParamsBase.__annotations__) - HEADERS
     assert known <= set(MESSAGE_FIELDS)
     server = serve(local(engine(["Hi"])))
@@ -745,6 +749,8 @@ async def test_every_field_of_the_official_client_is_honoured_or_refused(serve: 
 async def test_every_block_and_tool_of_the_official_client_is_known_or_refused(
     serve: Serve,
 ) -> None:
+    from tests.conformance.anthropic_sdk import BetaContentBlockParam, BetaToolUnionParam
+
     server = serve(local(engine(["Hi"])))
     blocks = type_names(BetaContentBlockParam)
     supported = set(get_args(get_type_hints(MessageBlock)["type"]))

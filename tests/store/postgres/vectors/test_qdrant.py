@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,8 +16,10 @@ from antiphon.store.postgres.vectors import qdrant, qdrant_client
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.vector_check import CHECKS, make_vector_store
 
-from .fake_qdrant import FakeQdrant, fake_qdrant
 from .nearest_vectors import add_file, compare
+
+if TYPE_CHECKING:
+    from .fake_qdrant import FakeQdrant
 
 KEY = "k-1"
 
@@ -24,6 +27,8 @@ KEY = "k-1"
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeQdrant]:
     """A server in which more than 100 points are many."""
+    from .fake_qdrant import fake_qdrant  # here: Qdrant's client takes seconds to import
+
     monkeypatch.setattr(qdrant_client, "EXACT_POINTS", 100)
     async with fake_qdrant(key=KEY) as running:
         yield running
@@ -31,7 +36,7 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeQdrant]:
 
 @pytest.fixture
 async def url(database: Postgres) -> str:
-    return await database.fresh()
+    return await database.migrated()
 
 
 @pytest.fixture
@@ -44,7 +49,7 @@ async def store(url: str, server: FakeQdrant) -> AsyncIterator[Store]:
 
 async def test_store_with_qdrant_passes_the_checks(database: Postgres, server: FakeQdrant) -> None:
     for check in CHECKS.values():
-        opened = await open_store(await database.fresh(), vectors=server.url, vectors_key=KEY)
+        opened = await open_store(await database.migrated(), vectors=server.url, vectors_key=KEY)
         try:
             await check(opened)
         finally:
