@@ -33,16 +33,11 @@ _SETTINGS = {
     "fsync": "off",
     "max_connections": "200",
     "shared_buffers": "32MB",
+    "max_wal_size": "96MB",
     "log_min_messages": "fatal",
 }
-#: Resets a database: ends other connections and drops all data.
-_EMPTIED = """
-    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-    WHERE datname = current_database() AND pid <> pg_backend_pid();
-    DROP SCHEMA IF EXISTS public, antiphon CASCADE;
-    CREATE SCHEMA public;
-    GRANT USAGE ON SCHEMA public TO PUBLIC
-"""
+#: The database whose copies have the store's tables.
+_MIGRATED = "migrated"
 
 
 class Postgres:
@@ -51,35 +46,37 @@ class Postgres:
     def __init__(
         self, binaries: Path, folder: Path, user: int | None, settings: Mapping[str, str]
     ) -> None:
+        """``folder``: an empty one, in which the data will be."""
         self._binaries = binaries
         self._settings = settings
-        self._data = folder / "data"
+        self._data = folder
         self._user = user
         self._port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_migrated = False
+        self._count = 0
         self._taken: list[str] = []
-        self._free: list[str] = []
+        self._dropped: list[str] = []
 
     def url(self, database: str) -> str:
         """The URL of one of its databases."""
         return f"postgresql://postgres@127.0.0.1:{self._port}/{database}"
 
     async def fresh(self) -> str:
-        """The URL of an empty database: one that was given back, or a new one."""
-        import asyncpg
+        """The URL of a new, empty database."""
+        return await self._copy("template1")
 
-        name = self._free.pop() if self._free else None
-        connection = await asyncpg.connect(self.url(name or "postgres"))
-        try:
-            if name is None:
-                name = f"test{len(self._taken) + 1}"
-                await connection.execute(f"CREATE DATABASE {name}")
-            else:
-                await connection.execute(_EMPTIED)
-        finally:
-            await connection.close()
-        self._taken.append(name)
-        return self.url(name)
+    async def migrated(self) -> str:
+        """The URL of a new database with the store's tables. It is a copy, made in a fifth of the
+        time of the migrations."""
+        if not self._is_migrated:
+            from antiphon.store import open_store
+
+            await self._execute(f"CREATE DATABASE {_MIGRATED}")
+            store = await open_store(self.url(_MIGRATED))
+            await store.close()
+            self._is_migrated = True
+        return await self._copy(_MIGRATED)
 
     @property
     def pid(self) -> int:
@@ -88,9 +85,27 @@ class Postgres:
         return self._process.pid
 
     def give_back(self) -> None:
-        """Reuse all databases handed out so far. Emptying one takes a tenth of the time of creating
-        one."""
-        self._free, self._taken = self._free + self._taken, []
+        """Drop all databases handed out so far, when the next one is made."""
+        self._dropped, self._taken = self._dropped + self._taken, []
+
+    async def _copy(self, template: str) -> str:
+        while self._dropped:
+            await self._execute(f"DROP DATABASE {self._dropped.pop()} WITH (FORCE)")
+        self._count += 1
+        name = f"test{self._count}"
+        # The files are copied: the other strategy logs each page.
+        await self._execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+        self._taken.append(name)
+        return self.url(name)
+
+    async def _execute(self, statement: str) -> None:
+        import asyncpg
+
+        connection = await asyncpg.connect(self.url("postgres"))
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
 
     def create(self) -> None:
         """Create the data folder."""
@@ -153,22 +168,29 @@ def postgres(folder: Path | None = None, **settings: str) -> Iterator[Postgres]:
     """Yield a running server, whose data is in a new folder in ``folder``, by default that of
     temporary files. ``settings``: of PostgreSQL, instead of those for tests."""
     user = _NOBODY if os.name == "posix" and os.getuid() == 0 else None
-    with tempfile.TemporaryDirectory(
-        prefix="antiphon-pg-", dir=folder, ignore_cleanup_errors=True
-    ) as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        (folder / "data").mkdir()
-        if user is not None:
-            os.chown(folder / "data", user, user)
-        binaries = _reachable(_binaries(), folder, user)
-        server = Postgres(binaries, folder, user, {**_SETTINGS, **settings})
+    with (
+        _new_folder(folder, user) as data,
+        _new_folder(None, None) as programs,
+    ):
+        server = Postgres(_reachable(_binaries(), programs, user), data, user, _SETTINGS | settings)
         server.create()
         server.start()
         try:
             yield server
         finally:
             server.stop()
+
+
+@contextmanager
+def _new_folder(parent: Path | None, user: int | None) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(
+        prefix="antiphon-pg-", dir=parent, ignore_cleanup_errors=True
+    ) as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        if user is not None:
+            os.chown(folder, user, user)
+        yield folder
 
 
 def _binaries() -> Path:

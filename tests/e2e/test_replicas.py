@@ -47,7 +47,7 @@ class Fleet:
 
 @pytest.fixture
 def fleet(tmp_path: Path, database: Postgres) -> Iterator[Fleet]:
-    store = asyncio.run(database.fresh())
+    store = asyncio.run(database.migrated())
     with ExitStack() as stack:
         servers = [
             stack.enter_context(
@@ -181,7 +181,7 @@ def test_replicas_start_together_on_an_empty_database(tmp_path: Path, database: 
     async def opened() -> None:
         from antiphon.store import open_store
 
-        url = await database.fresh()
+        url = await database.migrated()
         stores = await asyncio.gather(*(open_store(url) for _ in range(8)))
         await asyncio.gather(*(store.close() for store in stores))
 

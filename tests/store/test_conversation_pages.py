@@ -59,7 +59,7 @@ async def test_sqlite_reads_a_page_alone(what: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", QUERIES)
 async def test_postgres_reads_a_page_alone(what: str, database: Postgres) -> None:
-    store = await open_store(await database.fresh())
+    store = await open_store(await database.migrated())
     assert isinstance(store, PostgresStore)
     conversation = ConversationResource(id="conv_a", created_at=1)
     await store.save_conversation("t", conversation, messages(MANY))

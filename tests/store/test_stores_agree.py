@@ -67,7 +67,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.clock = 0
 
     async def opened(self) -> list[StoreUnderTest]:
-        urls = ["memory:", f"sqlite:{self.folder.name}/a.db", await self.database.fresh()]
+        urls = ["memory:", f"sqlite:{self.folder.name}/a.db", await self.database.migrated()]
         return [StoreUnderTest(await open_store(url)) for url in urls]
 
     def teardown(self) -> None:

@@ -53,7 +53,7 @@ class Opened:
 
 @asynccontextmanager
 async def opened(database: Postgres) -> AsyncIterator[Opened]:
-    url = await database.fresh()
+    url = await database.migrated()
     store = await open_store(url)
     connection = await asyncpg.connect(url)
     await connection.execute("SET search_path TO antiphon")

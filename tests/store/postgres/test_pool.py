@@ -132,7 +132,7 @@ async def test_other_tables_are_not_touched(database: Postgres) -> None:
 
 
 async def test_newer_database_is_refused(database: Postgres) -> None:
-    url = await database.fresh()
+    url = await database.migrated()
     await (await open_store(url)).close()
     async with connected(url) as connection:
         await connection.execute("INSERT INTO antiphon.migrations VALUES ('9999_later')")
@@ -164,7 +164,7 @@ SMALL_TABLES = (
 
 
 async def test_every_query_uses_an_index(database: Postgres) -> None:
-    url = await database.fresh()
+    url = await database.migrated()
     await (await open_store(url)).close()
     async with connected(url) as connection:
         await connection.execute("SET search_path TO antiphon; SET enable_seqscan TO off")
@@ -185,7 +185,7 @@ async def test_every_query_uses_an_index(database: Postgres) -> None:
 
 @pytest.mark.parametrize("name", ["msg_\0", "\0", "𝄞" * 1024, "x" * 1024], ids=len)
 async def test_unindexable_ids_work(database: Postgres, name: str) -> None:
-    store = await open_store(await database.fresh())
+    store = await open_store(await database.migrated())
     messages = Message(id=name, role="user", content=(InputText(text="a\0b"),))
     await store.save("t", turn("a", added=(messages,)))
     loaded = await store.load("t", "resp_a")
@@ -210,7 +210,7 @@ def test_index_keys_are_distinct() -> None:
 
 
 async def test_invalid_text_fails_alone(database: Postgres) -> None:
-    store = await open_store(await database.fresh())
+    store = await open_store(await database.migrated())
     with pytest.raises(RunError):
         await store.save("\ud800", turn("a"))
     with pytest.raises(RunError):
@@ -221,7 +221,7 @@ async def test_invalid_text_fails_alone(database: Postgres) -> None:
 
 
 async def test_unreadable_row_raises_run_error(database: Postgres) -> None:
-    url = await database.fresh()
+    url = await database.migrated()
     store = await open_store(url)
     await store.save("t", turn("a"))
     async with connected(url) as connection:
@@ -232,7 +232,7 @@ async def test_unreadable_row_raises_run_error(database: Postgres) -> None:
 
 
 async def test_large_chain_is_decoded(database: Postgres) -> None:
-    store = await open_store(await database.fresh())
+    store = await open_store(await database.migrated())
     for n in range(6):
         await store.save("t", turn(str(n), str(n - 1) if n else None, text="y" * 50_000))
     chain = await store.load_chain("t", "resp_5")
@@ -246,7 +246,7 @@ async def test_large_chain_is_decoded(database: Postgres) -> None:
 
 
 async def test_killed_process_loses_no_announced_event(database: Postgres) -> None:
-    url = await database.fresh()
+    url = await database.migrated()
     await (await open_store(url)).close()
     requests = [sys.executable, "-c", APPENDING, url]
     with subprocess.Popen(requests, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
@@ -292,7 +292,7 @@ async def test_pool_recovers_from_a_killed_server() -> None:
 
 
 async def test_pool_reopens_a_lost_connection(database: Postgres) -> None:
-    url = await database.fresh()
+    url = await database.migrated()
     store = await open_store(url)
     await begin_run(store)
     async with connected(url) as connection, asyncio.timeout(30):
@@ -311,7 +311,7 @@ async def test_pool_reopens_a_lost_connection(database: Postgres) -> None:
 
 
 async def test_cancelled_append_still_notifies(database: Postgres) -> None:
-    store = await open_store(await database.fresh())
+    store = await open_store(await database.migrated())
     claim = await begin_run(store)
     async with asyncio.timeout(30):
         with store.runs.subscribe("t", "resp_a") as tail:
@@ -336,7 +336,7 @@ async def test_cancelled_append_still_notifies(database: Postgres) -> None:
 async def test_a_tenant_that_waits_for_its_lock_leaves_connections_to_others(
     database: Postgres,
 ) -> None:
-    url = await database.fresh()
+    url = await database.migrated()
     store = await PostgresStore.open(url, connections=2)
 
     def writes() -> list[Coroutine[Any, Any, bool]]:
@@ -362,7 +362,7 @@ async def test_a_tenant_that_waits_for_its_lock_leaves_connections_to_others(
 
 
 async def test_two_servers_together_do_not_exceed_a_quota(database: Postgres) -> None:
-    url = await database.fresh()
+    url = await database.migrated()
     stores = [await PostgresStore.open(url, connections=3) for _ in range(2)]
     limits: dict[str, Any] = {"max_responses": 3, "max_bytes": None, "lease_s": 60}
     try:

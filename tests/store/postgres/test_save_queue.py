@@ -18,7 +18,7 @@ from antiphon.testing.store_check import turn
 
 @pytest.fixture
 async def store(database: Postgres) -> AsyncIterator[PostgresStore]:
-    store = await PostgresStore.open(await database.fresh())
+    store = await PostgresStore.open(await database.migrated())
     yield store
     await store.close()
 
@@ -66,7 +66,7 @@ async def test_a_cancelled_save_leaves_the_others(store: PostgresStore) -> None:
 
 
 async def test_closing_waits_for_saves(database: Postgres) -> None:
-    url = await database.fresh()
+    url = await database.migrated()
     store = await PostgresStore.open(url)
     saves = [asyncio.create_task(store.save("t", turn(str(number)))) for number in range(6)]
     await asyncio.sleep(0)

@@ -41,7 +41,7 @@ class RecordingListener:
 @asynccontextmanager
 async def two(database: Postgres) -> AsyncIterator[tuple[Store, Store, RecordingListener]]:
     """Open two stores over one database; record the notifications of the second."""
-    url = await database.fresh()
+    url = await database.migrated()
     one, other = await open_store(url), await open_store(url)
     listener = RecordingListener()
     one.runs.set_listener(RecordingListener())
@@ -121,7 +121,7 @@ async def test_owner_without_heartbeat_loses_its_runs(database: Postgres) -> Non
 
 
 async def test_takeover_in_progress_fences_an_append(database: Postgres) -> None:
-    url = await database.fresh()
+    url = await database.migrated()
     store = await open_store(url)
     claim = await begin_run(store)
     connection = await asyncpg.connect(url)
@@ -138,7 +138,7 @@ async def test_takeover_in_progress_fences_an_append(database: Postgres) -> None
 
 
 async def test_lock_is_refused_while_its_run_ends(database: Postgres) -> None:
-    url = await database.fresh()
+    url = await database.migrated()
     store = await open_store(url)
     await begin_run(store)
     connection = await asyncpg.connect(url)
@@ -266,7 +266,7 @@ async def test_subscription_gets_batches_without_reading_the_store(database: Pos
 
 
 async def test_concurrent_deletion_of_siblings_frees_the_parent(database: Postgres) -> None:
-    url = await database.fresh()
+    url = await database.migrated()
     one, other = await open_store(url), await open_store(url)
     for n in range(20):
         await one.save("t", turn(f"p{n}"))
@@ -286,7 +286,7 @@ async def test_concurrent_deletion_of_siblings_frees_the_parent(database: Postgr
 
 
 async def test_siblings_that_expire_together_free_their_ancestors(database: Postgres) -> None:
-    url = await database.fresh()
+    url = await database.migrated()
     store = await open_store(url)
     for name, parent in (("root", None), ("a", "root"), ("b", "root"), ("c", "b"), ("new", None)):
         created_at = 100 if name == "new" else 1
@@ -303,7 +303,7 @@ async def test_siblings_that_expire_together_free_their_ancestors(database: Post
 
 async def test_totals_of_tenants_are_exact(database: Postgres) -> None:
     """Whatever changed responses, and whichever changes were added to the totals."""
-    url = await database.fresh()
+    url = await database.migrated()
     store = await open_store(url)
     for n in range(6):
         await store.save("t", turn(str(n), str(n - 1) if n in (1, 2) else None, text="x" * n))
@@ -325,7 +325,7 @@ async def test_totals_of_tenants_are_exact(database: Postgres) -> None:
 
 
 async def test_reservations_add_many_changes_to_the_totals(database: Postgres) -> None:
-    url = await database.fresh()
+    url = await database.migrated()
     store = await open_store(url)
     for n in range(102):
         await store.save("t", turn(str(n)))
@@ -345,7 +345,7 @@ async def test_search_reads_the_list_in_steps(
     database: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_store, "_LOOKED_ROWS", 2)
-    store = await open_store(await database.fresh())
+    store = await open_store(await database.migrated())
     for n in range(9):
         await store.save("t", turn(str(n), "0" if n in (1, 4, 7, 8) else None))
     for newest_first, expected in ((True, [8, 7, 4]), (False, [1, 4, 7])):
@@ -359,7 +359,7 @@ async def test_search_reads_the_list_in_steps(
 
 async def test_concurrent_appends_and_deletion_leave_no_rows(database: Postgres) -> None:
     """Concurrent appends, ends, takeovers and deletions are atomic and do not deadlock."""
-    url = await database.fresh()
+    url = await database.migrated()
     one, other = await open_store(url), await open_store(url)
     async with asyncio.timeout(60):
         for n in range(25):
@@ -383,7 +383,7 @@ async def test_concurrent_appends_and_deletion_leave_no_rows(database: Postgres)
 
 
 async def test_finished_run_keeps_no_job(database: Postgres) -> None:
-    url = await database.fresh()
+    url = await database.migrated()
     store = await open_store(url)
     claim = await begin_run(store)
     stored = "SELECT sum(length(request) + length(prompt)) FROM antiphon.runs"
