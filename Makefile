@@ -148,6 +148,8 @@ clean: ## remove the environments and all caches; downloaded models stay
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find antiphon bench examples scripts tests -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
+# Older versions of pip take twice as long. Modules are compiled when they are first imported, since most
+# of those that are installed never are.
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "Antiphon needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1 | tail -n 1)." \
@@ -155,15 +157,16 @@ $(BIN)/python:
 	@echo "Creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "Python's venv module is missing; on Debian: apt install python3-venv" >&2; exit 1; }
+	@$(BIN)/python -m pip install -qq --retries 0 'pip>=25.3' 2>/dev/null || true
 
 $(LOCAL): pyproject.toml | $(BIN)/python
 	@echo "Installing Antiphon with llama.cpp and its tools"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[local]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --editable '.[local]'
 	@touch $@
 
 $(DEV): pyproject.toml | $(BIN)/python
 	@echo "Installing Antiphon and the dependencies of its tests"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --editable '.[dev]'
 	@$(BIN)/python -m compileall -q antiphon  # once, instead of in each server that a test starts
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --collect-only -qq >/dev/null || true  # compiles the tests
 	@touch $@ $(LOCAL)
