@@ -101,6 +101,7 @@ class Clients:
                 self._http.stream("GET", path, params=query) as answer,
             ):
                 if answer.status_code != 200:
+                    await self._check_status(answer)
                     await asyncio.sleep(_RETRY_S)
                     return False
                 async for line in answer.aiter_lines():
@@ -132,13 +133,20 @@ class Clients:
                 answer = await self._http.request(method, self._url() + path, **fields)
                 if answer.status_code < 500 and answer.status_code != 429:
                     return answer
-                self.counts[f"status {answer.status_code}"] += 1
+                await self._check_status(answer)
                 self._check_refusal(answer, started)
             except httpx.HTTPError:
                 self.counts["connections lost"] += 1
             if once:
                 return None
             await asyncio.sleep(_RETRY_S)
+
+    async def _check_status(self, answer: httpx.Response) -> None:
+        """Count a refusal. No fault around a server is an internal error of its own."""
+        self.counts[f"status {answer.status_code}"] += 1
+        if answer.status_code == 500:
+            text = (await answer.aread()).decode()
+            raise Violation(f"{answer.request.url}: 500 {text}")
 
     def _check_refusal(self, answer: httpx.Response, started: float) -> None:
         """Servers may fail only while the database does, or shortly after."""
@@ -156,7 +164,7 @@ class Clients:
         try:
             async with self._http.stream("POST", f"{self._url()}/responses", json=body) as answer:
                 if answer.status_code != 200:
-                    self.counts[f"status {answer.status_code}"] += 1
+                    await self._check_status(answer)
                     return
                 events += [
                     json.loads(line[6:])
