@@ -15,12 +15,10 @@ AntiphonError
 ├── RunError                  during a run: becomes ``error`` and ``response.failed``; an HTTP
 │   │                         error if no event of the run was sent yet
 │   ├── BackendError
-│   ├── CannotContinue
 │   ├── ToolError             (ConnectorError: HTTP 424)
 │   ├── StoreError            the store does not answer: HTTP 503
-│   ├── ConversationLost
-│   ├── PeerLost              another process of the server does not answer
-│   ├── ServerStopped
+│   ├── Unavailable           the server cannot end the run: HTTP 503
+│   │                         (CannotContinue, ConversationLost, PeerLost, ServerStopped)
 │   └── Timeout
 └── GrammarError              an event violates the event grammar: a bug in Antiphon
 """
@@ -29,6 +27,7 @@ from __future__ import annotations
 
 __all__ = [
     "CONTEXT_LENGTH_EXCEEDED",
+    "SERVICE_UNAVAILABLE",
     "AntiphonError",
     "BackendError",
     "CannotContinue",
@@ -51,6 +50,7 @@ __all__ = [
     "TooLarge",
     "ToolError",
     "Unauthorized",
+    "Unavailable",
     "UnreadableImage",
     "context_length_exceeded",
     "first_line",
@@ -59,6 +59,8 @@ __all__ = [
 
 #: OpenAI's code for a conversation that does not fit the model's context.
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+#: OpenAI's type for an error that is not one of the request or of the server's code.
+SERVICE_UNAVAILABLE = "service_unavailable_error"
 #: Some clients retry a failure only if its message has certain words, of which these are some.
 _RETRY_SENTENCE = "You can retry your request."
 #: Messages are cut to this many characters: they may quote a client's input.
@@ -220,10 +222,15 @@ class BackendError(RunError):
         return not self.permanent
 
 
-class CannotContinue(RunError):
-    """The run was interrupted, and its backend cannot continue in the middle."""
+class Unavailable(RunError):
+    """The server, or a process of it, was stopped or cut off. Nobody made an error: HTTP 503."""
 
+    type = SERVICE_UNAVAILABLE
     is_transient = True
+
+
+class CannotContinue(Unavailable):
+    """The run was interrupted, and its backend cannot continue in the middle."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"The response was interrupted and cannot be continued: {reason}.")
@@ -252,11 +259,9 @@ class StoreError(RunError):
         super().__init__(message, code="server_is_overloaded")
 
 
-class ConversationLost(RunError):
+class ConversationLost(Unavailable):
     """While the server was cut off from its store, the response lost the lock of its conversation:
     other responses may have been added."""
-
-    is_transient = True
 
     def __init__(self) -> None:
         super().__init__(
@@ -265,21 +270,17 @@ class ConversationLost(RunError):
         )
 
 
-class PeerLost(RunError):
+class PeerLost(Unavailable):
     """Another process, which a call needs, does not answer. ``is_gone``: nothing listens at its
     address, or the connection was closed; otherwise it may be there, but cannot be reached."""
-
-    is_transient = True
 
     def __init__(self, *, is_gone: bool) -> None:
         super().__init__("Another process of the server does not answer.")
         self.is_gone = is_gone
 
 
-class ServerStopped(RunError):
+class ServerStopped(Unavailable):
     """The server stops before the run has ended."""
-
-    is_transient = True
 
 
 class Timeout(RunError):

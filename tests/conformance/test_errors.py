@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -174,6 +175,23 @@ async def test_failure_keeps_its_code(serve: Serve) -> None:
     assert reply.status_code == 429
     assert oracle.error(reply)["code"] == "rate_limit_exceeded"
     assert '"code":"rate_limit_exceeded"' in (await server.post(stream=True)).text
+
+
+async def test_stopping_server_is_no_internal_error(serve: Serve) -> None:
+    server = serve(SteppedBackend([asyncio.Event()]))
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        requests = [
+            group.create_task(server.post(input="hi", stream=each)) for each in (False, True)
+        ]
+        while server.service.active_runs < 2:
+            await asyncio.sleep(0)
+        await server.service.drain(0)
+    plain, streamed = [request.result() for request in requests]
+    assert plain.status_code == 503 and plain.headers["retry-after"]
+    error = plain.json()["error"]
+    assert (error["type"], error["code"]) == ("service_unavailable_error", "server_error")
+    assert error["message"].endswith("You can retry your request.")
+    assert streamed.status_code in (200, 503) and "server_error" in streamed.text
 
 
 @pytest.mark.requirement("D-95", "API-404")

@@ -14,7 +14,16 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.error_codes import ERROR_CODES
-from antiphon.errors import BackendError, NotFound, Overloaded, RequestError, RunError, StoreError
+from antiphon.errors import (
+    SERVICE_UNAVAILABLE,
+    BackendError,
+    NotFound,
+    Overloaded,
+    RequestError,
+    RunError,
+    StoreError,
+    Unavailable,
+)
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.wire.error_reply import ErrorDetails, ErrorReply
 from antiphon.wire.response import Response, ResponseError
@@ -41,6 +50,9 @@ UNEXPECTED = "The server had an error while processing your request."
 _FAILURES: Mapping[str, int] = {
     name: code.status for name, code in ERROR_CODES.items() if code.fails_run
 }
+
+#: ``response.error.type`` → HTTP status, whatever the code is.
+_STATUSES: Mapping[str, int] = {"external_connector_error": 424, SERVICE_UNAVAILABLE: 503}
 
 _TYPES: Mapping[int, str] = {400: "invalid_request_error", 429: "rate_limit_error"}
 
@@ -87,34 +99,36 @@ def failed_response_reply(response: Response) -> Reply:
     """
     error = response.error
     assert error is not None
-    status = status_of(error.code)
-    is_final = response.output or status == 400 or error.code == "insufficient_quota"
-    headers = {"x-should-retry": "false"} if is_final else {}
-    return _failed(status, error, error.message, headers)
+    headers: dict[str, str] = {}
+    if response.output or status_of(error) == 400 or error.code == "insufficient_quota":
+        headers["x-should-retry"] = "false"
+    elif status_of(error) == 503:
+        headers["retry-after"] = "1"
+    return _failed(error, error.message, headers)
 
 
 def run_error_reply(error: RunError) -> Reply:
     """Build the response for a failure outside a run, or of a run before its first event."""
-    status = status_of(error.code)
     headers: dict[str, str] = {}
     if isinstance(error, StoreError):
         headers["retry-after"] = "5"
+    elif isinstance(error, Unavailable):
+        headers["retry-after"] = "1"
     elif isinstance(error, BackendError):
         if error.permanent:
             headers["x-should-retry"] = "false"
-        elif status in (429, 503) or error.retry_after_s is not None:
+        elif status_of(error) in (429, 503) or error.retry_after_s is not None:
             headers["retry-after"] = str(ceil(error.retry_after_s or 1))
-    return _failed(status, error, error.client_message, headers)
+    return _failed(error, error.client_message, headers)
 
 
-def _failed(
-    status: int, error: RunError | ResponseError, message: str, headers: Mapping[str, str]
-) -> Reply:
-    kind, code = type_of(status, error.type), error.code
+def _failed(error: RunError | ResponseError, message: str, headers: Mapping[str, str]) -> Reply:
+    status, code = status_of(error), error.code
+    kind = type_of(status, error.type)
     if code == "insufficient_quota":
         kind = code
-    elif error.type == "external_connector_error":
-        status, kind, code = 424, error.type, "http_error"
+    elif status == 424:
+        code = "http_error"
     return error_reply(
         status,
         message,
@@ -125,9 +139,9 @@ def _failed(
     )
 
 
-def status_of(code: str) -> int:
-    """Return the HTTP status for an error code."""
-    return _FAILURES.get(code, 500)
+def status_of(error: RunError | ResponseError) -> int:
+    """Return the HTTP status for the failure of a run."""
+    return _STATUSES.get(error.type) or _FAILURES.get(error.code, 500)
 
 
 def type_of(status: int, otherwise: str = "server_error") -> str:

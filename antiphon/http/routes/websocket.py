@@ -159,7 +159,7 @@ class _Connection:
             await self.refuse(error, lane.name)
         except RunError as error:
             self.evict(lane, previous)
-            status = status_of(error.code)
+            status = status_of(error)
             kind = type_of(status, error.type)
             await self._send_error(
                 status, kind, error.client_message, error.code, error.param, lane.name
