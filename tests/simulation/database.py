@@ -89,8 +89,10 @@ class Database:
         self.connections.append(connection)
         return connection
 
-    def run_late(self, origin: Connection, effect: Callable[[], Any]) -> None:
+    def run_late(self, origin: Connection, effect: partial[Any]) -> None:
         """Run a call whose caller has given up."""
+        if effect.func == self.store.save:
+            self.reservations.lapsed.add(effect.args[1].response.id)
         task = asyncio.get_running_loop().create_task(self._run_late(origin, effect))
         self._late.add(task)
         task.add_done_callback(self._late.discard)
@@ -122,8 +124,8 @@ class Database:
 
 
 class LapsingReservations(Reservations):
-    """Knows the reservations that ended because their server was silent for a lease: what it still
-    saves afterwards may exceed a quota."""
+    """Knows the responses that may exceed a quota, as those are saved after their reservation has
+    ended: their server was silent for a lease, or it gave up the call that saves them."""
 
     def __init__(self, owners: OwnerHeartbeats) -> None:
         super().__init__(owners)
@@ -219,7 +221,7 @@ class Connection:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(task)
 
-    async def _call(self, name: str, effect: Callable[[], Any]) -> Any:
+    async def _call(self, name: str, effect: partial[Any]) -> Any:
         random, network = self._database.random, self._process.network
         has_effect = random.random() < 0.5  # of a call whose caller gives up
         try:
