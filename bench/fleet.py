@@ -10,13 +10,10 @@ import json
 import os
 import random
 import re
-import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -24,14 +21,20 @@ from typing import Any
 
 from msgspec import Struct
 
+from .fleet_processes import (
+    QUICK_CHECKS,
+    ROUTERS,
+    Engine,
+    router_program,
+    running_engines,
+    running_router,
+)
 from .table import Line
 
 __all__ = ["cached", "failover"]
 
 _ROOT = Path(__file__).parents[1]
-_MODEL = _ROOT / "tests" / "tiny_models" / "tiny-tools" / "tiny-tools.gguf"
-_ENGINE = _ROOT / "tests" / "upstream" / "llama_server.py"
-_ENGINES, _CONVERSATIONS, _TURNS, _CONCURRENT = 2, 50, 10, 8
+_CONVERSATIONS, _TURNS, _CONCURRENT = 50, 10, 8
 _STREAMS, _KILLS = 32, 12
 _WAIT_S = 300
 _SETTINGS = """port = 0
@@ -48,111 +51,7 @@ _WORDS = (
     "harbour lantern copper winter river garden engine paper mirror ladder basket thunder bridge"
     " candle forest pocket saddle window hammer needle".split()
 )
-
-
-class _Router(Struct, frozen=True, kw_only=True):
-    """A router's command. ``policy``: without the session's key, it chooses by the prompt.
-    ``engine``: how Antiphon calls the engines behind it."""
-
-    variable: str
-    arguments: tuple[str, ...]
-    policy: str
-    engine: str
-
-
-#: SMG refuses prompts of token ids for engines like these.
-_ROUTERS = {
-    "vllm-router": _Router(
-        variable="VLLM_ROUTER",
-        arguments=("--prometheus-host", "127.0.0.1"),
-        policy="consistent_hash",
-        engine=f'engine = "completions"\nengine_options = {{ tokenizer = "{_MODEL}" }}',
-    ),
-    "smg": _Router(
-        variable="SMG",
-        arguments=("--backend", "sglang", "--prometheus-host", "127.0.0.1"),
-        policy="consistent_hashing",
-        engine='engine = "chat_completions"\nengine_options = { flavour = "llama-server" }',
-    ),
-}
-#: vllm-router's own retries go to the same engine, and by default it takes 60 s to find that an
-#: engine is back.
-_QUICK = (
-    *("--disable-retries", "--health-check-interval-secs", "1", "--health-failure-threshold", "1"),
-    *("--health-success-threshold", "1", "--cb-failure-threshold", "1"),
-    *("--cb-success-threshold", "1", "--cb-timeout-duration-secs", "1"),
-)
-_LIST = _ROUTERS["vllm-router"].engine
-
-
-# --- processes -----------------------------------------------------------------------------------
-
-
-class _Engine:
-    """A llama-server that can be killed and started again at its address."""
-
-    def __init__(self) -> None:
-        self.port = _free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.start()
-
-    def start(self) -> None:
-        """Start, and wait until it has loaded the model."""
-        self._process = subprocess.Popen(
-            [sys.executable, str(_ENGINE), str(_MODEL), str(self.port)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            _wait_for(f"{self.url}/health")
-        except BaseException:
-            self.kill()
-            raise
-
-    def kill(self) -> None:
-        """End it at once, as a crash does."""
-        self._process.kill()
-        self._process.communicate()
-
-
-@contextmanager
-def _engines() -> Iterator[list[_Engine]]:
-    engines = [_Engine() for _ in range(_ENGINES)]
-    try:
-        yield engines
-    finally:
-        for engine in engines:
-            engine.kill()
-
-
-@contextmanager
-def _router(name: str, urls: Sequence[str], *more: str) -> Iterator[str]:
-    """Start a router over the engines and yield its address."""
-    row, port, metrics = _ROUTERS[name], _free_port(), _free_port()
-    program = _program(name)
-    assert program is not None
-    command = [program, *(["launch"] if name == "smg" else [])]
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            [
-                *(*command, "--host", "127.0.0.1", "--port", str(port), "--worker-urls", *urls),
-                *("--prometheus-port", str(metrics), "--policy", row.policy),
-                *(*row.arguments, *more),
-            ],
-            stdout=log,
-            stderr=log,
-        )
-        try:
-            _wait_for(f"http://127.0.0.1:{port}/v1/models")
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait(_WAIT_S)
-
-
-def _program(name: str) -> str | None:
-    return os.environ.get(_ROUTERS[name].variable) or shutil.which(name)
+_LIST = ROUTERS["vllm-router"].engine
 
 
 @contextmanager
@@ -185,38 +84,21 @@ def _announced_url(log: Path) -> str:
     raise RuntimeError("the server did not start")
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _wait_for(url: str) -> None:
-    until = time.monotonic() + _WAIT_S
-    while time.monotonic() < until:
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except OSError:
-            time.sleep(0.1)
-    raise RuntimeError(f"{url} does not answer")
-
-
 # --- the prefix cache ----------------------------------------------------------------------------
 
 
 def cached() -> Iterator[Line]:
     """The share of reusable prompt tokens that the engines had cached, with the session's key and
     without it."""
-    with _engines() as engines:
+    with running_engines() as engines:
         urls = [engine.url for engine in engines]
-        for name, row in _ROUTERS.items():
-            if _program(name) is None:
+        for name, row in ROUTERS.items():
+            if router_program(name) is None:
                 continue
             shares = []
             for setting in (f'router = "{name}"', ""):
                 with (
-                    _router(name, urls) as url,
+                    running_router(name, urls) as url,
                     _antiphon(f'source = "{url}/v1"\n{setting}\n{row.engine}') as server,
                 ):
                     shares.append(asyncio.run(_cached_share(server)))
@@ -276,13 +158,13 @@ def failover() -> Iterator[Line]:
     """Streams whose engines are killed at random moments: how many fail, and how many have another
     text than undisturbed ones."""
     for name in ("vllm-router", ""):
-        if name and _program(name) is None:
+        if name and router_program(name) is None:
             continue
         with ExitStack() as stack:
-            engines = stack.enter_context(_engines())
+            engines = stack.enter_context(running_engines())
             urls = [engine.url for engine in engines]
             if name:
-                url = stack.enter_context(_router(name, urls, *_QUICK))
+                url = stack.enter_context(running_router(name, urls, *QUICK_CHECKS))
                 source = f'source = "{url}/v1"\nrouter = "{name}"'
             else:
                 source = f"source = {json.dumps([f'{url}/v1' for url in urls])}"
@@ -314,7 +196,7 @@ class _Disturbed(Struct):
     noise: float = 0.0
 
 
-async def _disturb(server: str, engines: Sequence[_Engine]) -> _Disturbed:
+async def _disturb(server: str, engines: Sequence[Engine]) -> _Disturbed:
     result, chance, is_over = _Disturbed(), random.Random(1), asyncio.Event()
     async with _client(server) as client:
         numbers = range(_STREAMS)
