@@ -14,26 +14,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 from antiphon.testing.bus import BusServer, bus_server
 from antiphon.testing.postgres import Postgres, postgres
-from tests.e2e.server import Server, serving
 
 from .clients import Clients
 from .clock import ServerClock, faketime_library
 from .disk import Disk, small_disk
 from .liar import lie
+from .place import Place, process_family, send_signal, unfinished_runs
 from .proxy import Proxy
 from .upstream import UPSTREAM_TEXT, Upstream
 
@@ -44,69 +42,6 @@ _STORY = " ".join(f"word{number}" for number in range(60))
 _REST_S = 240.0
 #: Wrong clocks: an hour and a year ahead and behind.
 _CLOCKS_S = (3_600, -3_600, 31_536_000, -31_536_000)
-_SETTINGS = "lease_s = 1.0\ndrain_s = 5\nmax_connections_per_address = 0"
-
-
-class _Place:
-    """A server that is started again after each death."""
-
-    def __init__(
-        self,
-        folder: Path,
-        store: str,
-        models: str,
-        log: Path,
-        clock: ServerClock | None = None,
-        settings: str = "",
-    ) -> None:
-        self._arguments = (folder, store, models)
-        self._settings = f"{_SETTINGS}\n{settings}"
-        self._log = log
-        self.clock = clock
-        self._context: AbstractContextManager[Server] | None = None
-        self.server: Server | None = None
-        self.url = "http://127.0.0.1:9"
-
-    def start(self) -> None:
-        """Start a server if there is none."""
-        if self.server is None:
-            folder, store, models = self._arguments
-            environment = self.clock.environment if self.clock is not None else {}
-            self._context = serving(
-                folder, self._settings, store=store, model=models, environment=environment
-            )
-            self.server = self._context.__enter__()
-            self.url = self.server.url
-            threading.Thread(target=self._drain, args=(self.server,), daemon=True).start()
-
-    def _drain(self, server: Server) -> None:
-        """Read what the server prints: it must not wait for a reader."""
-        assert server.process.stdout is not None
-        with suppress(ValueError, OSError), self._log.open("a") as log:
-            for line in server.process.stdout:
-                log.write(line)
-
-    def kill(self) -> None:
-        """Kill the server."""
-        if self.server is not None:
-            self.server.kill()
-            self.stop()
-
-    def stop(self) -> None:
-        """Terminate the server as on SIGTERM."""
-        context, self._context, self.server = self._context, None, None
-        if context is not None:
-            context.__exit__(None, None, None)
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the server and its workers."""
-        if self.server is not None:
-            for pid in _family(self.server.process.pid):
-                _signal(pid, number)
-
-    def workers(self) -> list[int]:
-        """The processes of its workers."""
-        return [] if self.server is None else _family(self.server.process.pid)[1:]
 
 
 class _Chaos:
@@ -115,7 +50,7 @@ class _Chaos:
     def __init__(
         self,
         random: Random,
-        places: list[_Place],
+        places: list[Place],
         database: Postgres,
         proxy: Proxy,
         disk: Disk | None,
@@ -162,65 +97,65 @@ class _Chaos:
     async def _some_time(self) -> None:
         await asyncio.sleep(self._random.choice((0.3, 1.5, 5.0)))
 
-    async def _kill_server(self, place: _Place) -> None:
+    async def _kill_server(self, place: Place) -> None:
         await asyncio.to_thread(place.kill)
         await self._some_time()
         await asyncio.to_thread(place.start)
 
-    async def _restart_server(self, place: _Place) -> None:
+    async def _restart_server(self, place: Place) -> None:
         await asyncio.to_thread(place.stop)
         await asyncio.to_thread(place.start)
 
-    async def _stop_server(self, place: _Place) -> None:
+    async def _stop_server(self, place: Place) -> None:
         place.signal(signal.SIGSTOP)
         await self._some_time()
         place.signal(signal.SIGCONT)
 
-    async def _kill_worker(self, place: _Place) -> None:
+    async def _kill_worker(self, place: Place) -> None:
         if workers := place.workers():
-            _signal(self._random.choice(workers), signal.SIGKILL)
+            send_signal(self._random.choice(workers), signal.SIGKILL)
 
-    async def _stop_worker(self, place: _Place) -> None:
+    async def _stop_worker(self, place: Place) -> None:
         if workers := place.workers():
             pid = self._random.choice(workers)
-            _signal(pid, signal.SIGSTOP)
+            send_signal(pid, signal.SIGSTOP)
             await self._some_time()
-            _signal(pid, signal.SIGCONT)
+            send_signal(pid, signal.SIGCONT)
 
-    async def _kill_bus(self, place: _Place) -> None:
+    async def _kill_bus(self, place: Place) -> None:
         assert self._bus is not None
         await asyncio.to_thread(self._bus.kill)
         await self._some_time()
         await asyncio.to_thread(self._bus.start)
 
-    async def _stop_bus(self, place: _Place) -> None:
+    async def _stop_bus(self, place: Place) -> None:
         assert self._bus is not None
         self._bus.signal(signal.SIGSTOP)
         await self._some_time()
         self._bus.signal(signal.SIGCONT)
 
-    async def _kill_database(self, place: _Place) -> None:
+    async def _kill_database(self, place: Place) -> None:
         await asyncio.to_thread(self._database.stop)
         await self._some_time()
         await asyncio.to_thread(self._database.start)
 
-    async def _stop_database(self, place: _Place) -> None:
-        processes = _family(self._database._process.pid)  # type: ignore[union-attr]
+    async def _stop_database(self, place: Place) -> None:
+        processes = process_family(self._database._process.pid)  # type: ignore[union-attr]
         for pid in processes:
-            _signal(pid, signal.SIGSTOP)
+            send_signal(pid, signal.SIGSTOP)
         await self._some_time()
         for pid in processes:
-            _signal(pid, signal.SIGCONT)
+            send_signal(pid, signal.SIGCONT)
 
-    async def _cut_connections(self, place: _Place) -> None:
+    async def _cut_connections(self, place: Place) -> None:
         self._proxy.cut()
 
-    async def _hang_connections(self, place: _Place) -> None:
+    async def _hang_connections(self, place: Place) -> None:
         self._proxy.stop_flow()
         await self._some_time()
         self._proxy.resume_flow()
 
-    async def _fill_disk(self, place: _Place) -> None:
+    async def _fill_disk(self, place: Place) -> None:
         """Leave the database nothing, or too little for long. It ends where it cannot write."""
         assert self._disk is not None
         await asyncio.to_thread(self._disk.fill, self._random.choice((0, 0, 4 << 20)))
@@ -230,7 +165,7 @@ class _Chaos:
             self.counts["database ended by a full disk"] += 1
             await asyncio.to_thread(self._database.start)
 
-    async def _move_clock(self, place: _Place) -> None:
+    async def _move_clock(self, place: Place) -> None:
         if place.clock is not None:
             place.clock.move(self._random.choice(_CLOCKS_S))
             await self._some_time()
@@ -245,7 +180,7 @@ class _SmallServer:
         self._random = random
         self._disk = disk
         store = f"sqlite:{disk.folder}/a.db"
-        self._place = _Place(folder, store, models, folder.with_suffix(".log"))
+        self._place = Place(folder, store, models, folder.with_suffix(".log"))
         self._clients = Clients(lambda: [self._place.url], {"story": _STORY}, random)
         self.counts = Counter[str]()
 
@@ -276,39 +211,10 @@ class _SmallServer:
             await asyncio.to_thread(self._place.start)
 
 
-def _signal(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
-def _family(parent: int) -> list[int]:
-    """Return a process and its children."""
-    children = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with suppress(OSError):
-                stat = (folder / "stat").read_text()
-                if int(stat.rpartition(")")[2].split()[1]) == parent:
-                    children.append(int(folder.name))
-    return [parent, *children]
-
-
 async def _use(clients: Clients, random: Random, end: float) -> None:
     """Send requests until ``end``."""
     while time.monotonic() < end:
         await (clients.background() if random.random() < 0.7 else clients.foreground())
-
-
-async def _unfinished_runs(url: str) -> int:
-    import asyncpg
-
-    connection = await asyncpg.connect(url)
-    try:
-        return int(
-            await connection.fetchval("SELECT count(*) FROM antiphon.runs WHERE ended_at IS NULL")
-        )
-    finally:
-        await connection.close()
 
 
 class _Parts(NamedTuple):
@@ -349,7 +255,7 @@ async def _run(minutes: float, seed: int, workers: int, parts: _Parts, folder: P
     )
     settings = f"workers = {workers}\n" + ("" if bus is None else f'bus = "{bus.url}"\n')
     places = [
-        _Place(
+        Place(
             folder / f"s{n}", store, models, folder / f"s{n}.log", _clock(folder / f"s{n}.clock"),
             settings,
         )
@@ -380,7 +286,7 @@ async def _run(minutes: float, seed: int, workers: int, parts: _Parts, folder: P
                 group.create_task(small.run(end))
         upstream.is_kind = True
         async with asyncio.timeout(_REST_S):
-            while count := await _unfinished_runs(url):
+            while count := await unfinished_runs(url):
                 print(f"{count} runs are unfinished", flush=True)
                 await asyncio.sleep(2)
     finally:
