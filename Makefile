@@ -37,7 +37,7 @@ LOCK    := .venv-lock/.with-uv
 PYTEST  := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo chat check review lint types test e2e browser engines vllm sglang clients models golden docs site bench peers fuzz schemathesis simulation chaos soak wheel lock clean
+.PHONY: help serve demo chat check review lint types test e2e browser engines vllm sglang clients models golden docs site bench peers fuzz schemathesis simulation chaos fleet soak wheel lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -125,6 +125,9 @@ simulation: $(DEV) ## simulate servers with faults from many seeds, SEEDS=100000
 
 chaos: $(DEV) ## break real servers, their PostgreSQL and BUS=nats|redis|none for MINUTES=5
 	nice -n 5 $(BIN)/python -m tests.chaos $(or $(MINUTES),5) --bus $(or $(BUS),nats) --workers $(or $(WORKERS),2)
+
+fleet: $(DEV) ## kill engines behind VLLM_ROUTER=… and servers in front of them for MINUTES=5
+	nice -n 5 $(BIN)/python -m tests.chaos.fleet $(or $(MINUTES),5)
 
 soak: $(DEV) ## run 64 mixed connections for MINUTES=60 and fail if resources grow
 	nice -n 5 $(BIN)/python -m tests.chaos.soak $(or $(MINUTES),60)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import or_
 from random import Random
@@ -36,16 +36,20 @@ class Violation(AssertionError):
 
 class Clients:
     """Clients of several servers. ``urls`` returns the base URLs of the servers, dead ones
-    included. ``texts``: the whole answer of each model. ``database_ok_since``: when the database
-    last became available, in seconds of ``time.monotonic``."""
+    included. ``texts``: the whole answer of each model; None for a model that always answers, but
+    nobody knows what. ``database_ok_since``: when the database
+    last became available, in seconds of ``time.monotonic``. ``fields``: of each request, besides
+    the model and the input."""
 
     def __init__(
         self,
         urls: Callable[[], Sequence[str]],
-        texts: dict[str, str],
+        texts: Mapping[str, str | None],
         random: Random,
         database_ok_since: Callable[[], float] = time.monotonic,
+        fields: Mapping[str, Any] = {},
     ) -> None:
+        self._fields = fields
         self._database_ok_since = database_ok_since
         self._urls = urls
         self._texts = texts
@@ -65,7 +69,7 @@ class Clients:
     async def background(self) -> None:
         """Create a background response, follow it through all faults, and check it."""
         model = self._random.choice(list(self._texts))
-        body = {"model": model, "input": "go on", "background": True}
+        body = {"model": model, "input": "go on", "background": True, **self._fields}
         created = await self._request("POST", "/responses", json=body, once=True)
         if created is None or created.status_code >= 400:
             self.counts["not created"] += 1
@@ -159,7 +163,7 @@ class Clients:
     async def foreground(self) -> None:
         """Stream a response and check its events; then retrieve it."""
         model = self._random.choice(list(self._texts))
-        body = {"model": model, "input": "go on", "stream": True}
+        body = {"model": model, "input": "go on", "stream": True, **self._fields}
         events: list[dict[str, Any]] = []
         try:
             async with self._http.stream("POST", f"{self._url()}/responses", json=body) as answer:
@@ -212,7 +216,10 @@ class Clients:
             for part in item["content"]
         )
         whole = self._texts[model]
-        if not whole.startswith(text) or (status == "completed" and text != whole):
+        if whole is None:
+            if status == "failed":
+                raise Violation(f"{name} failed: {response['error']}")
+        elif not whole.startswith(text) or (status == "completed" and text != whole):
             raise Violation(f"{name} ({status}) says {text!r}")
         if status == "cancelled" and not cancelled:
             raise Violation(f"{name} was cancelled by nobody")
