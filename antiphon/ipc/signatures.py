@@ -54,7 +54,8 @@ class CallSigner:
         return digest
 
     def _first_nonces(self) -> list[tuple[str, float]]:
-        """Return the oldest nonces: more than one call adds, so that the others are forgotten."""
+        """Return some of the oldest nonces. Each call adds one and checks several for their age, so
+        that those of old calls do not pile up."""
         return [item for item, _ in zip(self._nonces.items(), range(4), strict=False)]
 
     def _signature(self, owner: str, at: str, nonce: str, digest: str) -> str:

@@ -77,8 +77,8 @@ async def numbers(store: Store, name: str = "a", after: int = -1, limit: int = 1
 async def _read(
     store: Store, name: str = "a", *, after: int = -1, waits: asyncio.Event | None = None
 ) -> list[int]:
-    """The numbers a follower gets until the run is over or gone, as readers read them. ``waits``
-    is set when it waits for more."""
+    """Read the events of a run as a client's reader does, until the run has ended or is deleted.
+    Returns their numbers. ``waits`` is set when the reader waits for more."""
     received: list[int] = []
     with store.runs.subscribe("t", f"resp_{name}") as tail:
         tail.is_stale = True

@@ -104,7 +104,8 @@ class _TokenContent(_TokenEntry):
 
 
 class _Logprobs(Struct):
-    """``content``: of ``/inference/v1/generate``; the other fields: of ``/v1/completions``."""
+    """Log-probabilities. ``content`` is what ``/inference/v1/generate`` sends; ``/v1/completions``
+    sends the other fields."""
 
     token_logprobs: list[float | None] = []
     top_logprobs: list[dict[str, float] | None] | None = None
