@@ -12,10 +12,10 @@ from antiphon.wire.timeline import ItemTimes, RunTimes
 
 from .kinds import KINDS, Kind
 
-__all__ = ["Clock", "LoggedTimes", "RunTimer", "no_clock"]
+__all__ = ["LoggedTimes", "OptionalClock", "RunTimer", "no_clock"]
 
 #: Returns unix seconds; None if the time is unknown.
-Clock = Callable[[], float | None]
+OptionalClock = Callable[[], float | None]
 
 
 def no_clock() -> None:
@@ -29,7 +29,7 @@ class RunTimer:
 
     __slots__ = ("_clock", "_items", "_run")
 
-    def __init__(self, clock: Clock = no_clock, times: RunTimes = RunTimes()) -> None:  # noqa: B008
+    def __init__(self, clock: OptionalClock = no_clock, times: RunTimes = RunTimes()) -> None:  # noqa: B008
         self._clock = clock
         self._run = times
         self._items = list(times.items)

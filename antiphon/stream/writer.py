@@ -20,7 +20,7 @@ from .deltas import Channel
 from .draft import MAX_PIECES, Draft, PartDraft
 from .fold import Fold
 from .kinds import KINDS, Kind, TextChannel
-from .run_timer import Clock, RunTimer, no_clock
+from .run_timer import OptionalClock, RunTimer, no_clock
 
 __all__ = ["Ids", "ItemWriter", "ResponseWriter"]
 
@@ -308,7 +308,7 @@ class ResponseWriter:
         ids: Ids,
         kinds: Mapping[type[ItemBase], Kind] = KINDS,
         first_number: int = 0,
-        clock: Clock = no_clock,
+        clock: OptionalClock = no_clock,
     ) -> None:
         self._response = response
         self._ids = ids
@@ -331,7 +331,7 @@ class ResponseWriter:
         ids: Ids,
         kinds: Mapping[type[ItemBase], Kind] = KINDS,
         number: int,
-        clock: Clock = no_clock,
+        clock: OptionalClock = no_clock,
         times: RunTimes = RunTimes(),  # noqa: B008
     ) -> ResponseWriter:
         """Return the writer as it was after the last event of ``log``.

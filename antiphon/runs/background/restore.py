@@ -15,7 +15,7 @@ from antiphon.store.records import EventBatch, Job
 from antiphon.stream.deltas import Delta
 from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import Kind
-from antiphon.stream.run_timer import Clock, LoggedTimes
+from antiphon.stream.run_timer import LoggedTimes, OptionalClock
 from antiphon.stream.writer import Ids, ResponseWriter
 from antiphon.wire.items import ItemBase
 from antiphon.wire.timeline import RunTimes
@@ -52,7 +52,7 @@ class RestoredRun(Struct, frozen=True):
         return cls(log, tokens, prompt, batches[-1].last + 1, times.times)
 
     def writer(
-        self, *, ids: Ids, kinds: Mapping[type[ItemBase], Kind], clock: Clock
+        self, *, ids: Ids, kinds: Mapping[type[ItemBase], Kind], clock: OptionalClock
     ) -> ResponseWriter:
         """Create a writer that continues the event log."""
         return ResponseWriter.restored(
