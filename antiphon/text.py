@@ -1,11 +1,16 @@
-"""Operations on text that many layers share: truncation, and removal of lone surrogates."""
+"""Operations on text that many layers share."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, Literal
 
-__all__ = ["replace_lone_surrogates", "replace_lone_surrogates_in_json", "truncate_middle"]
+__all__ = [
+    "nesting_depth",
+    "replace_lone_surrogates",
+    "replace_lone_surrogates_in_json",
+    "truncate_middle",
+]
 
 
 def replace_lone_surrogates(text: str) -> str:
@@ -47,3 +52,16 @@ def truncate_middle(
     if missing <= 0:
         return text
     return f"{text[:side]}\n[… {missing} characters left out …]\n{text[-side:]}"
+
+
+def nesting_depth(text: str, opening: str = "{[(", closing: str = ")]}") -> int:
+    """How deep the brackets of a text are nested, those in strings included: an upper bound for
+    JSON and for grammars. Linear in the length."""
+    depth = deepest = 0
+    for char in text:
+        if char in opening:
+            depth += 1
+            deepest = max(deepest, depth)
+        elif char in closing:
+            depth = max(0, depth - 1)
+    return deepest

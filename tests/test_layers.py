@@ -39,7 +39,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "config": {"errors"},
     "security": {"errors"},
     "plugins": {"errors"},
-    "grammars": {"ipc"},
+    "grammars": {"ipc", "text"},
     "search_terms": set(),
     "pagination": {"errors", "wire"},
     # the path of a request, from the wire to the model

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.text import (
+    nesting_depth,
     replace_lone_surrogates,
     replace_lone_surrogates_in_json,
     truncate_middle,
@@ -54,3 +55,9 @@ def test_halves_become_replacement_characters_and_pairs_their_character() -> Non
 def test_all_strings_and_keys_of_a_json_value_are_cleaned() -> None:
     value = {"a\ud800": ["\udfff", 1, None, {"b": "ok"}]}
     assert replace_lone_surrogates_in_json(value) == {"a\ufffd": ["\ufffd", 1, None, {"b": "ok"}]}
+
+
+def test_depth_is_that_of_the_deepest_bracket() -> None:
+    assert nesting_depth("") == nesting_depth("))]") == 0
+    assert nesting_depth("a(b)[c{d}]") == 2
+    assert nesting_depth("((([])", "[", "]") == 1

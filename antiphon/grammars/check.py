@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from antiphon.ipc.worker_program import program_command, program_environment
+from antiphon.text import nesting_depth
 
 __all__ = ["grammar_fault", "is_cheap"]
 
@@ -61,19 +62,7 @@ def is_cheap(lark: str) -> bool:
         return False
     if len(_RULE.findall(lark)) + lark.count('"$ref"') > _CHEAP_RULES:
         return False
-    return _depth(lark) <= _CHEAP_DEPTH
-
-
-def _depth(text: str) -> int:
-    """How deep brackets are nested; those in strings count too, so this is an upper bound."""
-    depth = deepest = 0
-    for char in text:
-        if char in "{[(":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif char in ")]}":
-            depth = max(0, depth - 1)
-    return deepest
+    return nesting_depth(lark) <= _CHEAP_DEPTH
 
 
 def _fault_in_process(lark: str) -> str | None:

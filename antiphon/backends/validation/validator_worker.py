@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from antiphon.ipc.worker_program import limit_program
+from antiphon.text import nesting_depth
 
 __all__ = ["match_grammar", "validate_json"]
 
@@ -47,7 +48,7 @@ def validate_json(schema: Any, text: str | None) -> dict[str, str]:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return {"fault": "it is not JSON."}
-    if _depth(text) > _MAX_DEPTH:
+    if nesting_depth(text, "{[", "]}") > _MAX_DEPTH:
         return {"fault": "it is nested too deeply."}
     error = next(validator.iter_errors(value), None)
     return {} if error is None else {"fault": _describe(error)}
@@ -72,18 +73,6 @@ def match_grammar(lark: str, text: str, whole: bool) -> dict[str, str]:
 
 def _refuse_reference(uri: str) -> Any:
     raise ValueError(f"{uri} is not part of the schema")
-
-
-def _depth(text: str) -> int:
-    """How deep brackets are nested, those in strings included: an upper bound."""
-    depth = max_depth = 0
-    for char in text:
-        if char in "{[":
-            depth += 1
-            max_depth = max(max_depth, depth)
-        elif char in "}]":
-            depth -= 1
-    return max_depth
 
 
 def _describe(error: Any) -> str:
