@@ -168,9 +168,34 @@ def test_conversation_is_saved_and_deleted(visitor: Visitor, tmp_path: Path) -> 
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Delete the conversation").click()
     page.get_by_role("heading", name="What should scripted answer?").wait_for()
-    page.get_by_role("link", name="Search all").click()
+    page.get_by_role("link", name="Responses").click()
     page.get_by_role("searchbox").fill("dahlia")
     page.get_by_role("heading", name="No responses").wait_for()
+
+
+def rename(page: Any, name: str) -> None:
+    page.get_by_role("button", name="Rename the conversation").click()
+    box = page.get_by_label("Name", exact=True)
+    box.fill(name)
+    box.press("Enter")
+
+
+def test_conversation_is_renamed(visitor: Visitor) -> None:
+    page = visitor.open()
+    visitor.answered("Hi from a tulip")
+    rename(page, "Flowers of spring")
+    page.get_by_role("heading", name="Flowers of spring").wait_for()
+    visitor.answered("And a rose?")
+    page.get_by_role("button", name="New chat").click()
+    page.get_by_role("heading", name="Playground").wait_for()
+    page.reload()
+    recent = page.get_by_label("Recent conversations")
+    recent.get_by_role("button", name="Flowers of spring").click()
+    page.get_by_role("heading", name="Flowers of spring").wait_for()
+    assert page.get_by_role("article").count() == 2
+    rename(page, "")
+    recent.get_by_role("button", name="Hi from a tulip").wait_for()
+    assert page.evaluate("localStorage.getItem('antiphon.names')") is None
 
 
 def test_edit_and_retry_make_branches(visitor: Visitor) -> None:
@@ -380,6 +405,8 @@ def test_page_asks_for_a_key_and_forgets_it(browser: Any, keyed_server: Server) 
         assert "Hello there!" in visitor.answered("Hi").inner_text()
         stored = page.evaluate("[sessionStorage, localStorage].map((each) => JSON.stringify(each))")
         assert ["sesame" in each for each in stored] == [True, False]
+        rename(page, "Secret plans")
         page.get_by_role("button", name="Forget the key").click()
         page.get_by_label("API key").wait_for()
+        assert page.evaluate("localStorage.getItem('antiphon.names')") is None
         assert "sesame" not in page.evaluate("JSON.stringify(sessionStorage)")

@@ -1,6 +1,7 @@
 // The newest conversations, below the views: a click opens one in the playground.
 import { access, get } from "./api.js";
 import { html, useEffect, useState, useStore } from "./lib.js";
+import { names } from "./playground/names.js";
 import { branch, isRunning, openResponse, session } from "./playground/session.js";
 
 const LIMIT = 40;
@@ -23,6 +24,7 @@ export function Recent({ onOpen }) {
   const [turns, setTurns] = useState([]);
   const [trouble, setTrouble] = useState("");
   const { needed, key } = useStore(access);
+  const { byResponse } = useStore(names);
   const current = branch(useStore(session)).at(-1);
   const open = current?.responseId;
   const ended = current && !isRunning(current) ? current.id : "";
@@ -40,8 +42,8 @@ export function Recent({ onOpen }) {
   return html`<section class="recent" aria-label="Recent conversations">
     <h2>Recent</h2>
     ${trouble && html`<p class="trouble" role="alert">${trouble}</p>`}
-    <ul>${turns.map((turn) => html`<li key=${turn.id}><button type="button" class="quiet" title=${turn.title}
-      aria-current=${turn.id === open ? "true" : undefined} onClick=${() => show(turn.id)}>${turn.title}</button></li>`)}</ul>
+    <ul>${turns.map(({ id, title }) => html`<li key=${id}><button type="button" class="quiet" title=${byResponse[id] ?? title}
+      aria-current=${id === open ? "true" : undefined} onClick=${() => show(id)}>${byResponse[id] ?? title}</button></li>`)}</ul>
     <a href="#/responses" onClick=${onOpen}>Search all</a>
   </section>`;
 }

@@ -3,17 +3,19 @@
 import { call, events, get, post, query, remove } from "../api.js";
 import { fold, isTerminal } from "../fold.js";
 import { createStore, inSession, newId } from "../lib.js";
+import { nameOf, setName } from "./names.js";
 import { buildRequest, DEFAULTS, settingsOf } from "./request.js";
 
 const saved = inSession("playground");
 const RETRIES = 5;
 
 /**
- * `turns`: by id, in order of creation. `leaf`: the last turn of the visible branch.
+ * `turns`: by id, in order of creation. `leaf`: the last turn of the visible branch. `name`: what the
+ * user calls the conversation, or empty.
  * A turn: `parent`, `input` (items), `body` (the request), `status` (running, done, error),
  * `response`, `ignored` (tools), `error`, `times` in milliseconds, `answers` to pending calls.
  */
-export const session = createStore({ turns: {}, leaf: null, settings: DEFAULTS, ...saved.read({}) });
+export const session = createStore({ turns: {}, leaf: null, name: "", settings: DEFAULTS, ...saved.read({}) });
 
 export const setSettings = (change) => {
   session.update((state) => ({ settings: { ...state.settings, ...change } }));
@@ -49,10 +51,10 @@ export const isRunning = (turn) => turn?.status === "running";
 
 /** sessionStorage holds a few megabytes: what does not fit is loaded from the server again. */
 function save() {
-  const { turns, leaf, settings } = session.get();
-  if (saved.write({ turns, leaf, settings })) return;
+  const { turns, leaf, name, settings } = session.get();
+  if (saved.write({ turns, leaf, name, settings })) return;
   const small = Object.entries(turns).map(([id, turn]) => [id, withoutContents(turn)]);
-  saved.write({ turns: Object.fromEntries(small), leaf, settings });
+  saved.write({ turns: Object.fromEntries(small), leaf, name, settings });
 }
 
 const withoutContents = (turn) => ({
@@ -94,6 +96,8 @@ export async function restore() {
 function changeTurn(id, change, { keep = true } = {}) {
   if (!turnOf(id)) return;
   session.update(({ turns }) => ({ turns: { ...turns, [id]: { ...turns[id], ...change } } }));
+  const { name } = session.get();
+  if (name && change.responseId && keep) setName([change.responseId], name);
   if (keep) save();
 }
 
@@ -131,16 +135,26 @@ export const edit = (turn, content) =>
 
 /** Begin a new conversation. A run goes on, and is found in the list of conversations. */
 export const clear = () => {
-  session.update({ turns: {}, leaf: null });
+  session.update({ turns: {}, leaf: null, name: "" });
   save();
 };
 
+/** The ids of the stored responses of the conversation, with those of all branches. */
+const responseIds = () => Object.values(session.get().turns).map((turn) => turn.responseId).filter(Boolean);
+
+export function rename(name) {
+  session.update({ name });
+  setName(responseIds(), name);
+  save();
+}
+
 /** Delete the responses of a conversation, with all its branches. Those of running turns are cancelled. */
 export async function deleteConversation() {
-  const ids = Object.values(session.get().turns).map((turn) => turn.responseId).filter(Boolean);
+  const ids = responseIds();
   await Promise.all(ids.map((id) => remove(`/v1/responses/${id}`).catch((error) => {
     if (error.status !== 404) throw error; // another one is gone already
   })));
+  setName(ids, "");
   clear();
 }
 
@@ -305,7 +319,7 @@ export async function openResponse(id) {
     parent = turn.id;
   });
   const settings = settingsOf(chain.at(-1), session.get().settings);
-  session.update({ turns, leaf: parent, settings });
+  session.update({ turns, leaf: parent, name: nameOf(id), settings });
   save();
   restore();
 }

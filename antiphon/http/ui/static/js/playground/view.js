@@ -1,11 +1,11 @@
 // The playground: a conversation, the box to write in, and the settings beside it.
 import { get, offer } from "../api.js";
 import { html, inBrowser, useEffect, useEscape, useLayoutEffect, useRef, useState, useStore } from "../lib.js";
-import { Icon, IconButton, Notice, count } from "../parts.js";
+import { Dialog, Field, Icon, IconButton, Notice, count } from "../parts.js";
 import { Composer } from "./composer.js";
 import { Panel } from "./panel.js";
 import { buildRequest } from "./request.js";
-import { asMarkdown, branch, clear, deleteConversation, isRunning, restore, session, send, setSettings } from "./session.js";
+import { asMarkdown, branch, clear, deleteConversation, isRunning, rename, restore, session, send, setSettings } from "./session.js";
 import { CodeDialog, Turn } from "./turn.js";
 
 const panelChoice = inBrowser("panel");
@@ -26,6 +26,7 @@ export function Playground() {
   const [trouble, setTrouble] = useState("");
   const [open, setOpen] = useState(() => isWide() && panelChoice.read(true));
   const [code, setCode] = useState(false);
+  const [naming, setNaming] = useState(false);
   const turns = branch(state);
   const turn = turns.at(-1);
 
@@ -50,9 +51,10 @@ export function Playground() {
   return html`<div class="playground ${open ? "with-panel" : ""}">
     <div class="conversation">
       <header class="view-bar">
-        <h1>Playground</h1>
+        <h1 title=${state.name || undefined}>${state.name || "Playground"}</h1>
         <span class="grow"></span>
         ${turns.length > 0 && html`
+          <${IconButton} icon="edit" label="Rename the conversation" onClick=${() => setNaming(true)} />
           <${IconButton} icon="download" label="Save as Markdown" onClick=${saveAs} />
           <${IconButton} icon="trash" label="Delete the conversation" onClick=${drop} />`}
         <button type="button" class="quiet small" onClick=${() => setCode(true)}><${Icon} name="code" /><span>Code</span></button>
@@ -69,8 +71,26 @@ export function Playground() {
       <${Composer} turn=${turn} models=${models} model=${state.settings.model} onModel=${(model) => setSettings({ model })} />
     </div>
     ${open && html`<${Panel} settings=${state.settings} onClose=${() => toggle(false)} />`}
+    ${naming && html`<${NameDialog} name=${state.name} onClose=${() => setNaming(false)} />`}
     ${code && html`<${CodeDialog} body=${turn?.body ?? exampleBody(state.settings)} onClose=${() => setCode(false)} />`}
   </div>`;
+}
+
+function NameDialog({ name, onClose }) {
+  const [text, setText] = useState(name);
+  const submit = (event) => {
+    event.preventDefault();
+    rename(text.trim());
+    onClose();
+  };
+  return html`<${Dialog} title="Rename the conversation" onClose=${onClose}>
+    <form class="stack" onSubmit=${submit}>
+      <${Field} label="Name" hint="Without a name, the first question is the title. Names stay in this browser.">
+        <input maxlength="200" autofocus value=${text} onInput=${(event) => setText(event.currentTarget.value)} />
+      </${Field}>
+      <div class="row end"><button type="submit" class="primary">Save</button></div>
+    </form>
+  </${Dialog}>`;
 }
 
 const exampleBody = (settings) =>
