@@ -87,6 +87,28 @@ def test_output_of_the_model_runs_nothing_and_loads_nothing(visitor: Visitor) ->
     visitor.violations.clear()  # parsing the attack tells of its handlers, which then do not run
 
 
+def test_html_is_previewed_without_access_and_network(visitor: Visitor) -> None:
+    page = visitor.open()
+    failures: dict[str, str] = {}
+    page.on("requestfailed", lambda request: failures.update({request.url: request.failure}))
+    turn = visitor.answered("Make a web page")
+    button = turn.get_by_role("button", name="Preview")
+    button.press("Enter")
+    frame = turn.frame_locator("iframe[title='Preview of the HTML']")
+    frame.get_by_role("button", name="Count").click()
+    frame.get_by_text("1 clicks").wait_for()
+    frame.get_by_text("no access, no network").wait_for()
+    assert turn.locator("iframe").get_attribute("sandbox") == "allow-scripts"
+    assert frame.locator("button").evaluate("each => getComputedStyle(each).padding") != "1px 6px"
+    assert failures == {"https://evil.example/pixel.png": "csp"}  # stopped before it was sent
+    visitor.urls.remove("https://evil.example/pixel.png")
+    visitor.violations.clear()
+    button.press("Enter")
+    turn.locator("iframe").wait_for(state="detached")
+    assert button.get_attribute("aria-expanded") == "false"
+    assert page.evaluate("document.title") == "Playground – Antiphon"
+
+
 def test_stream_goes_on_after_a_reload(visitor: Visitor, server: Server) -> None:
     page = visitor.open()
     turn = visitor.ask("Tell me a long story")

@@ -53,6 +53,14 @@ async def test_policy_allows_only_files_of_the_server(client: httpx.AsyncClient)
         assert headers["referrer-policy"] == "no-referrer"
 
 
+async def test_preview_of_html_may_send_and_load_nothing(client: httpx.AsyncClient) -> None:
+    policy = (await client.get("/ui/preview.html")).headers["content-security-policy"].split("; ")
+    assert {"sandbox allow-scripts", "default-src 'none'", "form-action 'none'"} <= set(policy)
+    assert not any("http" in rule or "allow-same-origin" in rule for rule in policy)
+    page = (await client.get("/")).headers["content-security-policy"].split("; ")
+    assert "frame-src 'self'" in page
+
+
 @pytest.mark.parametrize(
     "path",
     ["/ui/", "/ui/js", "/ui/js/none.js", "/ui/../routes.py", "/ui/..%2froutes.py", "/ui/%00.js"],

@@ -29,14 +29,33 @@ _CONTENT_POLICY = "; ".join(
         "img-src 'self' data: blob:",
         "font-src 'self'",
         "connect-src 'self'",
+        "frame-src 'self'",
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",
     )
 )
 
+#: What HTML that a model wrote may do in its preview: run in an origin of its own, and send
+#: nothing.
+_PREVIEW_POLICY = "; ".join(
+    (
+        "sandbox allow-scripts",
+        "default-src 'none'",
+        "script-src 'unsafe-inline'",
+        "style-src 'unsafe-inline'",
+        "img-src data: blob:",
+        "font-src data:",
+        "media-src data: blob:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'self'",
+    )
+)
+_PREVIEW = "preview.html"
+
 _HEADERS = {
-    "content-security-policy": _CONTENT_POLICY,
+    "x-dns-prefetch-control": "off",
     "cross-origin-opener-policy": "same-origin",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
@@ -79,5 +98,8 @@ class PageRoutes:
             reply = await self._files.get_response(path, request.scope)
         except HTTPException:
             raise unknown_url(request.method, request.url.path) from None
-        reply.headers.update({**_HEADERS, "content-type": media_type})
+        policy = _PREVIEW_POLICY if path == _PREVIEW else _CONTENT_POLICY
+        reply.headers.update(
+            {**_HEADERS, "content-security-policy": policy, "content-type": media_type}
+        )
         return reply

@@ -4,6 +4,7 @@ import { Marked } from "../vendor/marked.js";
 import DOMPurify from "../vendor/purify.js";
 import { html, useLayoutEffect, useMemo, useRef, useState, useEffect } from "./lib.js";
 import { copyText } from "./clipboard.js";
+import { previewButton } from "./preview.js";
 
 /** `$…$` as in pandoc: no space inside the dollars and no digit after them, so that prices stay. */
 const INLINE_MATH = /^(?:\$(?!\s)((?:\\.|[^\\$\n])+?)(?<!\s)\$(?!\d)|\\\((.+?)\\\))/;
@@ -82,7 +83,7 @@ function frameTable(table) {
   frame.append(table);
 }
 
-/** Put a bar with the language and a copy button above a block of code. */
+/** Put a bar with the language and buttons above a block of code. */
 function frameCode(code) {
   const language = /language-([\w+#.-]+)/.exec(code.className)?.[1] ?? "";
   const frame = document.createElement("div");
@@ -96,7 +97,9 @@ function frameCode(code) {
   button.className = "quiet small";
   button.textContent = "Copy";
   button.addEventListener("click", () => copyText(code.textContent, button));
-  bar.append(name, button);
+  const buttons = document.createElement("span");
+  buttons.append(...[previewButton(code, language), button].filter(Boolean));
+  bar.append(name, buttons);
   const block = code.parentElement;
   block.tabIndex = 0;
   block.replaceWith(frame);
