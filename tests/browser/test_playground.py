@@ -179,11 +179,89 @@ def test_cut_answer_is_continued(visitor: Visitor, server: Server) -> None:
     assert page.get_by_role("article").locator(".user").count() == 1
 
 
+def save_as(page: Any, button: str) -> None:
+    page.get_by_role("button", name="Save or open conversations").click()
+    page.get_by_role("button", name=button, exact=True).click()
+    page.keyboard.press("Escape")
+
+
+def open_file(page: Any, path: Path) -> None:
+    page.get_by_role("button", name="Save or open conversations").click()
+    page.get_by_label("File of conversations").set_input_files(path)
+
+
+def test_saved_conversation_is_opened_and_continued(
+    visitor: Visitor, server: Server, tmp_path: Path
+) -> None:
+    page = visitor.open()
+    visitor.answered("Hi")
+    visitor.answered("Tell me about rivers")
+    rename(page, "Waters")
+    file = tmp_path / "conversation.json"
+    with page.expect_download() as download:
+        save_as(page, "Save as JSON")
+    download.value.save_as(file)
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete the conversation").click()
+    page.get_by_role("heading", name="What should scripted answer?").wait_for()
+    open_file(page, file)
+    page.get_by_role("heading", name="Waters").wait_for()
+    page.get_by_role("cell", name="Danube").wait_for()
+    visitor.answered("And their lengths?").get_by_role("cell", name="Danube").wait_for()
+    body = sent_body(visitor, server)
+    assert "previous_response_id" not in body
+    assert [item["type"] for item in body["input"]] == [
+        *("message", "message"),
+        *("message", "reasoning", "message"),
+        "message",
+    ]
+    page.get_by_role("button", name="New chat").click()
+    recent = page.get_by_label("Recent conversations")
+    recent.get_by_role("button", name="Waters").click()  # it is stored now, with all its turns
+    page.get_by_role("heading", name="Waters").wait_for()
+    assert page.get_by_role("article").count() == 3
+
+
+def test_one_of_all_saved_conversations_is_opened(visitor: Visitor, tmp_path: Path) -> None:
+    page = visitor.open()
+    visitor.answered("Hi from a lily")
+    page.get_by_role("button", name="New chat").click()
+    visitor.answered("Hi from a poppy")
+    with page.expect_download() as download:
+        save_as(page, "Save all as JSON")
+    download.value.save_as(tmp_path / "conversations.json")
+    open_file(page, tmp_path / "conversations.json")
+    choices = page.get_by_label("Conversations of the file")
+    choices.get_by_role("button", name="Hi from a lily").click()
+    page.get_by_role("article").get_by_text("Hi from a lily").wait_for()
+    page.get_by_text("From a file.").wait_for()
+
+
+def test_file_of_something_else_says_what_is_wrong(visitor: Visitor, tmp_path: Path) -> None:
+    page = visitor.open()
+    page.get_by_role("button", name="Save or open conversations").click()
+    head = '{"format": "antiphon.conversations", "version": 1, "conversations": '
+    for text, message in (
+        ("Hello", "This file is not JSON."),
+        ("[1]", "This file was not saved by this page."),
+        (f"{head}[]}}", "This file has no conversations."),
+        (f"{head}[7]}}", "conversations must be a list of objects."),
+        (
+            head + '[{"turns": [{"input": [], "output": [{"type": "reasoning", "summary": 7}]}]}]}',
+            "conversations[0].turns[0].output[0].summary must be a list.",
+        ),
+    ):
+        (tmp_path / "file.json").write_text(text)
+        page.get_by_label("File of conversations").set_input_files(tmp_path / "file.json")
+        page.get_by_role("alert").get_by_text(message, exact=True).wait_for()
+    assert page.get_by_role("article").count() == 0
+
+
 def test_conversation_is_saved_and_deleted(visitor: Visitor, tmp_path: Path) -> None:
     page = visitor.open()
     visitor.answered("Hi from a dahlia")
     with page.expect_download() as download:
-        page.get_by_role("button", name="Save as Markdown").click()
+        save_as(page, "Save as Markdown")
     download.value.save_as(tmp_path / "chat.md")
     text = (tmp_path / "chat.md").read_text()
     assert text == "**You:** Hi from a dahlia\n\n**Answer:** Hello there!\n"

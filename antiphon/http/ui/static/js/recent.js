@@ -2,7 +2,7 @@
 import { access, get } from "./api.js";
 import { html, useEffect, useState, useStore } from "./lib.js";
 import { names } from "./playground/names.js";
-import { branch, isRunning, openResponse, session } from "./playground/session.js";
+import { branch, isRunning, lastResponses, openResponse, session } from "./playground/session.js";
 
 const LIMIT = 40;
 const SHOWN = 12;
@@ -11,9 +11,7 @@ const SHOWN = 12;
  * first question that is known. */
 function conversations(responses) {
   const byId = new Map(responses.map((response) => [response.id, response]));
-  const continued = new Set(responses.map((response) => response.previous_response_id));
-  const ends = responses.filter((response) => !continued.has(response.id));
-  return ends.map((end) => {
+  return lastResponses(responses).map((end) => {
     let title = "";
     for (let turn = end; turn; turn = byId.get(turn.previous_response_id)) title = turn.input_preview || title;
     return { id: end.id, title: title || end.id };

@@ -3,6 +3,7 @@
 import { call, events, get, post, query, remove } from "../api.js";
 import { fold, isTerminal } from "../fold.js";
 import { createStore, inSession, newId } from "../lib.js";
+import { splitTurns } from "./archive.js";
 import { nameOf, setName } from "./names.js";
 import { buildRequest, DEFAULTS, settingsOf } from "./request.js";
 
@@ -13,7 +14,8 @@ const RETRIES = 5;
  * `turns`: by id, in order of creation. `leaf`: the last turn of the visible branch. `name`: what the
  * user calls the conversation, or empty.
  * A turn: `parent`, `input` (items), `body` (the request), `status` (running, done, error),
- * `response`, `ignored` (tools), `error`, `times` in milliseconds, `answers` to pending calls.
+ * `response`, `ignored` (tools), `error`, `times` in milliseconds, `answers` to pending calls. A turn with
+ * a response but no `responseId` is not stored by the server; `origin` says where it is from.
  */
 export const session = createStore({ turns: {}, leaf: null, name: "", settings: DEFAULTS, ...saved.read({}) });
 
@@ -45,6 +47,8 @@ export function showBranch(turn) {
   save();
 }
 
+const isLocal = (turn) => Boolean(turn.response && !turn.responseId);
+
 export const isRunning = (turn) => turn?.status === "running";
 
 // --- saving --------------------------------------------------------------------------------------
@@ -57,7 +61,7 @@ function save() {
   saved.write({ turns: Object.fromEntries(small), leaf, name, settings });
 }
 
-const withoutContents = (turn) => ({
+const withoutContents = (turn) => (isLocal(turn) ? turn : {
   ...turn,
   input: turn.input.map((item) => ({
     ...item,
@@ -101,20 +105,23 @@ function changeTurn(id, change, { keep = true } = {}) {
   if (keep) save();
 }
 
-/** The id of the response that a new turn below `parent` continues. */
-function previousResponse(parent) {
+/** What a new turn below `parent` continues: the id of the last stored response, and the items of later
+ * turns, which the server does not store. */
+function contextOf(parent) {
   const { turns } = session.get();
+  const items = [];
   for (let turn = turns[parent]; turn; turn = turns[turn.parent]) {
-    if (turn.responseId && ["completed", "incomplete"].includes(turn.response?.status)) {
-      return turn.responseId;
-    }
+    if (!["completed", "incomplete"].includes(turn.response?.status)) continue;
+    if (turn.responseId) return { previous: turn.responseId, items };
+    items.unshift(...turn.input, ...turn.response.output);
   }
-  return null;
+  return { previous: null, items };
 }
 
 function addTurn(parent, input) {
   const id = newId();
-  const body = buildRequest(session.get().settings, input, previousResponse(parent));
+  const { previous, items } = contextOf(parent);
+  const body = buildRequest(session.get().settings, [...items, ...input], previous);
   const turn = { id, parent, input, body, status: "running", times: { sent: Date.now() }, ignored: [] };
   session.update(({ turns }) => ({ turns: { ...turns, [id]: turn }, leaf: id }));
   save();
@@ -294,8 +301,13 @@ function answerItem(call, reply) {
 
 // --- conversations that are stored ----------------------------------------------------------------
 
-/** Show a stored response and what led to it, to go on from there. */
-export async function openResponse(id) {
+/** A turn with an answer that the server does not store. */
+const localTurn = ({ model, input, output }, origin) => ({
+  input, origin, status: "done", response: { status: "completed", model, output }, times: {}, ignored: [],
+});
+
+/** The turns of a stored response and of what led to it. */
+async function loadTurns(id) {
   const chain = [];
   for (let next = id; next;) {
     const response = await get(`/v1/responses/${next}`).catch((error) => {
@@ -307,21 +319,60 @@ export async function openResponse(id) {
     next = response.previous_response_id;
   }
   const inputs = splitInputs(await inputItems(id), chain);
-  const turns = {};
-  let parent = null;
-  chain.forEach((response, index) => {
+  return chain.flatMap((response, index) => {
     const running = ["queued", "in_progress"].includes(response.status);
-    const turn = {
-      id: newId(), parent, input: inputs[index], status: running ? "running" : "done",
-      responseId: response.id, response, times: {}, ignored: [],
-    };
-    turns[turn.id] = turn;
-    parent = turn.id;
+    const sent = splitTurns(inputs[index]);
+    const input = sent.at(-1)?.output.length === 0 ? sent.pop().input : [];
+    return [...sent.map((turn) => localTurn(turn, "input")), {
+      input, status: running ? "running" : "done", responseId: response.id, response, times: {}, ignored: [],
+    }];
   });
-  const settings = settingsOf(chain.at(-1), session.get().settings);
-  session.update({ turns, leaf: parent, name: nameOf(id), settings });
+}
+
+/** Show turns, each of which continues the one before. */
+function show(list, change) {
+  const turns = {};
+  let leaf = null;
+  for (const turn of list) {
+    const id = newId();
+    turns[id] = { ...turn, id, parent: leaf };
+    leaf = id;
+  }
+  session.update({ turns, leaf, ...change });
   save();
   restore();
+}
+
+/** Show a stored response and what led to it, to go on from there. */
+export async function openResponse(id) {
+  const turns = await loadTurns(id);
+  show(turns, { name: nameOf(id), settings: settingsOf(turns.at(-1).response, session.get().settings) });
+}
+
+/** Show a conversation of a file. The server stores it with the next message. */
+export const openConversation = ({ name, turns }) =>
+  show(turns.map((turn) => localTurn(turn, "file")), { name });
+
+/** Responses that none of the others continues: the last ones of conversations. */
+export function lastResponses(responses) {
+  const continued = new Set(responses.map((response) => response.previous_response_id));
+  return responses.filter((response) => !continued.has(response.id));
+}
+
+/** All stored conversations with their turns, newest first. */
+export async function allConversations() {
+  const responses = [];
+  for (let after = "", more = true; more;) {
+    const page = await get(`/v1/responses${query({ limit: 100, after })}`);
+    responses.push(...page.data);
+    after = page.last_id;
+    more = page.has_more;
+  }
+  const conversations = [];
+  for (const { id } of lastResponses(responses)) {
+    conversations.push({ name: nameOf(id), turns: await loadTurns(id) });
+  }
+  return conversations;
 }
 
 /** All input items of a response, oldest first, with those of its ancestors. */

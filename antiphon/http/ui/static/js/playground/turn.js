@@ -19,11 +19,18 @@ export function Turn({ turn, last, state }) {
       </${Item}>`)}
       ${live && !output.length && html`<p class="waiting"><span class="dots" aria-hidden="true"><i></i><i></i><i></i></span>
         <span>${waitingFor(turn)}</span></p>`}
+      ${turn.origin && html`<p class="event">${ORIGINS[turn.origin]}</p>`}
       <${Troubles} turn=${turn} last=${last} />
     </div>
     ${!live && html`<${Footer} turn=${turn} output=${output} state=${state} />`}
   </article>`;
 }
+
+/** Where an answer is from that this server's model did not write here. */
+const ORIGINS = {
+  file: "From a file.",
+  input: "Sent by the client, not written here.",
+};
 
 const waitingFor = (turn) =>
   ({ queued: "Queued", in_progress: "Reading the prompt" })[turn.response?.status] ?? "Sending";

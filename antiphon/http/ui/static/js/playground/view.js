@@ -1,11 +1,12 @@
 // The playground: a conversation, the box to write in, and the settings beside it.
-import { get, offer } from "../api.js";
+import { get } from "../api.js";
 import { html, inBrowser, useEffect, useEscape, useLayoutEffect, useRef, useState, useStore } from "../lib.js";
 import { Dialog, Field, Icon, IconButton, Notice, count } from "../parts.js";
 import { Composer } from "./composer.js";
+import { FilesDialog } from "./files.js";
 import { Panel } from "./panel.js";
 import { buildRequest } from "./request.js";
-import { asMarkdown, branch, clear, deleteConversation, isRunning, rename, restore, session, send, setSettings } from "./session.js";
+import { branch, clear, deleteConversation, isRunning, rename, restore, session, send, setSettings } from "./session.js";
 import { CodeDialog, Turn } from "./turn.js";
 
 const panelChoice = inBrowser("panel");
@@ -26,6 +27,7 @@ export function Playground() {
   const [trouble, setTrouble] = useState("");
   const [open, setOpen] = useState(() => isWide() && panelChoice.read(true));
   const [code, setCode] = useState(false);
+  const [files, setFiles] = useState(false);
   const [naming, setNaming] = useState(false);
   const turns = branch(state);
   const turn = turns.at(-1);
@@ -40,7 +42,6 @@ export function Playground() {
     }, (error) => setTrouble(error.message));
   }, []);
   useEscape(open && isOverlay(), () => toggle(false));
-  const saveAs = () => offer(new Blob([asMarkdown(turns)], { type: "text/markdown" }), "conversation.md");
   const drop = () => confirm("Delete this conversation and its responses?") &&
     deleteConversation().catch((error) => setTrouble(error.message));
   const toggle = (shown) => {
@@ -55,8 +56,8 @@ export function Playground() {
         <span class="grow"></span>
         ${turns.length > 0 && html`
           <${IconButton} icon="edit" label="Rename the conversation" onClick=${() => setNaming(true)} />
-          <${IconButton} icon="download" label="Save as Markdown" onClick=${saveAs} />
           <${IconButton} icon="trash" label="Delete the conversation" onClick=${drop} />`}
+        <${IconButton} icon="download" label="Save or open conversations" onClick=${() => setFiles(true)} />
         <button type="button" class="quiet small" onClick=${() => setCode(true)}><${Icon} name="code" /><span>Code</span></button>
         <button type="button" class="quiet small" disabled=${!turns.length} onClick=${clear}><${Icon} name="plus" /><span>New chat</span></button>
         <${IconButton} icon="panel" label="Request settings" aria-pressed=${open} onClick=${() => toggle(!open)} />
@@ -72,6 +73,7 @@ export function Playground() {
     </div>
     ${open && html`<${Panel} settings=${state.settings} onClose=${() => toggle(false)} />`}
     ${naming && html`<${NameDialog} name=${state.name} onClose=${() => setNaming(false)} />`}
+    ${files && html`<${FilesDialog} turns=${turns} name=${state.name} onClose=${() => setFiles(false)} />`}
     ${code && html`<${CodeDialog} body=${turn?.body ?? exampleBody(state.settings)} onClose=${() => setCode(false)} />`}
   </div>`;
 }
