@@ -27,7 +27,8 @@ export function FilesDialog({ turns, name, onClose }) {
     setBusy(false);
   };
   const saveAll = () => attempt(async () => {
-    save(archiveText((await allConversations()).map((each) => archived(each.name, each.turns))), "application/json", "conversations.json");
+    const all = (await allConversations()).map((each) => archived(each.name, each.turns));
+    save(archiveText(all.filter(({ turns: answered }) => answered.length)), "application/json", "conversations.json");
   });
   const open = (conversation) => {
     openConversation(conversation);
