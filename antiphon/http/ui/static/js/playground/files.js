@@ -20,6 +20,7 @@ export function FilesDialog({ turns, name, onClose }) {
   const [trouble, setTrouble] = useState("");
   const [busy, setBusy] = useState(false);
   const picker = useRef(null);
+  const current = archived(name, turns);
   const attempt = async (work) => {
     setTrouble("");
     setBusy(true);
@@ -43,7 +44,7 @@ export function FilesDialog({ turns, name, onClose }) {
   return html`<${Dialog} title="Save or open conversations" onClose=${onClose}>
     <div class="row wrap">
       <button type="button" disabled=${!turns.length} onClick=${() => save(asMarkdown(turns), "text/markdown", "conversation.md")}>Save as Markdown</button>
-      <button type="button" disabled=${!turns.length} onClick=${() => save(archiveText([archived(name, turns)]), "application/json", "conversation.json")}>Save as JSON</button>
+      <button type="button" disabled=${!current.turns.length} onClick=${() => save(archiveText([current]), "application/json", "conversation.json")}>Save as JSON</button>
       <button type="button" disabled=${busy} onClick=${saveAll}>Save all as JSON</button>
     </div>
     <div class="row">
