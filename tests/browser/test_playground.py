@@ -282,7 +282,7 @@ def rename(page: Any, name: str) -> None:
 
 def test_conversation_is_renamed(visitor: Visitor) -> None:
     page = visitor.open()
-    visitor.answered("Hi from a tulip")
+    visitor.answered("Hi from a crocus")
     rename(page, "Flowers of spring")
     page.get_by_role("heading", name="Flowers of spring").wait_for()
     visitor.answered("And a rose?")
@@ -294,7 +294,7 @@ def test_conversation_is_renamed(visitor: Visitor) -> None:
     page.get_by_role("heading", name="Flowers of spring").wait_for()
     assert page.get_by_role("article").count() == 2
     rename(page, "")
-    recent.get_by_role("button", name="Hi from a tulip").wait_for()
+    recent.get_by_role("button", name="Hi from a crocus").wait_for()
     assert page.evaluate("localStorage.getItem('antiphon.names')") is None
 
 
