@@ -4,6 +4,7 @@ not be read from its beginning for each turn.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 
 import msgspec
@@ -18,13 +19,18 @@ _encode = msgspec.json.Encoder().encode
 
 Chain = tuple[StoredResponse, ...]
 
-#: Limit of the cache, in bytes of JSON.
-_MAX_BYTES = 64 * 2**20
+#: Limit of the cache, in bytes of JSON: the objects take two to three times as much memory.
+_MAX_BYTES = 32 * 2**20
+#: Seconds after which a chain that nobody has continued is dropped: it may have been deleted.
+_MAX_AGE_S = 600.0
 
 
 class _Entry(Struct, frozen=True):
+    """``added_at``: in the loop's time."""
+
     chain: Chain
     bytes: int
+    added_at: float = 0.0
 
 
 class ChainCache:
@@ -33,9 +39,12 @@ class ChainCache:
     chain although the store has it no more: deleted ancestors are part of a chain.
     """
 
-    def __init__(self, store: Store, max_bytes: int = _MAX_BYTES) -> None:
+    def __init__(
+        self, store: Store, *, max_bytes: int = _MAX_BYTES, max_age_s: float = _MAX_AGE_S
+    ) -> None:
         self._store = store
         self._max_bytes = max_bytes
+        self._max_age_s = max_age_s
         self._entries: OrderedDict[tuple[str, str], _Entry] = OrderedDict()
         self._bytes = 0
 
@@ -54,19 +63,23 @@ class ChainCache:
             if chain is None:
                 return None
             ancestors = _Entry(chain[:-1], sum(map(_size, chain[:-1])))
-        entry = _Entry((*ancestors.chain, stored), ancestors.bytes + _size(stored))
+        now = asyncio.get_running_loop().time()
+        entry = _Entry((*ancestors.chain, stored), ancestors.bytes + _size(stored), now)
         if stored.response.status in ("completed", "incomplete"):
             self._add((tenant, response_id), entry)
         return entry.chain
 
     def _add(self, key: tuple[str, str], entry: _Entry) -> None:
-        """Add an entry. The oldest ones are removed beyond the limit."""
+        """Add an entry. The oldest ones are removed beyond the limits."""
         self._remove(key)
         self._entries[key] = entry
         self._bytes += entry.bytes
-        while self._bytes > self._max_bytes:
-            _, oldest = self._entries.popitem(last=False)
-            self._bytes -= oldest.bytes
+        oldest_time = entry.added_at - self._max_age_s
+        while self._entries:
+            oldest_key, oldest = next(iter(self._entries.items()))
+            if self._bytes <= self._max_bytes and oldest.added_at >= oldest_time:
+                return
+            self._remove(oldest_key)
 
     def _remove(self, key: tuple[str, str]) -> _Entry | None:
         entry = self._entries.pop(key, None)

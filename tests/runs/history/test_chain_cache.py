@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,6 +57,19 @@ async def test_cache_size_is_limited() -> None:
         assert chains._bytes <= 20_000
     await store.save("t", turn("next", "0"))
     assert await chains.get("t", "resp_next") == await store.load_chain("t", "resp_next")
+
+
+async def test_chains_that_nobody_continues_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Counting()
+    chains = ChainCache(store, max_age_s=100)
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    for name, seconds in (("a", 0), ("b", 60), ("c", 120)):
+        monkeypatch.setattr(loop, "time", lambda at=start + seconds: at)
+        await store.save("t", turn(name))
+        await chains.get("t", f"resp_{name}")
+    assert [id for _, id in chains._entries] == ["resp_b", "resp_c"]
+    assert chains._bytes == sum(entry.bytes for entry in chains._entries.values())
 
 
 STEPS = st.lists(
