@@ -59,7 +59,7 @@ __all__ = [
 
 #: OpenAI's code for a conversation that does not fit the model's context.
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
-#: OpenAI's type for an error that is not one of the request or of the server's code.
+#: OpenAI's error type of a server that cannot answer now.
 SERVICE_UNAVAILABLE = "service_unavailable_error"
 #: Some clients retry a failure only if its message has certain words, of which these are some.
 _RETRY_SENTENCE = "You can retry your request."
@@ -223,7 +223,7 @@ class BackendError(RunError):
 
 
 class Unavailable(RunError):
-    """The server, or a process of it, was stopped or cut off. Nobody made an error: HTTP 503."""
+    """The server, or one of its processes, was stopped or cut off: HTTP 503."""
 
     type = SERVICE_UNAVAILABLE
     is_transient = True

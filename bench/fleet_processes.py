@@ -91,7 +91,7 @@ class Engine:
             raise
 
     def kill(self) -> None:
-        """End it at once, as a crash does."""
+        """Kill the process, as a crash would."""
         self._process.kill()
         self._process.communicate()
 

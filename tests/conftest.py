@@ -28,6 +28,7 @@ settings.load_profile("default")
 #: `make fuzz`. Properties with a number of their own: ``searching.examples``.
 settings.register_profile("fuzz", _UNTIMED, max_examples=2_000)
 
+#: A file system in memory, on Linux.
 MEMORY = Path("/dev/shm")
 
 
@@ -109,7 +110,7 @@ def kills(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="session")
 def _postgres() -> Iterator[Postgres]:
-    # In memory where there is room: a disk takes five times as long to make and drop databases.
+    # On a disk, creating and dropping databases takes five times as long as in memory.
     has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 2**30
     with postgres(MEMORY if has_room else None) as server:
         yield server

@@ -127,6 +127,8 @@ def _drop_privileges() -> None:
 
 
 def _set_limits() -> None:
+    """Do the same as ``ipc.worker_program.limit_program``, which this file cannot import: in a box,
+    it is alone."""
     try:
         import resource
     except ImportError:  # not a Unix

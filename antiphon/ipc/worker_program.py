@@ -1,6 +1,6 @@
-"""Programs of this package that handle untrusted content in a process of their own.
+"""Start programs of this package that handle untrusted content, each in a process of its own.
 
-Each is a file that is run by its path, and sets its own limits before it reads its input.
+A program is a file that is run by its path. It limits itself before it reads its input.
 """
 
 from __future__ import annotations

@@ -56,19 +56,19 @@ class Postgres:
         self._is_migrated = False
         self._count = 0
         self._taken: list[str] = []
-        self._dropped: list[str] = []
+        self._unused: list[str] = []
 
     def url(self, database: str) -> str:
         """The URL of one of its databases."""
         return f"postgresql://postgres@127.0.0.1:{self._port}/{database}"
 
     async def fresh(self) -> str:
-        """The URL of a new, empty database."""
+        """Create an empty database and return its URL."""
         return await self._copy("template1")
 
     async def migrated(self) -> str:
-        """The URL of a new database with the store's tables. It is a copy, made in a fifth of the
-        time of the migrations."""
+        """Create a database with the store's tables and return its URL. The database is a copy,
+        which takes a fifth of the time of the migrations."""
         if not self._is_migrated:
             from antiphon.store import open_store
 
@@ -86,11 +86,11 @@ class Postgres:
 
     def give_back(self) -> None:
         """Drop all databases handed out so far, when the next one is made."""
-        self._dropped, self._taken = self._dropped + self._taken, []
+        self._unused, self._taken = self._unused + self._taken, []
 
     async def _copy(self, template: str) -> str:
-        while self._dropped:
-            await self._execute(f"DROP DATABASE {self._dropped.pop()} WITH (FORCE)")
+        while self._unused:
+            await self._execute(f"DROP DATABASE {self._unused.pop()} WITH (FORCE)")
         self._count += 1
         name = f"test{self._count}"
         # The files are copied: the other strategy logs each page.

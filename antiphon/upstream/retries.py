@@ -151,7 +151,7 @@ class RetryPolicy:
         return self._quick_retries < len(self._pool) and self._pool.has_others(self._tried)
 
     def report(self, error: BackendError) -> None:
-        """The current attempt has failed and is not repeated."""
+        """Count and log the failure of the current attempt, which is not repeated."""
         _log.warning("upstream failed", upstream=self._count_failure(error), error=str(error))
 
     def _count_failure(self, error: BackendError) -> str | None:

@@ -12,13 +12,13 @@ from tests.e2e.server import Server, serving
 
 from .clock import ServerClock
 
-__all__ = ["Place", "process_family", "send_signal", "unfinished_runs"]
+__all__ = ["Place", "process_family", "send_signal", "wait_for_runs"]
 
 _SETTINGS = "lease_s = 1.0\ndrain_s = 5\nmax_connections_per_address = 0"
 
 
 class Place:
-    """A server that is started again after each death."""
+    """A server that can be killed and started again, over the same folder and store."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Place:
         self.url = "http://127.0.0.1:9"
 
     def start(self) -> None:
-        """Start a server if there is none."""
+        """Start the server unless it runs."""
         if self.server is None:
             folder, store, models = self._arguments
             environment = self.clock.environment if self.clock is not None else {}

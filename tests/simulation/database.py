@@ -124,8 +124,8 @@ class Database:
 
 
 class LapsingReservations(Reservations):
-    """Knows the responses that may exceed a quota, as those are saved after their reservation has
-    ended: their server was silent for a lease, or it gave up the call that saves them."""
+    """Also records ``lapsed`` responses, which may exceed a quota: they are saved after their
+    reservation has ended, because their server was silent for a lease or gave up the call."""
 
     def __init__(self, owners: OwnerHeartbeats) -> None:
         super().__init__(owners)

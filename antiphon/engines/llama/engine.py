@@ -122,7 +122,7 @@ async def load(
         tuple(adapters),
         separates_caches=bool(adapters) or options.separate_caches or not prompt_cache_mib,
         samplers=engine_options.samplers,
-        # llama.cpp reports no log-probabilities for tokens that it took from a guess.
+        # llama.cpp reports no log-probabilities for proposed tokens that it accepted.
         max_logprobs=MAX_LOGPROBS if speculation is None else None,
     )
 
