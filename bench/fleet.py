@@ -24,6 +24,7 @@ from msgspec import Struct
 from .fleet_processes import (
     QUICK_CHECKS,
     ROUTERS,
+    WORDS,
     Engine,
     router_program,
     running_engines,
@@ -47,10 +48,6 @@ ui = "off"
 context_size = 1024
 {model}
 """
-_WORDS = (
-    "harbour lantern copper winter river garden engine paper mirror ladder basket thunder bridge"
-    " candle forest pocket saddle window hammer needle".split()
-)
 _LIST = ROUTERS["vllm-router"].engine
 
 
@@ -123,7 +120,7 @@ async def _cached_share(server: str) -> float:
         for _ in range(_TURNS):
             body = {
                 "model": "fleet",
-                "input": " ".join(words.choices(_WORDS, k=12)),
+                "input": " ".join(words.choices(WORDS, k=12)),
                 "previous_response_id": previous,
                 "temperature": 0,
                 "max_output_tokens": 16,

@@ -22,6 +22,7 @@ from msgspec import Struct
 __all__ = [
     "QUICK_CHECKS",
     "ROUTERS",
+    "WORDS",
     "Engine",
     "router_program",
     "running_engines",
@@ -32,6 +33,11 @@ _ROOT = Path(__file__).parents[1]
 _MODEL = _ROOT / "tests" / "tiny_models" / "tiny-tools" / "tiny-tools.gguf"
 _LLAMA_SERVER = _ROOT / "tests" / "upstream" / "llama_server.py"
 _WAIT_S = 300
+#: Of which conversations are made.
+WORDS = (
+    "harbour lantern copper winter river garden engine paper mirror ladder basket thunder bridge"
+    " candle forest pocket saddle window hammer needle".split()
+)
 
 
 class Router(Struct, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ from .clients import Clients
 from .clock import ServerClock, faketime_library
 from .disk import Disk, small_disk
 from .liar import lie
-from .place import Place, process_family, send_signal, unfinished_runs
+from .place import Place, print_counts, process_family, send_signal, wait_for_runs
 from .proxy import Proxy
 from .upstream import UPSTREAM_TEXT, Upstream
 
@@ -285,10 +285,7 @@ async def _run(minutes: float, seed: int, workers: int, parts: _Parts, folder: P
             if small is not None:
                 group.create_task(small.run(end))
         upstream.is_kind = True
-        async with asyncio.timeout(_REST_S):
-            while count := await unfinished_runs(url):
-                print(f"{count} runs are unfinished", flush=True)
-                await asyncio.sleep(2)
+        await wait_for_runs(url, _REST_S)
     finally:
         for place in places:
             place.signal(signal.SIGCONT)
@@ -296,11 +293,9 @@ async def _run(minutes: float, seed: int, workers: int, parts: _Parts, folder: P
         await clients.close()
         await proxy.close()
         await upstream.close()
-        for name, counts in (
-            ("faults", chaos.counts), ("upstream", upstream.counts), ("clients", clients.counts),
-            ("small server", Counter[str]() if small is None else small.counts),
-        ):  # fmt: skip
-            print(name, ", ".join(f"{key}: {value}" for key, value in sorted(counts.items())))
+        print_counts(faults=chaos.counts, upstream=upstream.counts, clients=clients.counts)
+        if small is not None:
+            print_counts(small_server=small.counts)
 
 
 def main(arguments: list[str]) -> int:

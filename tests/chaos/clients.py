@@ -146,8 +146,8 @@ class Clients:
             await asyncio.sleep(_RETRY_S)
 
     async def _check_status(self, answer: httpx.Response) -> None:
-        """Count an answer with an error status. Raises ``Violation`` for 500: whatever breaks around
-        a server, it must not answer with an internal error."""
+        """Count an answer with an error status. Raises ``Violation`` for 500: whatever breaks
+        around a server, it must not answer with an internal error."""
         self.counts[f"status {answer.status_code}"] += 1
         if answer.status_code == 500:
             text = (await answer.aread()).decode()

@@ -31,6 +31,7 @@ from antiphon.testing.postgres import postgres
 from bench.fleet_processes import (
     QUICK_CHECKS,
     ROUTERS,
+    WORDS,
     Engine,
     router_program,
     running_engines,
@@ -38,7 +39,7 @@ from bench.fleet_processes import (
 )
 
 from .clients import Clients, Violation
-from .place import Place, unfinished_runs
+from .place import Place, print_counts, wait_for_runs
 
 __all__ = ["main"]
 
@@ -49,10 +50,6 @@ _ENGINE_S, _SERVER_S, _DEAD_S = 20.0, 120.0, 3.0
 _REST_S = 240.0
 #: So that an engine is often killed in the middle of a reply.
 _LONG = {"temperature": 0, "ignore_eos": True, "max_output_tokens": 400}
-_WORDS = (
-    "harbour lantern copper winter river garden engine paper mirror ladder basket thunder bridge"
-    " candle forest pocket saddle window hammer needle".split()
-)
 
 
 class _FleetClients(Clients):
@@ -112,7 +109,7 @@ class _FleetClients(Clients):
         self.counts["files"] += 1
 
     def _sentence(self, words: int) -> str:
-        return " ".join(self._random.choices(_WORDS, k=words))
+        return " ".join(self._random.choices(WORDS, k=words))
 
     async def _call(self, method: str, path: str, **fields: Any) -> dict[str, Any]:
         answer = await self._request(method, path, **fields)
@@ -181,16 +178,12 @@ async def _run(
                 group.create_task(_use(clients, random, end))
             group.create_task(faults.kill_engines(end))
             group.create_task(faults.kill_servers(end))
-        async with asyncio.timeout(_REST_S):
-            while count := await unfinished_runs(url):
-                print(f"{count} runs are unfinished", flush=True)
-                await asyncio.sleep(2)
+        await wait_for_runs(url, _REST_S)
     finally:
         for place in places:
             await asyncio.to_thread(place.kill)
         await clients.close()
-        for name, counts in (("faults", faults.counts), ("clients", clients.counts)):
-            print(name, ", ".join(f"{key}: {value}" for key, value in sorted(counts.items())))
+        print_counts(faults=faults.counts, clients=clients.counts)
         share = clients.reused / max(1, clients.reusable)
         print(f"in progress when an engine was killed: {faults.interrupted} responses")
         print(f"reusable prompt tokens from a cache: {share:.1%}")

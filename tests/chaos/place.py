@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
+from collections import Counter
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from tests.e2e.server import Server, serving
 
 from .clock import ServerClock
 
-__all__ = ["Place", "process_family", "send_signal", "wait_for_runs"]
+__all__ = ["Place", "print_counts", "process_family", "send_signal", "wait_for_runs"]
 
 _SETTINGS = "lease_s = 1.0\ndrain_s = 5\nmax_connections_per_address = 0"
 
@@ -97,8 +99,21 @@ def process_family(parent: int) -> list[int]:
     return [parent, *children]
 
 
-async def unfinished_runs(url: str) -> int:
-    """The number of runs in a PostgreSQL database that have not ended."""
+async def wait_for_runs(url: str, seconds: float) -> None:
+    """Wait until all runs in a PostgreSQL database have ended. Raises ``TimeoutError``."""
+    async with asyncio.timeout(seconds):
+        while count := await _unfinished_runs(url):
+            print(f"{count} runs are unfinished", flush=True)
+            await asyncio.sleep(2)
+
+
+def print_counts(**counts: Counter[str]) -> None:
+    """Print what was counted, a line for each kind."""
+    for name, each in counts.items():
+        print(name, ", ".join(f"{key}: {value}" for key, value in sorted(each.items())))
+
+
+async def _unfinished_runs(url: str) -> int:
     import asyncpg
 
     connection = await asyncpg.connect(url)
