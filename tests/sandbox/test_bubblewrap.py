@@ -100,12 +100,13 @@ async def test_command_returns_stdout_stderr_and_exit_code(box: AgentBox) -> Non
 
 
 async def test_processes_are_paused_between_calls(box: AgentBox) -> None:
-    count = "( while true; do echo x >> ticks; sleep 0.005; done ) & sleep 0.1"
-    await box.command(count, timeout_s=5, max_chars=99)
+    grown = "until [ $(stat -c %s ticks) -gt {size} ]; do sleep 0.01; done"
+    count = "touch ticks; ( while true; do echo x >> ticks; done ) & " + grown.format(size=0)
+    await box.command(count, timeout_s=60, max_chars=99)
     (before,) = await box.list_files()
     (after,) = await box.list_files()
-    assert before == after and before.size > 0
-    await box.command("sleep 0.1", timeout_s=5, max_chars=99)
+    assert before == after
+    await box.command(grown.format(size=after.size), timeout_s=60, max_chars=99)
     (later,) = await box.list_files()
     assert later.size > after.size
 
