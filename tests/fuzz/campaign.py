@@ -35,7 +35,13 @@ def check_seed(seed: int) -> int:
     ``AssertionError`` if it breaks a law.
     """
     mutation = mutate(seed)
-    check_laws(mutation.target, mutation.text, mutation.cuts, thinking=mutation.thinking)
+    check_laws(
+        mutation.target,
+        mutation.text,
+        mutation.cuts,
+        thinking=mutation.thinking,
+        pieces=mutation.pieces,
+    )
     return len(mutation.text)
 
 

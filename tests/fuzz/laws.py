@@ -24,13 +24,17 @@ TRACERS = "".join(map(chr, [*range(0x10D0, 0x10F1), *range(0x561, 0x587), *range
 _IS_TRACER = frozenset(TRACERS)
 
 
-def check_laws(target: Target, text: str, cuts: Sequence[int], *, thinking: bool) -> None:
+def check_laws(
+    target: Target, text: str, cuts: Sequence[int], *, thinking: bool, pieces: bool = False
+) -> None:
     """Raise ``AssertionError`` if the parser breaks a law for the output ``text``.
 
-    ``cuts``: positions at which to cut the output, modulo its length in tokens. ``thinking``:
-    whether the prompt has opened the reasoning.
+    - ``cuts``: positions at which to cut the output, modulo its length in tokens.
+    - ``thinking``: whether the prompt has opened the reasoning.
+    - ``pieces``: the tokens are pieces of several bytes, otherwise each byte is a token.
     """
-    ids = target.tokenizer.encode(text, special=True)
+    tokenizer = target.tokenizer
+    ids = tokenizer.encode_pieces(text) if pieces else tokenizer.encode(text, special=True)
     at = sorted({0, len(ids), *(cut % (len(ids) + 1) for cut in cuts)})
     chunks = [ids[a:b] for a, b in pairwise(at)]
     whole = read(target.make(thinking), [ids])

@@ -33,15 +33,18 @@ EDGES = (
 _NAMES = sorted(TARGETS)
 _KINDS = ("remove", "double", "insert", "splice", "swap")
 _MAX_SPAN, _MAX_LENGTH, _MAX_TRACERS = 80, 2_000, 8
+#: The share of outputs in tokens of several bytes, which are read in a fraction of the time.
+_PIECES_SHARE = 0.9
 
 
 class Mutation(Struct, frozen=True, kw_only=True):
-    """One output. ``cuts`` and ``thinking`` as in ``laws.check_laws``."""
+    """One output. ``cuts``, ``thinking`` and ``pieces`` as in ``laws.check_laws``."""
 
     target: Target
     text: str
     cuts: tuple[int, ...]
     thinking: bool
+    pieces: bool
 
 
 def mutate(seed: int) -> Mutation:
@@ -56,7 +59,13 @@ def mutate(seed: int) -> Mutation:
         at = rng.randint(0, len(text))
         text = text[:at] + tracer + text[at:]
     cuts = tuple(rng.randrange(4_000) for _ in range(rng.randrange(5)))
-    return Mutation(target=target, text=text, cuts=cuts, thinking=rng.random() < 0.5)
+    return Mutation(
+        target=target,
+        text=text,
+        cuts=cuts,
+        thinking=rng.random() < 0.5,
+        pieces=rng.random() < _PIECES_SHARE,
+    )
 
 
 def _mutate_once(rng: random.Random, text: str, seeds: Sequence[str], words: Sequence[str]) -> str:

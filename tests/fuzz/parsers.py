@@ -19,15 +19,14 @@ from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.harmony.header import read_header
 from antiphon.dialects.harmony.parser import CONTROL_TOKENS, HarmonyParser, TokenCodes
 from antiphon.dialects.parser.parser import FormatParser
-from antiphon.testing.tokenizer import ByteTokenizer
 from tests.dialects.replies import (
     SHAPES,
     lexer_for,
     specials,
     stories,
     thinking_of,
-    tokenizer_for,
 )
+from tests.fuzz.pieces import PieceTokenizer
 
 __all__ = ["TARGETS", "Target"]
 
@@ -38,13 +37,14 @@ _BREAK = "\n====\n"
 class Target(Struct, frozen=True, kw_only=True, dict=True):
     """One parser to fuzz.
 
+    - ``tokenizer``: its pieces come from the seeds.
     - ``make``: a factory. Its argument says whether the prompt has opened the reasoning.
     - ``seeds``: the outputs to mutate.
     - ``headers``: returns the parts of an output that are markup whatever they contain.
     """
 
     name: str
-    tokenizer: ByteTokenizer
+    tokenizer: PieceTokenizer
     make: Callable[[bool], Parser]
     seeds: tuple[str, ...]
     headers: Callable[[str], str] = lambda text: ""
@@ -67,7 +67,8 @@ def _format(name: str, *, special: bool) -> Target:
     form = TOOLS[name]
     thinks = thinking_of(name)
     tokens = tuple(sorted({*specials(form), *thinks.open, *thinks.close})) if special else ()
-    tokenizer = tokenizer_for(tokens)
+    seeds = (*corpus(name), *(story.output for story in stories() if story.calls == name))
+    tokenizer = PieceTokenizer(tokens, seeds)
 
     def make(thinking: bool) -> Parser:
         return FormatParser(
@@ -79,11 +80,8 @@ def _format(name: str, *, special: bool) -> Target:
             lexer=lexer_for(tokens, thinks.name, name),
         )
 
-    goldens = (story.output for story in stories() if story.calls == name)
     kind = "special" if special else "spelled"
-    return Target(
-        name=f"{name}-{kind}", tokenizer=tokenizer, make=make, seeds=(*corpus(name), *goldens)
-    )
+    return Target(name=f"{name}-{kind}", tokenizer=tokenizer, make=make, seeds=seeds)
 
 
 _CONTROLS = re.compile(f"({'|'.join(map(re.escape, CONTROL_TOKENS.values()))})")
@@ -103,13 +101,14 @@ def _harmony_headers(text: str) -> str:
 
 
 def _harmony() -> Target:
-    tokenizer = ByteTokenizer([*CONTROL_TOKENS.values(), "<|endoftext|>"])
+    seeds = corpus("harmony")
+    tokenizer = PieceTokenizer([*CONTROL_TOKENS.values(), "<|endoftext|>"], seeds)
     make = partial(HarmonyParser, tokenizer, TokenCodes.from_tokenizer(tokenizer), shapes=SHAPES)
     return Target(
         name="harmony",
         tokenizer=tokenizer,
         make=lambda thinking: make(open_kind="analysis" if thinking else None),
-        seeds=corpus("harmony"),
+        seeds=seeds,
         headers=_harmony_headers,
     )
 
