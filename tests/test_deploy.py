@@ -214,6 +214,17 @@ def test_the_image_installs_packages_by_their_hashes() -> None:
         assert requirement.specifier.contains(version), f"run make lock: {requirement}"
 
 
+def test_images_of_others_are_named_by_digest() -> None:
+    files = map(text, ("Dockerfile", "compose.yaml", "compose.full.yaml", "kubernetes.yaml"))
+    lines = re.findall(
+        r"^ *(?:ARG PYTHON_IMAGE=|(?:PYTHON_IMAGE|image): )(\S+)", "\n".join(files), re.M
+    )
+    names = [re.sub(r"^\$\{\w+:-(.+)\}$", r"\1", line) for line in lines if line != "antiphon"]
+    assert len(set(names)) >= 7
+    for name in names:
+        assert re.fullmatch(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}", name), name
+
+
 @pytest.mark.parametrize("name", ["antiphon", "nginx", "postgres"])
 def test_containers_have_no_privileges_that_they_do_not_need(name: str) -> None:
     service = compose()["services"][name]
