@@ -26,6 +26,7 @@ __all__ = [
     "WORKER",
     "DocumentReader",
     "Documents",
+    "ProcessReader",
     "UnreadableDocument",
     "WebPageText",
     "plain_text",
@@ -109,8 +110,8 @@ class DocumentReader(Protocol):
         """
 
 
-class _ProcessReader:
-    """Runs the worker in a subprocess with limits and a private folder."""
+class ProcessReader:
+    """``DocumentReader`` that runs the worker in a subprocess with limits and a private folder."""
 
     async def read(self, content: bytes, kind: str, *, max_chars: int, timeout_s: float) -> bytes:
         try:
@@ -140,8 +141,8 @@ class Documents:
         timeout_s: float = _TIMEOUT_S,
         max_chars: int = _MAX_CHARS,
     ) -> None:
-        self._reader = reader or _ProcessReader()
-        self._page_reader = page_reader or _ProcessReader()
+        self._reader = reader or ProcessReader()
+        self._page_reader = page_reader or ProcessReader()
         self._timeout_s = timeout_s
         self._max_chars = max_chars
         self._slots = FairLimiter(_MAX_CONCURRENT)

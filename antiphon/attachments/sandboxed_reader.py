@@ -26,6 +26,8 @@ _BOOTSTRAP = (
 )
 _MEMORY = 3 << 30
 _DISK_OVERHEAD = 64 << 20
+#: Time limit of a check, in seconds: it competes with a server that starts.
+_CHECK_S = 60
 #: Most characters that JSON needs for one character of text.
 _MAX_ESCAPE = 6
 
@@ -62,7 +64,7 @@ class SandboxedReader:
     async def check(self) -> None:
         """Raise ``SetupError`` with a one-line message if documents cannot be read this way."""
         try:
-            output = await self.read(b"<p>read</p>", "text/html", max_chars=100, timeout_s=20)
+            output = await self.read(b"<p>read</p>", "text/html", max_chars=100, timeout_s=_CHECK_S)
         except (ToolError, UnreadableDocument) as error:
             raise SetupError(str(error)) from None
         if b'"read' not in output:

@@ -20,6 +20,7 @@ from typing import Any, get_args
 from msgspec import Struct, structs
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from antiphon.attachments.background_reader import BackgroundReader
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.catalog import ModelCatalog
@@ -32,7 +33,12 @@ from antiphon.config.load import Loaded, SettingsSources
 from antiphon.config.report import shown_settings
 from antiphon.config.settings import Settings
 from antiphon.config.tenants import Tenant
-from antiphon.engines.llama.zero_pages import new_ranges, release_zero_pages, writable_ranges
+from antiphon.engines.llama.zero_pages import (
+    MemoryRange,
+    new_ranges,
+    release_zero_pages,
+    writable_ranges,
+)
 from antiphon.errors import SetupError
 from antiphon.http import uvicorn_server
 from antiphon.http.admission import Admission, admission_queue
@@ -226,7 +232,9 @@ async def serve_host(
     async with AsyncExitStack() as stack:
         await server.open(setup.folder.host)
         stack.push_async_callback(server.close)
-        models = await _load_models(with_packaged_embedder(loaded.settings), owns_process=True)
+        ranges = writable_ranges()
+        models = await _load_models(with_packaged_embedder(loaded.settings))
+        release_zero_pages(new_ranges(ranges, writable_ranges()))
         stack.push_async_callback(models.close)
         hosted.set_result(models)
 
@@ -333,12 +341,12 @@ async def open_app(
     """Open store, models, tools and service, and yield the ASGI app over them.
 
     Serve the app with any ASGI server, or mount it in another app. At the end of the block runs
-    have ``drain_s`` seconds to finish, then everything is closed. ``log``: a structlog logger; by
-    default lines on standard error. ``origins``: where settings come from, by name, as ``load``
-    returns them; operators see them. ``owns_process``: nothing else runs in this process until the
-    app is open; then memory that models have cleared but not used goes back to the system.
-    ``worker``: what this process shares with other workers. ``url``: where it listens, if other
-    servers can reach it there; the setting ``replica_url`` has precedence. Raises ``SetupError``.
+    have ``drain_s`` seconds to finish, then everything is closed. ``log``: a structlog logger, by
+    default to standard error. ``origins``: where settings come from, by name, as ``load`` returns
+    them; operators see them. ``owns_process``: nothing else runs in this process until the app is
+    open; then memory that models have cleared but not used goes back to the system. ``worker``:
+    what this process shares with other workers. ``url``: where it listens, if other servers can
+    reach it there; the setting ``replica_url`` has precedence. Raises ``SetupError``.
     """
     log = log or _open_log(settings)
     shown = _shown_settings(settings, origins or {})
@@ -347,6 +355,7 @@ async def open_app(
         settings = worker.own_settings(settings)
     prompts = Prompts(settings.prompts_dir, ids=_new_id)
     prompts.check()
+    ranges = writable_ranges() if owns_process else None
     async with AsyncExitStack() as stack:
         tracer = _tracer(settings)
         stack.push_async_callback(asyncio.to_thread, tracer.close)
@@ -354,19 +363,18 @@ async def open_app(
         store, clock = await _open_store(stack, settings, metrics, worker)
         seal = await open_encryptor(settings, store)
         blobs = await _open_blobs(stack, settings, store, seal, clock, log)
-        sender, fetcher = _sender(settings), open_fetcher(settings)
-        for client in (sender, fetcher):
-            if client is not None:
-                stack.push_async_callback(client.close)
-        models = await _load_models(settings, worker, owns_process=owns_process)
-        stack.push_async_callback(models.close)
-        _check_search_models(settings, models)
-        documents = Documents(await stack.enter_async_context(open_reader(settings, log)))
+        if (sender := _sender(settings)) is not None:
+            stack.push_async_callback(sender.close)
+        loading = await stack.enter_async_context(_loading_models(settings, worker))
+        if (fetcher := open_fetcher(settings)) is not None:
+            stack.push_async_callback(fetcher.close)
+        documents = Documents(reader := BackgroundReader(open_reader(settings, log)))
         files = Files(store, clock=clock, ids=_new_id, blobs=blobs)
         relay, calls = await _open_relay(stack, settings, store, worker, url, clock, log)
         containers, providers = await _tools(
             stack, settings, store, files, seal, fetcher, documents, clock, log, relay
         )
+        models = await _loaded_models(settings, loading, ranges)
         dependencies = _run_dependencies(settings, models, store, seal, tracer, metrics, clock)
         service = Service(
             dependencies,
@@ -379,6 +387,7 @@ async def open_app(
                 blobs=blobs,
             ),
         )
+        await stack.enter_async_context(reader)
         await _start_store_tasks(stack, settings, store, sender, clock, log)
         stack.push_async_callback(service.drain, settings.drain_s)
         service.start()
@@ -522,16 +531,40 @@ def _watchdog(
     return LoopWatchdog(settings.stall_log_ms / 1000, log=log, on_stall=metrics.count_stall)
 
 
-async def _load_models(
-    settings: Settings, worker: WorkerContext | None = None, *, owns_process: bool
+@asynccontextmanager
+async def _loading_models(
+    settings: Settings, worker: WorkerContext | None
+) -> AsyncIterator[asyncio.Task[catalog.Catalog]]:
+    """Load the models beside the block, which opens other parts of the server meanwhile, and close
+    them at its end."""
+    loading = asyncio.create_task(_load_models(settings, worker))
+    try:
+        yield loading
+    finally:
+        loading.cancel()
+        await asyncio.wait([loading])
+        if not loading.cancelled() and loading.exception() is None:
+            await loading.result().close()
+
+
+async def _loaded_models(
+    settings: Settings,
+    loading: Awaitable[catalog.Catalog],
+    ranges: tuple[MemoryRange, ...] | None,
 ) -> catalog.Catalog:
-    hosted = None if worker is None else worker.models
-    ranges = writable_ranges() if owns_process else ()
-    with progress_bar() as progress:
-        models = await catalog.load(settings, progress, now=int(_wall_clock()), hosted=hosted)
-    if owns_process:
+    """Wait for the models, and check that those for file search are among them. ``ranges``: the
+    process's memory before; what models have cleared but not used goes back to the system."""
+    models = await loading
+    _check_search_models(settings, models)
+    if ranges is not None:
         release_zero_pages(new_ranges(ranges, writable_ranges()))
     return models
+
+
+async def _load_models(settings: Settings, worker: WorkerContext | None = None) -> catalog.Catalog:
+    hosted = None if worker is None else worker.models
+    with progress_bar() as progress:
+        return await catalog.load(settings, progress, now=int(_wall_clock()), hosted=hosted)
 
 
 async def find_capabilities(settings: Settings, *, log: Any) -> tuple[Capability, ...]:

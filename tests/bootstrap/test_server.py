@@ -284,6 +284,29 @@ async def test_invalid_encryption_key_fails_at_the_start() -> None:
         )
 
 
+async def test_models_are_closed_if_another_part_cannot_be_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded, closed = asyncio.Event(), list[str]()
+    load = module.catalog.load
+
+    async def load_models(*given: Any, **named: Any) -> Any:
+        models = await load(*given, **named)
+        loaded.set()
+        return models
+
+    async def fail(*_: Any) -> Any:
+        await loaded.wait()  # while this part is opened
+        raise SetupError("this part")
+
+    monkeypatch.setattr(module.catalog, "load", load_models)
+    monkeypatch.setattr(module, "_tools", fail)
+    monkeypatch.setattr(ScriptedBackend, "close", lambda self: _record(closed, "model"))
+    with pytest.raises(SetupError, match="this part"):
+        await serve(Settings(port=0, store="memory:", models=MODELS), lambda serving: None)
+    assert closed == ["model"]
+
+
 async def test_failed_start_leaves_no_threads() -> None:
     before = set(threading.enumerate())
     bad = {"bad": Model(source="nowhere.gguf")}

@@ -71,8 +71,8 @@ def release_zero_pages(ranges: Iterable[MemoryRange]) -> int:
     """Drop the blocks of large ranges that contain only zeros; returns their bytes.
 
     No other thread may write to the ranges meanwhile: between the comparison and the drop, its data
-    would be lost."""
-    libc = ctypes.CDLL(None)
+    would be lost. Threads that run Python code wait."""
+    libc = ctypes.PyDLL(None)  # keeps the GIL
     libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     zeros = ctypes.create_string_buffer(_BLOCK)

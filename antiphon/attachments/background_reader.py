@@ -1,0 +1,48 @@
+"""Open the reader of documents while the server starts.
+
+Its check runs code in a sandbox, which gets the CPU time that nobody else wants: on a busy machine
+that takes seconds."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Self
+
+from .documents import DocumentReader, ProcessReader
+
+__all__ = ["BackgroundReader"]
+
+
+class BackgroundReader:
+    """``DocumentReader`` whose first documents wait until ``reader`` is open. If that is None, a
+    subprocess reads. An async context manager, which waits for nothing when it is entered."""
+
+    def __init__(self, reader: AbstractAsyncContextManager[DocumentReader | None]) -> None:
+        self._reader = reader
+        self._opening: asyncio.Task[DocumentReader | None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._opening = asyncio.create_task(self._open())
+        return self
+
+    async def _open(self) -> DocumentReader | None:
+        return await self._reader.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._opening is not None
+        self._opening.cancel()
+        await asyncio.wait([self._opening])
+        if not self._opening.cancelled() and self._opening.exception() is None:
+            await self._reader.__aexit__(kind, error, traceback)
+
+    async def read(self, content: bytes, kind: str, *, max_chars: int, timeout_s: float) -> bytes:
+        assert self._opening is not None
+        reader = await asyncio.shield(self._opening) or ProcessReader()
+        return await reader.read(content, kind, max_chars=max_chars, timeout_s=timeout_s)
