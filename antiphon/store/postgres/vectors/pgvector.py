@@ -12,6 +12,7 @@ Vectors are kept as 16-bit floats here and, as in other stores, as 32-bit floats
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from antiphon.errors import SetupError
 from antiphon.store.postgres.pool import ConnectionPool, Transaction
 from antiphon.store.vectors import ChunkHit
 
+from .code_cache import CodeCache
 from .nearest import VectorRow
 
 __all__ = ["Pgvector"]
@@ -30,12 +32,13 @@ _log = structlog.get_logger(__name__)
 
 #: Rows of a vector store that are compared one by one, in some 10 ms. More get an index.
 SMALL_ROWS = 10_000
-#: Rows that a filter leaves of a large one and that are compared one by one, in some 45 ms of one
-#: processor.
-EXACT_ROWS = 70_000
-#: The same if the filter leaves this share of the files or less: the index then finds too few of
-#: the right rows, however many candidates it considers.
-POOR_SHARE, POOR_SHARE_ROWS = 0.3, 300_000
+#: Rows that a filter leaves of a large one and that are compared one by one, in some 15 ms.
+EXACT_ROWS = 20_000
+#: Of more, those are compared whose codes are nearest: the fewest, and for each result.
+_MIN_CODED, _CODED_PER_RESULT = 1_000, 10
+#: Share of the files from which on a filter searches the index. Of smaller shares, it finds too
+#: few of the right rows, however many candidates it considers.
+INDEX_SHARE = 0.5
 #: Chunks that are copied from ``chunk_vectors`` at a time.
 _COPIED_ROWS = 2_000
 #: Candidates of a search in the index: the fewest, and the most (hnsw.ef_search); and how many of
@@ -92,6 +95,11 @@ CREATE INDEX large_vectors_{id}_by_file ON large_vectors_{id} (file, chunk);
 CREATE INDEX large_vectors_{id}_nearest ON large_vectors_{id}
 USING hnsw (vector {schema}halfvec_cosine_ops) WITH (m = 16, ef_construction = 64);
 """
+#: One snapshot: vectors may be moved to a table of their own meanwhile. And plans for the
+#: arguments: one for any arguments would convert the vector of the query again for each row.
+_SEARCHES = """
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET LOCAL plan_cache_mode = force_custom_plan
+"""
 _SEARCH_SMALL = """
 SELECT v.chunk, f.id, 1 - (v.vector OPERATOR({schema}<=>) $3::real[]::{schema}halfvec) AS score
 FROM small_vectors AS v JOIN vector_files AS f ON f.seq = v.file
@@ -129,6 +137,20 @@ WITH nearest AS MATERIALIZED (
 SELECT n.chunk, f.id, 1 - n.distance FROM nearest AS n JOIN vector_files AS f ON f.seq = n.file
 ORDER BY n.distance
 """
+_SEARCH_CANDIDATES = """
+WITH nearest AS MATERIALIZED (
+    SELECT chunk, file, (vector OPERATOR({schema}<=>) $1::real[]::{schema}halfvec) + 0 AS distance
+    FROM large_vectors_{id} WHERE file = ANY($2::bigint[]) OR chunk = ANY($4::bigint[])
+    ORDER BY distance LIMIT $3
+)
+SELECT n.chunk, f.id, 1 - n.distance FROM nearest AS n JOIN vector_files AS f ON f.seq = n.file
+ORDER BY n.distance
+"""
+_COUNT_FILES = """
+SELECT count(*) FROM (
+    SELECT FROM large_vectors_{id} WHERE file = ANY($1::bigint[]) LIMIT $2
+) AS part
+"""
 _SEARCH_LARGE = """
 WITH nearest AS MATERIALIZED (
     SELECT chunk, file, vector OPERATOR({schema}<=>) $1::real[]::{schema}halfvec AS distance
@@ -146,6 +168,7 @@ class Pgvector:
     def __init__(self, pool: ConnectionPool, schema: str) -> None:
         self._pool = pool
         self._schema = schema
+        self._codes = CodeCache(pool, schema)
 
     @classmethod
     async def open(cls, pool: ConnectionPool) -> Pgvector:
@@ -200,8 +223,7 @@ class Pgvector:
     ) -> tuple[ChunkHit, ...]:
         """Return the nearest chunks, nearest first, as ``VectorIndex.search_vectors``."""
         async with self._pool.transaction() as transaction:
-            # One snapshot: vectors may be moved to a table of their own meanwhile.
-            await transaction.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            await transaction.execute(_SEARCHES)
             await transaction.use_schema()
             found = await transaction.rows("vector_store_row", tenant, store_id)
             if not found:
@@ -223,7 +245,12 @@ class Pgvector:
         """Do nothing: the check of the store covers this database."""
 
     async def close(self) -> None:
-        """Do nothing: the store closes its connections."""
+        """End what runs in the background. The store closes its connections."""
+        await self._codes.close()
+
+    async def finish_loads(self) -> None:
+        """Wait until the codes are loaded that searches lacked."""
+        await self._codes.finish_loads()
 
     async def _search_files(
         self,
@@ -234,23 +261,31 @@ class Pgvector:
         files: Collection[str],
         limit: int,
     ) -> list[Any]:
-        """Search a part of a large vector store: exactly if it is small or the index fails."""
+        """Search a part of a large vector store: compare all of its vectors if it is small, those
+        with the nearest codes if it is not, and use the index if it is most of the vector store."""
         found = await transaction.rows("vector_file_rows", store, sorted(files))
         numbers = [row[0] for row in found]
-        all_files = await transaction.value("vector_file_count", store)
-        is_poor = len(numbers) <= POOR_SHARE * all_files
-        most = max(EXACT_ROWS, POOR_SHARE_ROWS) if is_poor else EXACT_ROWS
-        ((part,),) = await transaction.fetch(
-            f"SELECT count(*) FROM (SELECT FROM large_vectors_{id}"
-            " WHERE file = ANY($1::bigint[]) LIMIT $2) AS part",
-            numbers,
-            most + 1,
-        )
-        if part > most:
-            candidates = _CANDIDATES_PER_RESULT * limit * all_files // len(numbers)
-            rows = await self._search_index(transaction, id, floats, limit, candidates, numbers)
-            if len(rows) == limit:
-                return rows
+        codes = self._codes.get(id)
+        missing = numbers if codes is None else codes.find_missing(numbers)
+        ((uncoded,),) = await transaction.fetch(_COUNT_FILES.format(id=id), missing, EXACT_ROWS + 1)
+        coded = 0 if codes is None else codes.count(numbers)
+        if coded + uncoded > EXACT_ROWS:
+            if missing:
+                self._codes.load(id, store)
+            if codes is None:
+                share = len(numbers) / await transaction.value("vector_file_count", store)
+            else:
+                share = coded / codes.count()
+            if share >= INDEX_SHARE:
+                candidates = round(_CANDIDATES_PER_RESULT * limit / share)
+                rows = await self._search_index(transaction, id, floats, limit, candidates, numbers)
+                if len(rows) == limit:
+                    return rows
+            elif codes is not None and uncoded <= EXACT_ROWS:
+                count = max(_MIN_CODED, _CODED_PER_RESULT * limit)
+                chunks = await asyncio.to_thread(codes.find_candidates, floats, numbers, count)
+                sql = self._sql(_SEARCH_CANDIDATES, id=id)
+                return await transaction.fetch(sql, floats, missing, limit, chunks)
         return await transaction.fetch(self._sql(_SEARCH_SUBSET, id=id), floats, numbers, limit)
 
     async def _search_index(

@@ -1,0 +1,139 @@
+"""Short codes of vectors in memory: a first pass over many vectors, which finds candidates.
+
+A code has two bits for each dimension: whether the number is above a low bound, and whether it is
+above a high one. The further apart two vectors are, the more bits of their codes differ. Counting
+those of 384 dimensions takes a twentieth of the time in which PostgreSQL reads and compares a
+vector. Codes are not exact, so the vectors of the candidates have to be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+__all__ = ["VectorCodes", "can_use_codes"]
+
+#: Distance of the bounds from the mean of a dimension, in standard deviations. Three levels of a
+#: normal distribution lose the least if they are separated there (J. Max, Quantizing for minimum
+#: distortion, 1960).
+_BOUND = 0.612
+_WORD_BYTES, _CHUNK_BYTES = 8, 8
+#: By how much arrays grow, as a share of their length.
+_GROWTH = 0.25
+
+
+def can_use_codes() -> bool:
+    """Return whether numpy can count bits: version 2 can."""
+    if find_spec("numpy") is None:
+        return False
+    import numpy
+
+    return hasattr(numpy, "bitwise_count")
+
+
+class VectorCodes:
+    """The codes of one vector store's chunks, by file.
+
+    One thread at a time may add files while others search: what is added is never changed.
+    ``mean``: that of the vectors, whose length is 1.
+    """
+
+    def __init__(self, mean: Sequence[float]) -> None:
+        import numpy
+
+        center = numpy.asarray(mean, "f4")
+        spread = (max(0.0, 1 - float(center @ center)) / len(center)) ** 0.5
+        self._low, self._high = center - _BOUND * spread, center + _BOUND * spread
+        self._ranges: dict[int, tuple[int, int]] = {}
+        self._count = 0
+        #: The n-th words of all codes are next to each other, which is three times as fast.
+        self._words: Any = numpy.empty((_words(len(center)), 0), "<u8")
+        self._chunks: Any = numpy.empty(0, "i8")
+
+    @property
+    def bounds(self) -> tuple[list[float], list[float]]:
+        """The low and the high bound of each dimension."""
+        return self._low.tolist(), self._high.tolist()
+
+    @property
+    def file_count(self) -> int:
+        """The number of files, with those that were deleted since."""
+        return len(self._ranges)
+
+    @property
+    def byte_count(self) -> int:
+        """The size in memory."""
+        return self.size(len(self._chunks))
+
+    def size(self, chunks: int) -> int:
+        """Return the size in memory of so many chunks: their codes and numbers."""
+        return chunks * (_WORD_BYTES * len(self._words) + _CHUNK_BYTES)
+
+    def find_missing(self, files: Iterable[int]) -> list[int]:
+        """Return the files that were not added."""
+        return [file for file in files if file not in self._ranges]
+
+    def count(self, files: Iterable[int] | None = None) -> int:
+        """Return the number of chunks of these files, or of all."""
+        if files is None:
+            return self._count
+        return sum(self._ranges[file][1] for file in files if file in self._ranges)
+
+    def add(self, files: Sequence[tuple[int, bytes, bytes]]) -> None:
+        """Add files: their numbers, the numbers of their chunks (64 bits, big-endian), and the
+        bits of these."""
+        import numpy
+
+        chunks = numpy.frombuffer(b"".join(row[1] for row in files), ">i8")
+        bits = numpy.frombuffer(b"".join(row[2] for row in files), "u1")
+        start, end = self._count, self._count + len(chunks)
+        self._grow(end)
+        if len(chunks):
+            self._chunks[start:end] = chunks
+            self._words[:, start:end] = _pad(bits.reshape(len(chunks), -1)).T
+        for file, numbers, _ in files:
+            length = len(numbers) // _CHUNK_BYTES
+            self._ranges[file] = start, length
+            start += length
+        self._count = end
+
+    def find_candidates(self, vector: Sequence[float], files: Sequence[int], count: int) -> Any:
+        """Return the numbers of the chunks of these files whose codes are nearest to that of a
+        vector, in any order."""
+        import numpy
+
+        ranges = [self._ranges[file] for file in files if file in self._ranges]
+        starts, lengths = numpy.array(ranges, "i8").reshape(-1, 2).T
+        ends = numpy.cumsum(lengths)
+        rows = numpy.repeat(starts - ends + lengths, lengths) + numpy.arange(lengths.sum())
+        values = numpy.asarray(vector, "f4")
+        bits = numpy.packbits(numpy.concatenate([values > self._low, values > self._high]))
+        distances: Any = numpy.zeros(len(rows), "u2")
+        # The arrays are read after the ranges, since ``add`` sets them before.
+        for words, word in zip(self._words, _pad(bits[None])[0], strict=True):
+            distances += numpy.bitwise_count(words[rows] ^ word)
+        if count < len(rows):
+            rows = rows[numpy.argpartition(distances, count)[:count]]
+        return self._chunks[rows].tolist()
+
+    def _grow(self, count: int) -> None:
+        import numpy
+
+        if count <= len(self._chunks):
+            return
+        room = count + int(_GROWTH * self._count) - len(self._chunks)
+        self._words = numpy.pad(self._words, ((0, 0), (0, room)))
+        self._chunks = numpy.pad(self._chunks, (0, room))
+
+
+def _words(dimensions: int) -> int:
+    return -(-2 * dimensions // (8 * _WORD_BYTES))
+
+
+def _pad(bits: Any) -> Any:
+    """Return rows of bytes as rows of words."""
+    import numpy
+
+    padded = numpy.pad(bits, ((0, 0), (0, -bits.shape[1] % _WORD_BYTES)))
+    return numpy.ascontiguousarray(padded).view("<u8")
