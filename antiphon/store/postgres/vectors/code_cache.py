@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from antiphon.errors import first_line
 from antiphon.store.postgres.pool import ConnectionPool
 
 from .vector_codes import VectorCodes, can_use_codes
@@ -34,7 +35,9 @@ _CUSTOM_PLAN = "SET LOCAL plan_cache_mode = force_custom_plan"
 _FINISHED = "SELECT seq FROM vector_files WHERE store = $1 AND status <> 'in_progress' ORDER BY seq"
 _EXISTING = "SELECT id FROM large_vector_stores"
 _COUNTS = "SELECT file, count(*) FROM large_vectors_{id} WHERE file = ANY($1::bigint[]) GROUP BY 1"
-_MEAN = "SELECT avg(vector)::real[] FROM large_vectors_{id} WHERE file = ANY($1::bigint[])"
+_MEAN = """
+SELECT {schema}avg(vector)::real[] FROM large_vectors_{id} WHERE file = ANY($1::bigint[])
+"""
 #: The first four bytes of a sent bit string are its length.
 _CODES = """
 SELECT file, string_agg(int8send(chunk), ''::bytea), string_agg(substring(varbit_send(
@@ -85,7 +88,8 @@ class CodeCache:
             async with self._loading:
                 await self._load_missing(id, store)
         except Exception as error:  # searches go on without codes
-            _log.warning("codes of vectors could not be loaded", store=store, error=repr(error))
+            cause = first_line(error.__cause__ or error)
+            _log.warning("codes of vectors could not be loaded", store=store, error=cause)
         finally:
             del self._loads[id]
 
@@ -100,7 +104,8 @@ class CodeCache:
         counts = {row[0]: row[1] for row in found}
         if codes is None:
             sample = list(counts)[:: len(counts) // _SAMPLED_FILES + 1]
-            ((mean,),) = await self._fetch(_MEAN.format(id=id), sample)
+            sql = _MEAN.format(schema=self._schema, id=id)
+            ((mean,),) = await self._fetch(sql, sample)
             codes = VectorCodes(mean or [])
         if not await self._make_room(id, codes.size(codes.count() + sum(counts.values()))):
             return

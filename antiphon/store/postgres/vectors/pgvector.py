@@ -35,7 +35,7 @@ SMALL_ROWS = 10_000
 #: Rows that a filter leaves of a large one and that are compared one by one, in some 15 ms.
 EXACT_ROWS = 20_000
 #: Of more, those are compared whose codes are nearest: the fewest, and for each result.
-_MIN_CODED, _CODED_PER_RESULT = 1_000, 10
+_MIN_CODED, _CODED_PER_RESULT = 2_000, 20
 #: Share of the files from which on a filter searches the index. Of smaller shares, it finds too
 #: few of the right rows, however many candidates it considers.
 INDEX_SHARE = 0.5
@@ -110,6 +110,7 @@ _COUNT_SMALL = """
 SELECT count(*), max({schema}vector_dims(vector)) FROM small_vectors
 WHERE store = $1 AND model = $2
 """
+_TOO_LARGE = "SELECT store, model FROM small_vectors GROUP BY 1, 2 HAVING count(*) > $1"
 _MOVE = """
 WITH moved AS (
     DELETE FROM small_vectors WHERE store = $1 AND model = $2 RETURNING chunk, file, vector
@@ -181,6 +182,7 @@ class Pgvector:
             await transaction.execute(_SETUP.format(schema=schema))
         opened = cls(pool, schema)
         await opened._copy_missing()
+        await opened._separate_missing()
         return opened
 
     async def add(
@@ -202,15 +204,8 @@ class Pgvector:
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
             found = await transaction.rows("hold_vector_store_alone", tenant, store_id)
-            if not found or await self._large_id(transaction, found[0][0], model) is not None:
-                return
-            ((rows, dimensions),) = await transaction.fetch(
-                self._sql(_COUNT_SMALL), found[0][0], model
-            )
-            if rows > SMALL_ROWS and dimensions <= _MAX_DIMENSIONS:
-                id = await self._create_table(transaction, found[0][0], model, dimensions)
-                await transaction.fetch(_MOVE.format(id=id), found[0][0], model)
-                await self._create_index(transaction, id, rows, dimensions)
+            if found:
+                await self._separate(transaction, found[0][0], model)
 
     async def search(
         self,
@@ -267,8 +262,8 @@ class Pgvector:
         numbers = [row[0] for row in found]
         codes = self._codes.get(id)
         missing = numbers if codes is None else codes.find_missing(numbers)
-        ((uncoded,),) = await transaction.fetch(_COUNT_FILES.format(id=id), missing, EXACT_ROWS + 1)
         coded = 0 if codes is None else codes.count(numbers)
+        uncoded = await _count_rows(transaction, id, missing)
         if coded + uncoded > EXACT_ROWS:
             if missing:
                 self._codes.load(id, store)
@@ -314,6 +309,16 @@ class Pgvector:
         sql = self._sql(_SEARCH_LARGE, id=id, condition="WHERE file = ANY($3::bigint[])")
         return await transaction.fetch(sql, floats, limit, files)
 
+    async def _separate(self, transaction: Transaction, store: int, model: str) -> None:
+        """Give a vector store, which the transaction has locked, a table if it needs one."""
+        if await self._large_id(transaction, store, model) is not None:
+            return
+        ((rows, dimensions),) = await transaction.fetch(self._sql(_COUNT_SMALL), store, model)
+        if rows > SMALL_ROWS and dimensions <= _MAX_DIMENSIONS:
+            id = await self._create_table(transaction, store, model, dimensions)
+            await transaction.fetch(_MOVE.format(id=id), store, model)
+            await self._create_index(transaction, id, rows, dimensions)
+
     async def _create_table(
         self, transaction: Transaction, store: int, model: str, dimensions: int
     ) -> int:
@@ -355,12 +360,23 @@ class Pgvector:
             if tuple(row) not in copied:
                 await self._copy(row[0], row[1])
 
+    async def _separate_missing(self) -> None:
+        """Give large vector stores a table whose process died before it did."""
+        async with self._pool.transaction() as transaction:
+            await transaction.use_schema()
+            found = await transaction.fetch(_TOO_LARGE, SMALL_ROWS)
+        for store, model in found:
+            async with self._pool.transaction() as transaction:
+                await transaction.use_schema()
+                await _lock(transaction, store)
+                await self._separate(transaction, store, model)
+
     async def _copy(self, store: int, model: str) -> None:
         """Copy all vectors of a vector store, instead of those that were copied before."""
         _log.info("the vectors of a vector store are copied to pgvector", store=store)
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
-            await transaction.fetch("SELECT FROM vector_stores WHERE seq = $1 FOR UPDATE", store)
+            await _lock(transaction, store)
             await transaction.fetch(
                 "DELETE FROM small_vectors WHERE store = $1 AND model = $2", store, model
             )
@@ -399,6 +415,20 @@ class Pgvector:
 
     def _sql(self, template: str, **names: object) -> str:
         return template.format(schema=self._schema, **names)
+
+
+async def _count_rows(transaction: Transaction, id: int, files: list[int]) -> int:
+    """Return the number of chunks of some files, at most one more than are compared."""
+    if not files:
+        return 0
+    found = await transaction.fetch(_COUNT_FILES.format(id=id), files, EXACT_ROWS + 1)
+    return int(found[0][0])
+
+
+async def _lock(transaction: Transaction, store: int) -> None:
+    """Lock a vector store, even if another process creates its index."""
+    statement = f"SELECT FROM vector_stores WHERE seq = {store} FOR UPDATE"
+    await transaction.execute(statement, timeout_s=_INDEX_S)
 
 
 async def _extension_schema(transaction: Transaction) -> str:
