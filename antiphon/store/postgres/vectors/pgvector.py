@@ -4,7 +4,8 @@ An HNSW index returns the nearest rows of its table, and a filter then drops som
 store that has 2 % of the rows of a shared table, a search finds a fifth of the right results, and
 too few of any. So the vectors of small vector stores share a table without such an index, and are
 compared one by one. A large vector store has a table with an index of its own. Of its files, a
-filter that leaves few chunks is exact as well.
+filter that leaves few chunks is exact as well, and of one that leaves many but not most, codes in
+memory say which vectors are compared.
 
 Vectors are kept as 16-bit floats here and, as in other stores, as 32-bit floats in
 ``chunk_vectors``, from which these tables are filled.
