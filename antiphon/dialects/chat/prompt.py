@@ -41,6 +41,11 @@ class _Beginning(Struct, frozen=True):
     ids: tuple[int, ...]
     text: str
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """The number of ids and of characters."""
+        return len(self.ids), len(self.text)
+
     def starts(self, ids: Sequence[int], masked: str) -> bool:
         """Whether the ids and the text start with this beginning."""
         size = len(self.ids)
@@ -62,21 +67,21 @@ class _Beginnings:
         self._entries: deque[_Beginning] = deque()
         self._size = 0
 
-    def find(self, ids: Sequence[int], masked: str) -> tuple[int, int]:
-        """Return how many ids, and how many characters, a remembered beginning covers."""
+    def find(self, ids: Sequence[int], masked: str) -> tuple[_Beginning, ...]:
+        """Return the remembered beginnings of the ids and the text, the shortest one first."""
         with self._lock:
             entries = tuple(self._entries)
         found = (entry for entry in entries if entry.starts(ids, masked))
-        best = max(found, key=lambda entry: len(entry.ids), default=None)
-        return (0, 0) if best is None else (len(best.ids), len(best.text))
+        return tuple(sorted(found, key=lambda entry: len(entry.ids)))
 
-    def remember(self, ids: tuple[int, ...], text: str) -> None:
-        """Add a beginning. Shorter beginnings of the same prompt, and the oldest ones, go."""
-        if not _MIN_BEGINNING <= len(ids) <= _MAX_REMEMBERED:
+    def remember(self, added: _Beginning, shorter: Collection[_Beginning]) -> None:
+        """Add a beginning in place of ``shorter`` ones of the same prompt. The oldest ones go."""
+        if not _MIN_BEGINNING <= len(added.ids) <= _MAX_REMEMBERED:
             return
+        replaced = {id(entry) for entry in shorter}
         with self._lock:
-            entries = [entry for entry in self._entries if not entry.starts(ids, text)]
-            self._entries = deque((*entries, _Beginning(ids, text)))
+            entries = [entry for entry in self._entries if id(entry) not in replaced]
+            self._entries = deque((*entries, added))
             self._size = sum(len(entry.ids) for entry in self._entries)
             while self._size > _MAX_REMEMBERED:
                 self._size -= len(self._entries.popleft().ids)
@@ -92,6 +97,7 @@ class ChatPromptEncoder:
         self._codes = {literal: chr(_FIRST_CODE + n) for n, literal in enumerate(self._literals)}
         self._literal_of_id = {id: literal for literal, id in tokenizer.special.items()}
         self._maskable = re.compile(_any_of(self._literals))
+        self._first_chars = tuple({literal[0] for literal in self._literals})
         self._control_pattern = re.compile(f"({_any_of(tokenizer.special)})")
         spelled = b"".join(map(tokenizer.piece, tokenizer.encode("a", special=False)))
         #: SentencePiece vocabularies may insert a space before a text.
@@ -101,7 +107,10 @@ class ChatPromptEncoder:
     def mask(self, value: Any) -> Any:
         """Return ``value`` (a string, or lists and objects of strings) masked."""
         if isinstance(value, str):
-            return self._maskable.sub(self._mask_match, value)
+            for char in self._first_chars:  # found much faster than the pattern
+                if char in value:
+                    return self._maskable.sub(self._mask_match, value)
+            return value
         if isinstance(value, Mapping):
             return {self.mask(name): self.mask(inner) for name, inner in value.items()}
         if isinstance(value, list | tuple):
@@ -131,8 +140,9 @@ class ChatPromptEncoder:
         masked = replace_lone_surrogates(masked)
         if stored is None or stored.fingerprint != self._fingerprint:
             return tuple(self._encode(masked))
-        taken, at = known = self._beginnings.find(stored.ids, masked)
-        boundary = known
+        known = self._beginnings.find(stored.ids, masked)
+        taken, at = known[-1].size if known else (0, 0)
+        boundary = first = taken, at
         for start, end, text in self._runs(stored.ids, taken):
             match = next((t for t in self._possible_texts(text) if masked.startswith(t, at)), None)
             if match is None:
@@ -146,8 +156,9 @@ class ChatPromptEncoder:
             taken, at = end, at + len(match)
             if stored.ids[end - 1] in self._literal_of_id:
                 boundary = taken, at
-        if boundary != known:
-            self._beginnings.remember(stored.ids[: boundary[0]], masked[: boundary[1]])
+        if boundary != first:
+            beginning = _Beginning(stored.ids[: boundary[0]], masked[: boundary[1]])
+            self._beginnings.remember(beginning, known)
         return (*stored.ids[:taken], *self._encode(masked[at:]))
 
     def encode_with_images(
