@@ -14,7 +14,7 @@ import importlib.util
 import re
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,9 +27,11 @@ from .long_words import split_long_words
 __all__ = ["LlamaTokenizer", "library_path", "require_llama"]
 
 BINDING = "xllamacpp"
+#: Longer texts are encoded in pieces where a turn ends.
+_PIECE_CHARS = 50_000
 
 # enum llama_token_attr, llama.h
-UNKNOWN, CONTROL, USER_DEFINED = 1 << 0, 1 << 3, 1 << 4
+UNKNOWN, CONTROL, USER_DEFINED, LSTRIP = 1 << 0, 1 << 3, 1 << 4, 1 << 7
 ERROR_LEVEL = 4  # enum ggml_log_level, ggml.h
 
 
@@ -163,6 +165,7 @@ class LlamaTokenizer:
         self._size: int = self._library.vocab_n_tokens(self._vocabulary)
         self._pieces: dict[int, bytes] = {}
         self._special, self._end_ids, self._user_defined = self._look_up_special()
+        self._turn_ends = re.compile("|".join(map(re.escape, self._dividing())) or "(?!)")
 
     @property
     def special(self) -> Mapping[str, int]:
@@ -206,7 +209,23 @@ class LlamaTokenizer:
         if not self._splits_words:
             return self._tokens(text, special)
         parts = split_long_words(text, self._special if special else {})
+        if special and len(text) > _PIECE_CHARS:
+            parts = (piece for part in parts for piece in self._split_at_turns(part))
         return [id for part in parts for id in self._tokens(part, special)]
+
+    def _split_at_turns(self, text: str) -> Iterator[str]:
+        """Yield the text in pieces of at least ``_PIECE_CHARS`` characters that begin with an end
+        token, except for the first one.
+
+        Between each two special tokens, llama.cpp searches the whole rest of a text for every other
+        one: work grows with the square of its length.
+        """
+        start = 0
+        for end in self._turn_ends.finditer(text):
+            if end.start() - start >= _PIECE_CHARS:
+                yield text[start : end.start()]
+                start = end.start()
+        yield text[start:]
 
     def _tokens(self, text: str, special: bool) -> list[int]:
         spelled = text.encode("utf-8", "replace")
@@ -238,6 +257,15 @@ class LlamaTokenizer:
 
     def _literal(self, token: int) -> str | None:
         return self.piece(token).decode("utf-8", "replace") if token >= 0 else None
+
+    def _dividing(self) -> Iterator[str]:
+        """Yield the end tokens before which a text can be divided: those that are in no other
+        special token, and that do not swallow the white space before them."""
+        look_up, vocabulary = self._library.vocab_get_attr, self._vocabulary
+        for literal, token in self._special.items():
+            if token in self._end_ids and not look_up(vocabulary, token) & LSTRIP:
+                if sum(literal in other for other in self._special) == 1:
+                    yield literal
 
     def _look_up_special(self) -> tuple[Mapping[str, int], frozenset[int], re.Pattern[str]]:
         """Return the special tokens, the end tokens, and a pattern for "user defined" tokens."""

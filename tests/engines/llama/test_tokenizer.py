@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.engines.llama import tokenizer as module
 from antiphon.engines.llama.tokenizer import LlamaTokenizer
 from antiphon.errors import SetupError
 from antiphon.testing.embedded_model import smollm2
@@ -60,6 +61,17 @@ def test_encodes_as_llama_cpp_does(
     body = {"content": text, "add_special": False, "parse_special": special}
     expected = server.post("/tokenize", json=body).json()["tokens"]
     assert tokenizer.encode(text, special=special) == expected
+
+
+@examples(50)
+@given(turns=st.lists(TEXTS, min_size=2, max_size=8))
+def test_long_texts_are_encoded_as_whole_ones(tokenizer: LlamaTokenizer, turns: list[str]) -> None:
+    text = "<|im_end|>".join(turns)
+    whole = tokenizer.encode(text, special=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_PIECE_CHARS", 5)
+        assert len([*tokenizer._split_at_turns("<|im_end|>" * 3)]) == 3
+        assert tokenizer.encode(text, special=True) == whole
 
 
 @examples(200)
