@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 from antiphon.errors import SetupError
 from antiphon.http import uvicorn_server
 from antiphon.http.middleware.auth import RequestLimits
+from antiphon.http.streaming.disconnect import DISCONNECT_EXTENSION
 from antiphon.http.uvicorn_server import ConnectionLimits, bind, raise_file_limit, serve
 
 pytestmark = pytest.mark.usefixtures("freezes_again")
@@ -430,6 +432,42 @@ async def test_a_stream_outlives_the_deadlines(make_app: Any, service: Any) -> N
             for _ in range(100):
                 service.script["step"].release()
             assert any([line.startswith("data:") async for line in lines])
+
+
+async def test_an_idle_connection_takes_little_memory(make_app: Any, service: Any) -> None:
+    """Python shares the keys of attributes among instances with at most 30."""
+    connections: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        connections.append(scope["extensions"][DISCONNECT_EXTENSION]["connection"])
+        await make_app().app(scope, receive, send)
+
+    async with run_server(app, service.drain):
+        (connection,) = connections
+        assert len(vars(connection)) <= 30
+        for event in (connection.flow._is_writable_event, connection.cycle.message_event):
+            assert not isinstance(event._waiters, deque), "nobody waited for it"
+
+
+async def test_a_reader_of_the_body_waits_for_each_piece(make_app: Any, service: Any) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        while (message := await receive())["type"] == "http.request" and message["more_body"]:
+            body += message["body"]
+            await send_more.put(None)
+        body += message.get("body", b"")
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    send_more: asyncio.Queue[None] = asyncio.Queue()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for piece in (b"a", b"b", b"c"):
+            yield piece
+            await send_more.get()
+
+    async with run_server(app, service.drain) as server:
+        assert (await server.client.post("/", content=pieces())).content == b"abc"
 
 
 async def test_connections_of_one_address_are_limited(
