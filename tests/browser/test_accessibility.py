@@ -65,6 +65,9 @@ def test_playground_is_accessible(guest: Visitor, picture: Any) -> None:
     overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert page.evaluate(overflow) == 0
     picture("playground", "light", "dark", "phone")
+    turn.get_by_role("button", name="Edit", exact=True).click()
+    turn.get_by_role("textbox", name="Edit the answer").wait_for()
+    assert violations(page) == []
 
 
 def test_request_settings_are_accessible(guest: Visitor, look: str) -> None:

@@ -342,17 +342,18 @@ def test_function_is_answered_by_hand(visitor: Visitor, server: Server) -> None:
     ]
 
 
-def _add_mcp_server(page: Any, toys: Toys) -> None:
+def add_mcp_server(page: Any, toys: Toys, approval: str = "always") -> None:
     page.get_by_role("button", name="MCP server").click()
     dialog = page.get_by_role("dialog", name="MCP server")
     dialog.get_by_label("Label", exact=True).fill("toys")
     dialog.get_by_label("URL").fill(toys.url)
+    dialog.get_by_label("Approval").select_option(approval)
     dialog.get_by_role("button", name="Save").click()
 
 
 def test_mcp_call_is_approved_by_click(visitor: Visitor, toys: Toys) -> None:
     page = visitor.open()
-    _add_mcp_server(page, toys)
+    add_mcp_server(page, toys)
     turn = visitor.ask("Please add two and three")
     turn.get_by_role("button", name="Approve").click()
     page.get_by_text("Two and three are five.").wait_for()
@@ -363,7 +364,7 @@ def test_mcp_call_is_approved_by_click(visitor: Visitor, toys: Toys) -> None:
 
 def test_mcp_call_is_denied_by_click(visitor: Visitor, toys: Toys) -> None:
     page = visitor.open()
-    _add_mcp_server(page, toys)
+    add_mcp_server(page, toys)
     turn = visitor.ask("Please delete it")
     turn.get_by_role("button", name="Deny").click()
     page.get_by_text("Then I do not do it.").wait_for()

@@ -1,7 +1,7 @@
 // Preact with htm: components are functions that return html`…`. No build step.
 import { h, render, Fragment } from "../vendor/preact.js";
 import htm from "../vendor/htm.js";
-import { useEffect, useState } from "../vendor/preact-hooks.js";
+import { useEffect, useRef, useState } from "../vendor/preact-hooks.js";
 
 export { render, Fragment };
 export {
@@ -55,6 +55,17 @@ export function useEscape(active, onEscape) {
     addEventListener("keydown", onKeyDown);
     return () => removeEventListener("keydown", onKeyDown);
   }, [active]);
+}
+
+/** What a button shows in its own place, such as an editor. When it closes, the button gets the focus. */
+export function useEditor() {
+  const [isOpen, setOpen] = useState(false);
+  const button = useRef(null);
+  const close = () => {
+    setOpen(false);
+    requestAnimationFrame(() => button.current?.focus());
+  };
+  return { isOpen, open: () => setOpen(true), close, button };
 }
 
 /** Load a value when the component appears and when `inputs` change. */

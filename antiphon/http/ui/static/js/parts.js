@@ -48,8 +48,8 @@ export function Icon({ name }) {
 }
 
 /** A button with an icon only; `label` is its accessible name and its tooltip. */
-export function IconButton({ icon, label, onClick, className = "", ...rest }) {
-  return html`<button type="button" class="icon-button ${className}" aria-label=${label} title=${label}
+export function IconButton({ icon, label, onClick, className = "", buttonRef, ...rest }) {
+  return html`<button type="button" ref=${buttonRef} class="icon-button ${className}" aria-label=${label} title=${label}
     onClick=${onClick} ...${rest}><${Icon} name=${icon} /></button>`;
 }
 

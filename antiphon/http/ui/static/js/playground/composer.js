@@ -5,6 +5,8 @@ import { isRunning, send, stop } from "./session.js";
 
 const MAX_BYTES = 32 * 1000 * 1000;
 
+export const focusComposer = () => document.querySelector(".composer textarea")?.focus();
+
 function readAsDataUrl(file) {
   return new Promise((resolve, reject) => {
     const reader = new FileReader();

@@ -4,6 +4,7 @@ import { call, events, get, post, query, remove } from "../api.js";
 import { fold, isTerminal } from "../fold.js";
 import { createStore, inSession, newId } from "../lib.js";
 import { splitTurns } from "./archive.js";
+import { editedOutput, leftOpen } from "./edited.js";
 import { nameOf, setName } from "./names.js";
 import { buildRequest, DEFAULTS, settingsOf } from "./request.js";
 
@@ -118,27 +119,46 @@ function contextOf(parent) {
   return { previous: null, items };
 }
 
+/** The body of a request below `parent`. Without input, the model goes on with its last message. */
+function requestAfter(parent, input) {
+  const { previous, items } = contextOf(parent);
+  return buildRequest(session.get().settings, input.length ? [...items, ...input] : leftOpen(items), previous);
+}
+
+/** The body of the request that would send a message after the visible branch. */
+export const nextRequest = (text) =>
+  requestAfter(session.get().leaf, [userMessage([{ type: "input_text", text }])]);
+
+function showTurn(turn) {
+  session.update(({ turns }) => ({ turns: { ...turns, [turn.id]: turn }, leaf: turn.id }));
+  save();
+}
+
 function addTurn(parent, input) {
   const id = newId();
-  const { previous, items } = contextOf(parent);
-  const body = buildRequest(session.get().settings, [...items, ...input], previous);
-  const turn = { id, parent, input, body, status: "running", times: { sent: Date.now() }, ignored: [] };
-  session.update(({ turns }) => ({ turns: { ...turns, [id]: turn }, leaf: id }));
-  save();
+  const body = requestAfter(parent, input);
+  showTurn({ id, parent, input, body, status: "running", times: { sent: Date.now() }, ignored: [] });
   start(id);
 }
 
-/** Send a new message after the visible branch. */
-export const send = (content) =>
-  addTurn(session.get().leaf, [{ type: "message", role: "user", content }]);
+const userMessage = (content) => ({ type: "message", role: "user", content });
 
-/** Let the model go on with an answer that was cut off. */
+/** Send a new message after the visible branch. */
+export const send = (content) => addTurn(session.get().leaf, [userMessage(content)]);
+
+/** Let the model go on with an answer that was cut off, or with an edited one. */
 export const continueAnswer = (turn) => addTurn(turn.id, []);
 
 export const retry = (turn) => addTurn(turn.parent, turn.input);
 
-export const edit = (turn, content) =>
-  addTurn(turn.parent, [{ type: "message", role: "user", content }]);
+export const edit = (turn, content) => addTurn(turn.parent, [userMessage(content)]);
+
+/** Show another version of a turn, with changed texts of its answer, by index in the output. */
+export function editAnswer(turn, texts) {
+  const { model, output, text } = turn.response;
+  const edited = { model, text, output: editedOutput(output.filter(Boolean), texts) };
+  showTurn({ ...localTurn({ ...edited, input: turn.input }, "edited"), id: newId(), parent: turn.parent });
+}
 
 /** Begin a new conversation. A run goes on, and is found in the list of conversations. */
 export const clear = () => {
@@ -302,8 +322,8 @@ function answerItem(call, reply) {
 // --- conversations that are stored ----------------------------------------------------------------
 
 /** A turn with an answer that the server does not store. */
-const localTurn = ({ model, input, output }, origin) => ({
-  input, origin, status: "done", response: { status: "completed", model, output }, times: {}, ignored: [],
+const localTurn = ({ input, ...response }, origin) => ({
+  input, origin, status: "done", response: { status: "completed", ...response }, times: {}, ignored: [],
 });
 
 /** The turns of a stored response and of what led to it. */

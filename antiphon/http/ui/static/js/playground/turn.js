@@ -1,33 +1,39 @@
 // One turn: what was sent, what came back, and what can be done with it.
-import { html, useEffect, useRef, useState } from "../lib.js";
+import { html, useEditor, useEffect, useRef, useState } from "../lib.js";
 import { InputPart, Item } from "../items.js";
 import { CopyButton, Dialog, Icon, IconButton, Notice, Spinner, Tabs, count, duration } from "../parts.js";
 import { Code, Json } from "../markdown.js";
-import { answer, continueAnswer, edit, isRunning, pendingCalls, retry, session, showBranch, siblings } from "./session.js";
+import { focusComposer } from "./composer.js";
+import { messageText } from "./edited.js";
+import { answer, continueAnswer, edit, editAnswer, isRunning, pendingCalls, retry, showBranch, siblings } from "./session.js";
 import { LANGUAGES, snippet } from "./snippets.js";
 
 export function Turn({ turn, last, state }) {
+  const editor = useEditor();
   const live = isRunning(turn);
   const output = (turn.response?.output ?? []).filter(Boolean);
   const pending = new Set(last ? pendingCalls(turn).map((item) => item.id) : []);
   const format = turn.body?.text?.format ?? turn.response?.text?.format;
   return html`<article class="turn" aria-label="Turn" data-status=${turn.response?.status ?? turn.status}>
     <${Sent} turn=${turn} state=${state} />
+    ${editor.isOpen ? html`<${AnswerEditor} turn=${turn} output=${output} onClose=${editor.close} />` : html`
     <div class="reply" aria-busy=${live}>
       ${output.map((item, index) => html`<${Item} key=${item.id || index} item=${item} live=${live} format=${format} times=${turn.times.items?.[index]}>
         ${pending.has(item.id) && html`<${Answer} turn=${turn} item=${item} />`}
       </${Item}>`)}
       ${live && !output.length && html`<p class="waiting"><span class="dots" aria-hidden="true"><i></i><i></i><i></i></span>
         <span>${waitingFor(turn)}</span></p>`}
-      ${turn.origin && html`<p class="event">${ORIGINS[turn.origin]}</p>`}
+      ${turn.origin && html`<div class="event">${ORIGINS[turn.origin]}
+        ${last && turn.origin === "edited" && html`<${ContinueButton} turn=${turn} />`}</div>`}
       <${Troubles} turn=${turn} last=${last} />
     </div>
-    ${!live && html`<${Footer} turn=${turn} output=${output} state=${state} />`}
+    ${!live && html`<${Footer} turn=${turn} output=${output} editor=${editor} />`}`}
   </article>`;
 }
 
 /** Where an answer is from that this server's model did not write here. */
 const ORIGINS = {
+  edited: "Edited by you.",
   file: "From a file.",
   input: "Sent by the client, not written here.",
 };
@@ -38,20 +44,20 @@ const waitingFor = (turn) =>
 // --- what was sent -----------------------------------------------------------------------------
 
 function Sent({ turn, state }) {
-  const [editing, setEditing] = useState(false);
+  const editor = useEditor();
   const messages = turn.input.filter((item) => item.type === "message" || item.role);
   const others = turn.input.filter((item) => !messages.includes(item));
   const busy = isRunning(turn);
   return html`<div class="sent">
     ${others.map((item, index) => html`<${Item} key=${index} item=${item} />`)}
-    ${editing
-      ? html`<${Editor} turn=${turn} onClose=${() => setEditing(false)} />`
+    ${editor.isOpen
+      ? html`<${Editor} turn=${turn} onClose=${editor.close} />`
       : messages.map((item, index) => html`<div class="user" key=${index}>
           ${contentOf(item).map((part, at) => html`<${InputPart} key=${at} part=${part} />`)}
         </div>`)}
-    ${!editing && html`<div class="sent-actions">
+    ${!editor.isOpen && html`<div class="sent-actions">
       <${Branches} turn=${turn} state=${state} />
-      ${messages.length > 0 && html`<${IconButton} icon="edit" label="Edit and branch" disabled=${busy} onClick=${() => setEditing(true)} />`}
+      ${messages.length > 0 && html`<${IconButton} icon="edit" label="Edit and branch" disabled=${busy} buttonRef=${editor.button} onClick=${editor.open} />`}
     </div>`}
   </div>`;
 }
@@ -79,6 +85,7 @@ function Editor({ turn, onClose }) {
   const submit = () => {
     onClose();
     edit(turn, [...parts.filter((part) => part.type !== "input_text"), { type: "input_text", text }]);
+    focusComposer();
   };
   const onKeyDown = (event) => {
     if (event.key === "Escape") onClose();
@@ -88,12 +95,48 @@ function Editor({ turn, onClose }) {
     }
   };
   return html`<div class="editor">
-    <textarea ref=${area} aria-label="Edit the message" rows=${Math.min(12, text.split("\n").length + 1)} value=${text}
+    <textarea ref=${area} aria-label="Edit the message" rows=${Math.min(12, rowsFor(text))} value=${text}
       onInput=${(event) => setText(event.currentTarget.value)} onKeyDown=${onKeyDown}></textarea>
     <div class="row end"><button type="button" class="quiet" onClick=${onClose}>Cancel</button>
       <button type="button" class="primary" disabled=${!text.trim()} onClick=${submit}>Send</button></div>
   </div>`;
 }
+
+/** An answer with its texts to change. Its other items stay as they are. */
+function AnswerEditor({ turn, output, onClose }) {
+  const messages = output.filter((item) => item.type === "message");
+  const [texts, setTexts] = useState(() =>
+    Object.fromEntries(output.flatMap((item, index) => (item.type === "message" ? [[index, messageText(item)]] : []))));
+  const place = useRef(null);
+  useEffect(() => place.current.querySelector("textarea").focus(), []);
+  const isEmpty = !Object.values(texts).some((text) => text.trim());
+  const submit = (event) => {
+    event.preventDefault();
+    if (isEmpty) return;
+    onClose();
+    editAnswer(turn, texts);
+    focusComposer();
+  };
+  const onKeyDown = (event) => {
+    if (event.key === "Escape") onClose();
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submit(event);
+  };
+  const labelOf = (item) =>
+    (messages.length > 1 ? `Edit text ${messages.indexOf(item) + 1} of the answer` : "Edit the answer");
+  return html`<form class="editor" ref=${place} onSubmit=${submit} onKeyDown=${onKeyDown}>
+    ${output.map((item, index) => (item.type === "message"
+      ? html`<textarea key=${index} aria-label=${labelOf(item)} rows=${rowsFor(texts[index])} value=${texts[index]}
+          onInput=${(event) => setTexts({ ...texts, [index]: event.currentTarget.value })}></textarea>`
+      : html`<${Item} key=${index} item=${item} times=${turn.times.items?.[index]} />`))}
+    <div class="row end"><small class="hint grow">The model goes on from the new text. Ctrl+Enter saves.</small>
+      <button type="button" class="quiet" onClick=${onClose}>Cancel</button>
+      <button type="submit" class="primary" disabled=${isEmpty}>Save</button></div>
+  </form>`;
+}
+
+/** Lines as wide as the page have about 90 characters. */
+const rowsFor = (text) =>
+  Math.min(24, text.split("\n").reduce((rows, line) => rows + 1 + Math.floor(line.length / 90), 1));
 
 // --- answers to calls ----------------------------------------------------------------------------
 
@@ -130,6 +173,9 @@ const INCOMPLETE = {
 const canContinue = (response) => response.incomplete_details?.reason === "max_output_tokens" &&
   ["message", "reasoning"].includes(response.output.at(-1)?.type);
 
+const ContinueButton = ({ turn }) =>
+  html`<button type="button" class="small" onClick=${() => continueAnswer(turn)}>Continue</button>`;
+
 function Troubles({ turn, last }) {
   const { response } = turn;
   const error = turn.status === "error" ? turn.error : response?.error?.message;
@@ -140,21 +186,21 @@ function Troubles({ turn, last }) {
     ${error && html`<${Notice} kind="error">${error}${turn.param && html` <code>${turn.param}</code>`}</${Notice}>`}
     ${response?.status === "incomplete" && html`<${Notice} kind="warning">
       ${INCOMPLETE[response.incomplete_details?.reason] ?? "The answer is incomplete."}
-      ${last && canContinue(response) && html` <button type="button" class="small" onClick=${() => continueAnswer(turn)}>Continue</button>`}</${Notice}>`}
+      ${last && canContinue(response) && html` <${ContinueButton} turn=${turn} />`}</${Notice}>`}
     ${response?.status === "cancelled" && html`<${Notice}>Stopped.</${Notice}>`}`;
 }
 
 // --- below a turn --------------------------------------------------------------------------------
 
-function Footer({ turn, output, state }) {
+function Footer({ turn, output, editor }) {
   const [code, setCode] = useState(false);
   const [raw, setRaw] = useState(false);
-  const text = output.filter((item) => item.type === "message")
-    .flatMap((item) => item.content.map((part) => part.text ?? part.refusal ?? "")).join("\n\n");
+  const text = output.filter((item) => item.type === "message").map(messageText).join("\n\n");
   return html`<footer class="turn-footer">
     <div class="turn-actions">
       ${text && html`<${CopyButton} text=${text} className="quiet small" />`}
       <button type="button" class="quiet small" onClick=${() => retry(turn)}>Retry</button>
+      ${text && html`<button type="button" ref=${editor.button} class="quiet small" onClick=${editor.open}>Edit</button>`}
       ${turn.body && html`<button type="button" class="quiet small" onClick=${() => setCode(true)}>Code</button>`}
       ${turn.response && html`<button type="button" class="quiet small" onClick=${() => setRaw(true)}>JSON</button>`}
       ${turn.responseId && html`<a class="button quiet small" href="#/responses/${turn.responseId}">Details</a>`}

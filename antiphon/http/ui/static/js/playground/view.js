@@ -5,8 +5,7 @@ import { Dialog, Field, Icon, IconButton, Notice, count } from "../parts.js";
 import { Composer } from "./composer.js";
 import { FilesDialog } from "./files.js";
 import { Panel } from "./panel.js";
-import { buildRequest } from "./request.js";
-import { branch, clear, deleteConversation, isRunning, rename, restore, session, send, setSettings } from "./session.js";
+import { branch, clear, deleteConversation, isRunning, nextRequest, rename, restore, session, send, setSettings } from "./session.js";
 import { CodeDialog, Turn } from "./turn.js";
 
 const panelChoice = inBrowser("panel");
@@ -74,7 +73,7 @@ export function Playground() {
     ${open && html`<${Panel} settings=${state.settings} onClose=${() => toggle(false)} />`}
     ${naming && html`<${NameDialog} name=${state.name} onClose=${() => setNaming(false)} />`}
     ${files && html`<${FilesDialog} turns=${turns} name=${state.name} onClose=${() => setFiles(false)} />`}
-    ${code && html`<${CodeDialog} body=${turn?.body ?? exampleBody(state.settings)} onClose=${() => setCode(false)} />`}
+    ${code && html`<${CodeDialog} body=${turn?.body ?? nextRequest(EXAMPLES[0])} onClose=${() => setCode(false)} />`}
   </div>`;
 }
 
@@ -94,9 +93,6 @@ function NameDialog({ name, onClose }) {
     </form>
   </${Dialog}>`;
 }
-
-const exampleBody = (settings) =>
-  buildRequest(settings, [{ type: "message", content: [{ type: "input_text", text: EXAMPLES[0] }] }]);
 
 /** Models that answer; embedding models are in `data` only. */
 async function loadModels() {
@@ -145,7 +141,7 @@ function Scroller({ turns, children }) {
 /** What screen readers hear: not each word, but the beginning and the end of an answer. */
 function Announcer({ turn }) {
   const output = turn?.response?.usage?.output_tokens;
-  const text = !turn ? "" : isRunning(turn) ? "The model is answering." :
-    turn.status === "error" ? "The request failed." : `The answer is complete: ${count(output ?? 0)} tokens.`;
+  const text = isRunning(turn) ? "The model is answering." :
+    turn?.status === "error" ? "The request failed." : output == null ? "" : `The answer is complete: ${count(output)} tokens.`;
   return html`<p class="sr-only" role="status">${text}</p>`;
 }
