@@ -1,16 +1,24 @@
 // Conversations as a file: `{format, version, conversations: [{name, turns: [{model, input, output}]}]}`,
 // where `input` and `output` are items of the API.
+import { messageText } from "./edited.js";
+
 const FORMAT = "antiphon.conversations";
 const VERSION = 1;
 /** Fields of items that the page reads as lists. */
 const LISTS = ["content", "summary", "tools", "results", "outputs", "queries", "sources", "annotations"];
 
-/** Turns that are part of a conversation: others failed or were stopped. */
-const isAnswered = (turn) => ["completed", "incomplete"].includes(turn.response?.status);
+/** The items of an answer that a conversation has. Of a stopped answer, these are its texts: its calls may
+ * have no end. */
+export const answerItems = ({ response }) => (response?.status === "cancelled"
+  ? response.output.filter((item) => item?.type === "message" && messageText(item)) : response?.output ?? []);
+
+/** Turns that are part of a conversation: others failed, or were stopped before they had a text. */
+export const isAnswered = (turn) => ["completed", "incomplete"].includes(turn.response?.status) ||
+  (turn.response?.status === "cancelled" && answerItems(turn).length > 0);
 
 export const archived = (name, turns) => ({
   name,
-  turns: turns.filter(isAnswered).map(({ input, response }) => ({ model: response.model, input, output: response.output })),
+  turns: turns.filter(isAnswered).map((turn) => ({ model: turn.response.model, input: turn.input, output: answerItems(turn) })),
 });
 
 export const archiveText = (conversations) =>

@@ -3,7 +3,7 @@
 import { call, events, get, post, query, remove } from "../api.js";
 import { fold, isTerminal } from "../fold.js";
 import { createStore, inSession, newId } from "../lib.js";
-import { splitTurns } from "./archive.js";
+import { answerItems, isAnswered, splitTurns } from "./archive.js";
 import { editedOutput, leftOpen } from "./edited.js";
 import { nameOf, setName } from "./names.js";
 import { buildRequest, DEFAULTS, settingsOf } from "./request.js";
@@ -75,9 +75,9 @@ const withoutContents = (turn) => (isLocal(turn) ? turn : {
   response: turn.responseId ? undefined : turn.response,
 });
 
-/** Continue what a reload interrupted. */
-export async function restore() {
-  for (const turn of branch(session.get())) {
+/** Continue what a reload interrupted, on all branches. */
+export function restore() {
+  for (const turn of Object.values(session.get().turns)) {
     if (isRunning(turn)) {
       if (turn.responseId) {
         changeTurn(turn.id, { response: null });
@@ -107,14 +107,14 @@ function changeTurn(id, change, { keep = true } = {}) {
 }
 
 /** What a new turn below `parent` continues: the id of the last stored response, and the items of later
- * turns, which the server does not store. */
+ * turns, which the server does not store or which were stopped: it continues no cancelled response. */
 function contextOf(parent) {
   const { turns } = session.get();
   const items = [];
   for (let turn = turns[parent]; turn; turn = turns[turn.parent]) {
-    if (!["completed", "incomplete"].includes(turn.response?.status)) continue;
-    if (turn.responseId) return { previous: turn.responseId, items };
-    items.unshift(...turn.input, ...turn.response.output);
+    if (!isAnswered(turn)) continue;
+    if (turn.responseId && turn.response.status !== "cancelled") return { previous: turn.responseId, items };
+    items.unshift(...turn.input, ...answerItems(turn));
   }
   return { previous: null, items };
 }
@@ -146,7 +146,7 @@ const userMessage = (content) => ({ type: "message", role: "user", content });
 /** Send a new message after the visible branch. */
 export const send = (content) => addTurn(session.get().leaf, [userMessage(content)]);
 
-/** Let the model go on with an answer that was cut off, or with an edited one. */
+/** Let the model go on with an answer that was cut off or stopped, or with an edited one. */
 export const continueAnswer = (turn) => addTurn(turn.id, []);
 
 export const retry = (turn) => addTurn(turn.parent, turn.input);

@@ -3,6 +3,7 @@ import { html, useEditor, useEffect, useRef, useState } from "../lib.js";
 import { InputPart, Item } from "../items.js";
 import { CopyButton, Dialog, Icon, IconButton, Notice, Spinner, Tabs, count, duration } from "../parts.js";
 import { Code, Json } from "../markdown.js";
+import { isAnswered } from "./archive.js";
 import { focusComposer } from "./composer.js";
 import { messageText } from "./edited.js";
 import { answer, continueAnswer, edit, editAnswer, isRunning, pendingCalls, retry, showBranch, siblings } from "./session.js";
@@ -187,7 +188,8 @@ function Troubles({ turn, last }) {
     ${response?.status === "incomplete" && html`<${Notice} kind="warning">
       ${INCOMPLETE[response.incomplete_details?.reason] ?? "The answer is incomplete."}
       ${last && canContinue(response) && html` <${ContinueButton} turn=${turn} />`}</${Notice}>`}
-    ${response?.status === "cancelled" && html`<${Notice}>Stopped.</${Notice}>`}`;
+    ${response?.status === "cancelled" && html`<${Notice}>Stopped.
+      ${last && isAnswered(turn) && html` <${ContinueButton} turn=${turn} />`}</${Notice}>`}`;
 }
 
 // --- below a turn --------------------------------------------------------------------------------
