@@ -65,7 +65,10 @@ def test_model_continues_an_edited_answer(visitor: Visitor, server: Server) -> N
     page.get_by_role("button", name="Continue").click()
     page.get_by_role("button", name="Retry").nth(1).wait_for()
     sent = sent_body(visitor, server)["input"]
-    assert (sent[-1]["content"][0]["text"], sent[-1]["status"]) == ("The first word is", "incomplete")
+    assert (sent[-1]["content"][0]["text"], sent[-1]["status"]) == (
+        "The first word is",
+        "incomplete",
+    )
     page.get_by_role("link", name="Details").click()
     page.get_by_role("tab", name="Prompt").click()
     prompt = page.get_by_label("Prompt and output").inner_text()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.attachments.samples import pdf
+from tests.attachments.samples import pdf, png
 from tests.browser.conftest import Visitor, visiting
 from tests.e2e.server import Server
 from tests.tools.mcp.process import Toys
@@ -137,16 +137,72 @@ def test_stream_goes_on_after_the_connection_was_lost(visitor: Visitor) -> None:
     assert any("starting_after" in url for url in visitor.urls)
 
 
-def test_stop_keeps_what_was_written(visitor: Visitor) -> None:
-    page = visitor.open()
+def stopped(visitor: Visitor) -> Any:
+    """Ask for a long story and stop it after its beginning."""
     turn = visitor.ask("Tell me a long story")
     turn.get_by_text("Once upon a time").wait_for()
-    page.get_by_role("button", name="Stop").click()
+    visitor.page.get_by_role("button", name="Stop").click()
     turn.get_by_text("Stopped.").wait_for()
+    return turn
+
+
+def test_stop_keeps_what_was_written(visitor: Visitor, server: Server) -> None:
+    page = visitor.open()
+    turn = stopped(visitor)
     assert "Once upon a time" in turn.inner_text()
     assert "whole story" not in turn.inner_text()
-    visitor.answered("Hi")
+    visitor.answered("Shorter, please")
     assert page.get_by_role("article").count() == 2
+    body = sent_body(visitor, server)  # the server continues no cancelled response
+    assert "previous_response_id" not in body
+    assert [item["role"] for item in body["input"]] == ["user", "assistant", "user"]
+    assert "Once upon a time" in body["input"][1]["content"][0]["text"]
+
+
+def test_stopped_answer_is_continued(visitor: Visitor, server: Server) -> None:
+    page = visitor.open()
+    stopped(visitor).get_by_role("button", name="Continue").click()
+    page.get_by_role("button", name="Retry").nth(1).wait_for()
+    assert page.get_by_role("article").locator(".user").count() == 1
+    assert sent_body(visitor, server)["input"][-1]["status"] == "incomplete"
+    assert page.get_by_role("button", name="Continue").count() == 0
+
+
+def test_draft_stays_while_another_view_is_shown(visitor: Visitor) -> None:
+    page = visitor.open()
+    page.get_by_role("textbox", name="Message").fill("Not sent yet")
+    page.evaluate(GIVE, ["notes.md", "text/markdown", "", "drop"])
+    page.get_by_role("link", name="Models").click()
+    page.get_by_role("heading", name="Models").wait_for()
+    page.get_by_role("link", name="Playground").click()
+    assert page.get_by_role("textbox", name="Message").input_value() == "Not sent yet"
+    page.get_by_role("button", name="Remove notes.md").wait_for()
+
+
+def test_large_attachment_is_there_after_a_reload(visitor: Visitor, server: Server) -> None:
+    page = visitor.open()
+    large = png() + bytes(6_000_000)  # 8 million characters: the storage of a tab is smaller
+    page.evaluate(GIVE, ["noise.png", "image/png", base64.b64encode(large).decode(), "drop"])
+    visitor.answered("Hi")
+    page.reload()
+    page.get_by_role("article").locator("img").wait_for()
+    page.get_by_role("button", name="Retry").click()
+    page.get_by_text("2 / 2").wait_for()
+    page.get_by_role("button", name="Retry").wait_for()
+    picture, _ = sent_body(visitor, server)["input"][0]["content"]
+    assert len(picture["image_url"]) > len(large)
+
+
+def test_code_is_copied_without_the_clipboard_of_secure_pages(visitor: Visitor) -> None:
+    page = visitor.open()
+    page.evaluate("delete Navigator.prototype.clipboard")
+    page.locator(".view-bar").get_by_role("button", name="Code").click()
+    page.get_by_role("dialog").get_by_role("button", name="Copy").click()
+    page.get_by_role("dialog").get_by_role("button", name="Copied").click()
+    page.get_by_role("dialog").get_by_role("button", name="Copy", exact=True).wait_for()
+    page.keyboard.press("Escape")
+    page.get_by_role("textbox", name="Message").press("Control+V")
+    assert "curl -N http" in page.get_by_role("textbox", name="Message").input_value()
 
 
 def test_other_conversation_begins_while_an_answer_is_written(visitor: Visitor) -> None:
@@ -510,4 +566,7 @@ def test_page_asks_for_a_key_and_forgets_it(browser: Any, keyed_server: Server) 
         page.get_by_role("button", name="Forget the key").click()
         page.get_by_label("API key").wait_for()
         assert page.evaluate("localStorage.getItem('antiphon.names')") is None
-        assert "sesame" not in page.evaluate("JSON.stringify(sessionStorage)")
+        stored = page.evaluate("JSON.stringify(sessionStorage)")
+        assert not any(secret in stored for secret in ("sesame", "Hello there!"))
+        visitor.enter_key("open")
+        page.get_by_role("heading", name="What should scripted answer?").wait_for()

@@ -14,6 +14,16 @@ export function setKey(key) {
   access.update({ key, needed: false });
 }
 
+/** Call a function when the user forgets the key. */
+export function onForget(callback) {
+  let last = access.get().key;
+  access.subscribe(() => {
+    const { key } = access.get();
+    if (last && !key) callback();
+    last = key;
+  });
+}
+
 export class ApiError extends Error {
   constructor(status, body) {
     super(body?.error?.message || `The server answered with status ${status}.`);

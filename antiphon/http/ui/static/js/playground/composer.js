@@ -1,9 +1,15 @@
 // The box in which a message is written: text, and files by drop, paste or a dialog.
-import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
+import { onForget } from "../api.js";
+import { createStore, html, useEffect, useLayoutEffect, useRef, useState, useStore } from "../lib.js";
 import { bytes, Icon, IconButton } from "../parts.js";
 import { isRunning, send, stop } from "./session.js";
 
 const MAX_BYTES = 32 * 1000 * 1000;
+
+const NOTHING = { text: "", files: [] };
+/** What is not sent yet. It stays while other views are shown. */
+const draft = createStore(NOTHING);
+onForget(() => draft.update(NOTHING));
 
 export const focusComposer = () => document.querySelector(".composer textarea")?.focus();
 
@@ -27,8 +33,7 @@ async function toPart(file) {
 }
 
 export function Composer({ turn, models, model, onModel, children }) {
-  const [text, setText] = useState("");
-  const [files, setFiles] = useState([]);
+  const { text, files } = useStore(draft);
   const [trouble, setTrouble] = useState("");
   const [over, setOver] = useState(false);
   const area = useRef(null);
@@ -46,10 +51,11 @@ export function Composer({ turn, models, model, onModel, children }) {
     const added = [...list];
     const large = added.filter((file) => file.size > MAX_BYTES);
     setTrouble(large.length ? `${large[0].name} is larger than ${bytes(MAX_BYTES)}.` : "");
-    setFiles((old) => [...old, ...added.filter((file) => file.size <= MAX_BYTES)
-      .map((file) => ({ file, preview: file.type.startsWith("image/") ? URL.createObjectURL(file) : null }))]);
+    const fitting = added.filter((file) => file.size <= MAX_BYTES)
+      .map((file) => ({ file, preview: file.type.startsWith("image/") ? URL.createObjectURL(file) : null }));
+    draft.update((old) => ({ files: [...old.files, ...fitting] }));
   };
-  const drop = (index) => setFiles((old) => old.filter((_, at) => at !== index));
+  const drop = (index) => draft.update((old) => ({ files: old.files.filter((_, at) => at !== index) }));
   const submit = async () => {
     if (running || (!text.trim() && !files.length)) return;
     try {
@@ -60,8 +66,7 @@ export function Composer({ turn, models, model, onModel, children }) {
       return;
     }
     files.forEach(({ preview }) => preview && URL.revokeObjectURL(preview));
-    setText("");
-    setFiles([]);
+    draft.update(NOTHING);
   };
   const onKeyDown = (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
@@ -88,7 +93,7 @@ export function Composer({ turn, models, model, onModel, children }) {
       </ul>`}
       ${trouble && html`<p class="trouble" role="alert">${trouble}</p>`}
       <textarea ref=${area} rows="1" aria-label="Message" placeholder="Write a message" value=${text}
-        onInput=${(event) => setText(event.currentTarget.value)} onKeyDown=${onKeyDown} onPaste=${onPaste}></textarea>
+        onInput=${(event) => draft.update({ text: event.currentTarget.value })} onKeyDown=${onKeyDown} onPaste=${onPaste}></textarea>
       <div class="composer-bar">
         <${IconButton} icon="attach" label="Attach files" onClick=${() => picker.current.click()} />
         <input ref=${picker} type="file" multiple hidden aria-label="Files" onChange=${(event) => {

@@ -1,6 +1,6 @@
 // The names that the user gave to conversations. The API has no names of responses: this browser
 // stores them, until the key is forgotten.
-import { access } from "../api.js";
+import { onForget } from "../api.js";
 import { createStore, inBrowser } from "../lib.js";
 
 const saved = inBrowser("names");
@@ -25,9 +25,4 @@ export function setName(ids, name) {
 
 export const nameOf = (id) => names.get().byResponse[id] ?? "";
 
-let lastKey = access.get().key;
-access.subscribe(() => {
-  const { key } = access.get();
-  if (lastKey && !key) write([]);
-  lastKey = key;
-});
+onForget(() => write([]));

@@ -1,6 +1,6 @@
 // The playground's conversations: a tree of turns, each one request and its response. Runs are
 // background runs, so that a reload of the page goes on reading where it stopped.
-import { call, events, get, post, query, remove } from "../api.js";
+import { call, events, get, onForget, post, query, remove } from "../api.js";
 import { fold, isTerminal } from "../fold.js";
 import { createStore, inSession, newId } from "../lib.js";
 import { answerItems, isAnswered, splitTurns } from "./archive.js";
@@ -16,7 +16,8 @@ const RETRIES = 5;
  * user calls the conversation, or empty.
  * A turn: `parent`, `input` (items), `body` (the request), `status` (running, done, error),
  * `response`, `ignored` (tools), `error`, `times` in milliseconds, `answers` to pending calls. A turn with
- * a response but no `responseId` is not stored by the server; `origin` says where it is from.
+ * a response but no `responseId` is not stored by the server; `origin` says where it is from, `inputOf`
+ * which stored response has the same input.
  */
 export const session = createStore({ turns: {}, leaf: null, name: "", settings: DEFAULTS, ...saved.read({}) });
 
@@ -62,8 +63,10 @@ function save() {
   saved.write({ turns: Object.fromEntries(small), leaf, name, settings });
 }
 
-const withoutContents = (turn) => (isLocal(turn) ? turn : {
+/** A turn without what the server has. What only this page knows stays. */
+const withoutContents = (turn) => (isLocal(turn) && !turn.inputOf ? turn : {
   ...turn,
+  isShort: true,
   input: turn.input.map((item) => ({
     ...item,
     content: Array.isArray(item.content)
@@ -75,9 +78,16 @@ const withoutContents = (turn) => (isLocal(turn) ? turn : {
   response: turn.responseId ? undefined : turn.response,
 });
 
+/** Load the input of a turn again, whose attachments were too large to save. */
+async function loadInput({ id, responseId, inputOf, input }) {
+  const items = input.length ? await inputItems(responseId ?? inputOf) : [];
+  changeTurn(id, { input: items.slice(items.length - input.length), isShort: false });
+}
+
 /** Continue what a reload interrupted, on all branches. */
 export function restore() {
   for (const turn of Object.values(session.get().turns)) {
+    if (turn.isShort && (turn.responseId ?? turn.inputOf)) loadInput(turn).catch(() => {});
     if (isRunning(turn)) {
       if (turn.responseId) {
         changeTurn(turn.id, { response: null });
@@ -157,7 +167,8 @@ export const edit = (turn, content) => addTurn(turn.parent, [userMessage(content
 export function editAnswer(turn, texts) {
   const { model, output, text } = turn.response;
   const edited = { model, text, output: editedOutput(output.filter(Boolean), texts) };
-  showTurn({ ...localTurn({ ...edited, input: turn.input }, "edited"), id: newId(), parent: turn.parent });
+  const inputOf = turn.responseId ?? turn.inputOf;
+  showTurn({ ...localTurn({ ...edited, input: turn.input }, "edited"), id: newId(), parent: turn.parent, inputOf });
 }
 
 /** Begin a new conversation. A run goes on, and is found in the list of conversations. */
@@ -165,6 +176,11 @@ export const clear = () => {
   session.update({ turns: {}, leaf: null, name: "" });
   save();
 };
+
+onForget(() => {
+  clear();
+  setSettings(DEFAULTS);
+});
 
 /** The ids of the stored responses of the conversation, with those of all branches. */
 const responseIds = () => Object.values(session.get().turns).map((turn) => turn.responseId).filter(Boolean);
