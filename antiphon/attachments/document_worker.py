@@ -1,5 +1,5 @@
-"""Program that extracts the text of one document or web page in a process of its own and prints it
-as JSON.
+"""Program that extracts the text of one document or web page, or renders the pages of a PDF, in a
+process of its own and prints the result as JSON.
 
 It is run by its path, with limits on memory and time, without writable files, without the server's
 secrets and never as root, so that a hostile file can only harm this process.
@@ -7,19 +7,29 @@ secrets and never as root, so that a hostile file can only harm this process.
 
 from __future__ import annotations
 
+import base64
 import importlib
 import json
 import os
 import re
 import sys
+import tempfile
 from contextlib import suppress
 from encodings import aliases
 
-__all__ = ["WEB_PAGE", "confine", "main", "page_title"]
+__all__ = ["MAX_PAGES", "PAGE_IMAGES", "WEB_PAGE", "confine", "main", "page_title"]
 
 #: The kind of a web page, of which the main text is extracted, with links. Other kinds are media
 #: types of documents, which are extracted whole.
 WEB_PAGE = "web page"
+#: The kind of a PDF whose pages are rendered as images, instead of extracting its text.
+PAGE_IMAGES = "page images"
+
+#: Most pages that are rendered.
+MAX_PAGES = 50
+#: A page of A4 has 910 x 1286 pixels: text of 8 points can be read, and more is only scaled down
+#: by the image encoders of models.
+_PAGE_DPI = 110
 
 #: A PDF with one empty page.
 _EMPTY_PDF = (
@@ -37,13 +47,16 @@ _UID = 64002
 _PR_SET_NO_NEW_PRIVS = 38
 
 
-def main(kind: str, max_chars: int) -> dict[str, str]:
+def main(kind: str, max_chars: int) -> dict[str, str] | dict[str, list[str]]:
     """Return ``{"text": …}`` of at most ``max_chars`` + 1 characters, for web pages with
-    ``"title"``, or ``{"error": …}``."""
+    ``"title"``, for page images ``{"pages": […]}`` with PNGs in base64 of together at most
+    ``max_chars`` characters, or ``{"error": …}``."""
     content = sys.stdin.buffer.read()
     try:
         if kind == WEB_PAGE:
             return _read_web_page(content, max_chars)
+        if kind == PAGE_IMAGES:
+            return _render_pages(content, max_chars)
         return _read_document(content, kind, max_chars)
     except (ImportError, PermissionError):
         return {"error": "missing"}
@@ -93,8 +106,8 @@ def _read_document(content: bytes, kind: str, max_chars: int) -> dict[str, str]:
     import kreuzberg
 
     config = kreuzberg.ExtractionConfig(use_cache=False, disable_ocr=True, output_format="markdown")
-    if content.startswith(b"%PDF-"):  # the PDF library unpacks itself to disk at its first use
-        kreuzberg.extract_bytes_sync(_EMPTY_PDF, "application/pdf", config)
+    if content.startswith(b"%PDF-"):
+        _unpack_pdf_library()
     confine()
     try:
         kind = kind or kreuzberg.detect_mime_type_from_bytes(content)
@@ -102,6 +115,37 @@ def _read_document(content: bytes, kind: str, max_chars: int) -> dict[str, str]:
     except (kreuzberg.KreuzbergError, ValueError, RuntimeError, MemoryError) as error:
         return {"error": _error_code(str(error).lower())}
     return {"text": text[: max_chars + 1]}
+
+
+def _unpack_pdf_library() -> None:
+    """Use the PDF library once: at its first use it unpacks itself to disk."""
+    import kreuzberg
+
+    config = kreuzberg.ExtractionConfig(use_cache=False, disable_ocr=True)
+    kreuzberg.extract_bytes_sync(_EMPTY_PDF, "application/pdf", config)
+
+
+def _render_pages(content: bytes, max_chars: int) -> dict[str, str] | dict[str, list[str]]:
+    import kreuzberg
+
+    _unpack_pdf_library()
+    os.chdir(tempfile.mkdtemp())
+    os.chmod(".", 0o755)  # the user that parses reaches the file by its relative path only
+    with open("document.pdf", "wb") as file:
+        file.write(content)
+    confine()
+    pages: list[str] = []
+    try:
+        with kreuzberg.PdfPageIterator("document.pdf", dpi=_PAGE_DPI) as images:
+            for _, image in images:
+                if len(pages) == MAX_PAGES:
+                    return {"error": "pages"}
+                pages.append(base64.b64encode(image).decode())
+                if (max_chars := max_chars - len(pages[-1])) < 0:
+                    return {"error": "bomb"}
+    except (kreuzberg.KreuzbergError, ValueError, RuntimeError, MemoryError) as error:
+        return {"error": _error_code(str(error).lower())}
+    return {"pages": pages}
 
 
 def confine() -> None:

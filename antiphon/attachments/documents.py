@@ -1,5 +1,5 @@
-"""Extract the text of documents (PDF, office and web formats) and web pages, in a separate process
-or a sandbox.
+"""Extract the text of documents (PDF, office and web formats) and web pages, and render pages of
+PDFs, in a separate process or a sandbox.
 
 Plain text needs no library.
 """
@@ -19,10 +19,11 @@ from msgspec import Struct
 
 from antiphon.limits.fair_limiter import FairLimiter
 
-from .document_worker import WEB_PAGE
+from .document_worker import PAGE_IMAGES, WEB_PAGE
 from .worker_process import WorkerFailed, run_worker
 
 __all__ = [
+    "PDF_MAGIC",
     "WORKER",
     "DocumentReader",
     "Documents",
@@ -34,19 +35,22 @@ __all__ = [
 
 _log = structlog.get_logger(__name__)
 
-Reason = Literal["unsupported", "missing", "encrypted", "bomb", "broken", "slow", "long"]
+Reason = Literal["unsupported", "missing", "encrypted", "bomb", "broken", "slow", "long", "pages"]
 
 #: The program that extracts the text of one document.
 WORKER = Path(__file__).with_name("document_worker.py")
 #: Characters of a document's text; OpenAI's limit for text in a request.
 _MAX_CHARS = 10_485_760
+#: Characters of the images of all pages of a document, in base64.
+_MAX_PAGES_CHARS = 64 * 2**20
 _TIMEOUT_S = 30.0
 _MAX_CONCURRENT = 2
-#: Characters of cached texts: the next turn usually contains the same documents.
+#: Characters of cached texts and pages: the next turn usually contains the same documents.
 _CACHE_CHARS = 16 * 2**20
 
+PDF_MAGIC = b"%PDF-"
 #: First bytes of formats that need the library. Anything else is text or unknown.
-_MAGIC = (b"%PDF-", b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"{\\rtf")
+_MAGIC = (PDF_MAGIC, b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"{\\rtf")
 #: File extension → media type, for types that the content does not reveal, and for text formats
 #: that the library reads.
 _KINDS = {
@@ -87,7 +91,13 @@ class _WorkerOutput(Struct, frozen=True):
 
     text: str | None = None
     title: str = ""
-    error: Literal["missing", "encrypted", "bomb", "unsupported", "broken"] | None = None
+    pages: tuple[str, ...] | None = None
+    error: Literal["missing", "encrypted", "bomb", "unsupported", "broken", "pages"] | None = None
+
+    @property
+    def size(self) -> int:
+        """Characters of the text and of the pages."""
+        return len(self.text or "") + sum(map(len, self.pages or ()))
 
 
 def plain_text(content: bytes) -> str | None:
@@ -146,7 +156,7 @@ class Documents:
         self._timeout_s = timeout_s
         self._max_chars = max_chars
         self._slots = FairLimiter(_MAX_CONCURRENT)
-        self._cached: OrderedDict[tuple[str, bytes], WebPageText] = OrderedDict()
+        self._cached: OrderedDict[tuple[str, bytes], _WorkerOutput] = OrderedDict()
         self._cached_chars = 0
 
     async def text(
@@ -162,13 +172,18 @@ class Documents:
             if text is None:
                 raise UnreadableDocument("unsupported")
             return self._check_length(text)
-        return (await self._extract(content, kind, tenant)).text
+        return (await self._extract(content, kind, tenant)).text or ""
 
     async def web_page(self, content: bytes, *, tenant: str = "") -> WebPageText:
         """Return the main text of a web page. Raises ``UnreadableDocument``."""
-        return await self._extract(content, WEB_PAGE, tenant)
+        page = await self._extract(content, WEB_PAGE, tenant)
+        return WebPageText(page.title, page.text or "")
 
-    async def _extract(self, content: bytes, kind: str, tenant: str) -> WebPageText:
+    async def page_images(self, content: bytes, *, tenant: str = "") -> tuple[str, ...]:
+        """Return an image of each page of a PDF: PNGs in base64. Raises ``UnreadableDocument``."""
+        return (await self._extract(content, PAGE_IMAGES, tenant)).pages or ()
+
+    async def _extract(self, content: bytes, kind: str, tenant: str) -> _WorkerOutput:
         key = (kind, (await asyncio.to_thread(sha256, content)).digest())
         cached = self._cached.get(key)
         if cached is not None:
@@ -176,7 +191,7 @@ class Documents:
             return cached
         async with self._slots.slot(tenant):
             extracted = await self._read(content, kind)
-        self._check_length(extracted.text)
+        self._check_length(extracted.text or "")
         self._cache(key, extracted)
         return extracted
 
@@ -185,34 +200,37 @@ class Documents:
             raise UnreadableDocument("long")
         return text
 
-    def _cache(self, key: tuple[str, bytes], extracted: WebPageText) -> None:
+    def _cache(self, key: tuple[str, bytes], extracted: _WorkerOutput) -> None:
         replaced = self._cached.pop(key, None)
-        self._cached_chars += len(extracted.text) - (len(replaced.text) if replaced else 0)
+        self._cached_chars += extracted.size - (replaced.size if replaced else 0)
         self._cached[key] = extracted
         while self._cached_chars > _CACHE_CHARS:
-            self._cached_chars -= len(self._cached.popitem(last=False)[1].text)
+            self._cached_chars -= self._cached.popitem(last=False)[1].size
 
-    async def _read(self, content: bytes, kind: str) -> WebPageText:
+    async def _read(self, content: bytes, kind: str) -> _WorkerOutput:
         is_page = kind == WEB_PAGE
         if find_spec("trafilatura" if is_page else "kreuzberg") is None:
             raise UnreadableDocument("missing")
         reader = self._page_reader if is_page else self._reader
         output = await reader.read(
-            content, kind, max_chars=self._max_chars, timeout_s=self._timeout_s
+            content,
+            kind,
+            max_chars=_MAX_PAGES_CHARS if kind == PAGE_IMAGES else self._max_chars,
+            timeout_s=self._timeout_s,
         )
         try:
             result = msgspec.json.decode(output, type=_WorkerOutput)
         except msgspec.DecodeError:
             raise UnreadableDocument("broken") from None
-        if result.text is None:
+        if (result.pages if kind == PAGE_IMAGES else result.text) is None:
             raise UnreadableDocument(result.error or "broken")
-        return WebPageText(result.title, result.text)
+        return result
 
 
 def _kind(content: bytes, name: str, mime: str) -> str | None:
     """Return the media type for the library ("": let it detect); None: text or unknown."""
     by_name = _KINDS.get(name.rpartition(".")[2].lower(), "") if "." in name else ""
-    if content.startswith(b"%PDF-"):
+    if content.startswith(PDF_MAGIC):
         return "application/pdf"
     if content.startswith(_MAGIC):
         return by_name if by_name not in _MARKUP else ""

@@ -1,6 +1,7 @@
 """Resolves the images, files and URLs of a conversation before the model is called.
 
-The backend gets images as ``data:`` URLs with checked bytes, and files as text. Stored and listed
+The backend gets images as ``data:`` URLs with checked bytes, and files as text, PDFs also as images
+of their pages if the request says so. Stored and listed
 items stay as the client sent them: they are resolved again for each turn.
 """
 
@@ -15,7 +16,8 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.attachments.data_urls import InvalidEncoding, decode_inline
-from antiphon.attachments.documents import Documents, UnreadableDocument
+from antiphon.attachments.document_worker import MAX_PAGES
+from antiphon.attachments.documents import PDF_MAGIC, Documents, UnreadableDocument
 from antiphon.attachments.fetch import Fetcher, FetchError, FetchResult, check
 from antiphon.attachments.image_header import MIMES, InvalidImage, sniff
 from antiphon.backends.base import Backend, Reply
@@ -72,7 +74,8 @@ class _ResolvingBackend(BackendWrapper):
         self._tenant = tenant
         self._prompt_item_count = prompt_item_count
         self._parts_by_source: dict[
-            tuple[type[Any], PartSource], it.Part | InvalidPart | FetchError | UnreadableDocument
+            tuple[type[Any], PartSource, bool],
+            tuple[it.Part, ...] | InvalidPart | FetchError | UnreadableDocument,
         ] = {}
         self._bytes = 0
 
@@ -97,8 +100,9 @@ class _ResolvingBackend(BackendWrapper):
         """
         encoded = base64.b64encode(error.content).decode()
         for key, resolved in self._parts_by_source.items():
-            if isinstance(resolved, it.InputImage) and (resolved.image_url or "").endswith(
-                f",{encoded}"
+            if isinstance(resolved, tuple) and any(
+                isinstance(part, it.InputImage) and (part.image_url or "").endswith(f",{encoded}")
+                for part in resolved
             ):
                 self._parts_by_source[key] = InvalidPart("broken", error.reason)
                 return True
@@ -140,29 +144,35 @@ class _ResolvingBackend(BackendWrapper):
         resolved = await asyncio.gather(
             *(self._resolve(location) for location in locations), return_exceptions=True
         )
-        items = list(conversation.items)
-        for location, result in zip(locations, resolved, strict=True):
+        for result in resolved:
             if isinstance(result, BaseException):
                 raise result
-            items[location.item] = _replace_part(items[location.item], location.number, result)
+        items = list(conversation.items)
+        # From the last one: a file may become several parts, which moves those after it.
+        for location, parts in reversed(list(zip(locations, resolved, strict=True))):
+            items[location.item] = _replace_part(items[location.item], location.number, parts)
         return tuple(items)
 
-    async def _resolve(self, location: _Location) -> it.Part:
+    async def _resolve(self, location: _Location) -> tuple[it.Part, ...]:
         part = location.part
         try:
-            return _with_detail(await self._resolve_cached(part, part_source(part)), part)
+            resolved = await self._resolve_cached(part, part_source(part))
         except (InvalidPart, FetchError, UnreadableDocument) as error:
             if location.path is None:
                 what = "file" if isinstance(part, it.InputFile) else "image"
-                return it.InputText(text=f"[{what} omitted: it can no longer be read]")
+                return (it.InputText(text=f"[{what} omitted: it can no longer be read]"),)
             raise _refusal(error, part, location.path) from None
+        return tuple(_with_detail(each, part) for each in resolved)
 
-    async def _resolve_cached(self, part: _AttachmentPart, source: PartSource) -> it.Part:
+    async def _resolve_cached(
+        self, part: _AttachmentPart, source: PartSource
+    ) -> tuple[it.Part, ...]:
         """Resolve a part. Failures are cached too, because a compaction renders several times."""
-        key = (type(part), source)
+        with_pages = self._shows_pages(part)
+        key = (type(part), source, with_pages)
         if key not in self._parts_by_source:
             try:
-                self._parts_by_source[key] = await self._load_part(part, source)
+                self._parts_by_source[key] = await self._load_parts(part, source, with_pages)
             except (InvalidPart, FetchError, UnreadableDocument) as error:
                 self._parts_by_source[key] = error
         resolved = self._parts_by_source[key]
@@ -170,16 +180,33 @@ class _ResolvingBackend(BackendWrapper):
             raise resolved
         return resolved
 
-    async def _load_part(self, part: _AttachmentPart, source: PartSource) -> it.Part:
+    def _shows_pages(self, part: _AttachmentPart) -> bool:
+        """Whether the model sees the pages of a PDF as images, besides its text."""
+        is_file = isinstance(part, it.InputFile)
+        return is_file and part.detail == "high" and self._inner.capabilities.images
+
+    async def _load_parts(
+        self, part: _AttachmentPart, source: PartSource, with_pages: bool
+    ) -> tuple[it.Part, ...]:
         content = await self._load_content(source)
-        self._bytes += len(content.content)
+        self._count_bytes(len(content.content))
+        if not isinstance(part, it.InputFile):
+            return (await _image_part(content),)
+        file = await self._file_part(content)
+        if not with_pages or not content.content.startswith(PDF_MAGIC):
+            return (file,)
+        documents = self._attachments.documents
+        pages = await documents.page_images(content.content, tenant=self._tenant)
+        self._count_bytes(sum(map(len, pages)))
+        urls = (f"data:image/png;base64,{page}" for page in pages)
+        return (file, *(it.InputImage(image_url=url) for url in urls))
+
+    def _count_bytes(self, count: int) -> None:
+        self._bytes += count
         if self._bytes > _MAX_TOTAL_BYTES:
             raise InvalidPart(
                 "large", f"all of a request together may hold {_MAX_TOTAL_BYTES} bytes"
             )
-        if isinstance(part, it.InputFile):
-            return await self._file_part(content)
-        return await _image_part(content)
 
     async def _load_content(self, source: PartSource) -> FetchResult:
         """Load the bytes of a part from a file, a URL or inline data."""
@@ -269,11 +296,12 @@ def _parts_of(item: it.Item) -> tuple[str, tuple[it.Part, ...] | list[it.Part]] 
     return field, value if isinstance(value, tuple) else [value]
 
 
-def _replace_part(item: it.Item, number: int, part: it.Part) -> it.Item:
+def _replace_part(item: it.Item, number: int, parts: tuple[it.Part, ...]) -> it.Item:
     field = KINDS[type(item)].parts_field
     value = getattr(item, field)
     if isinstance(value, tuple):
-        return replace(item, **{field: (*value[:number], part, *value[number + 1 :])})
+        return replace(item, **{field: (*value[:number], *parts, *value[number + 1 :])})
+    [part] = parts  # the field holds a single image
     if isinstance(part, it.InputImage):
         part = replace(value, image_url=part.image_url, file_id=UNSET)
         return replace(item, **{field: part})
@@ -356,6 +384,7 @@ _ERROR_CODES: Mapping[str, tuple[str, str]] = {
     "encrypted": ("invalid_image", "invalid_file"),
     "bomb": ("image_file_too_large", "file_too_large"),
     "long": ("image_file_too_large", "file_too_large"),
+    "pages": ("image_file_too_large", "file_too_large"),
     "unsupported": ("invalid_image_format", "unsupported_file"),
     "missing": ("invalid_image_format", "unsupported_file"),
 }
@@ -366,6 +395,7 @@ _DOCUMENT_ERRORS: Mapping[str, str] = {
     "bomb": "it takes too much to be read",
     "slow": "it takes too long to be read",
     "long": "its text is too long",
+    "pages": f"with detail 'high', it may have at most {MAX_PAGES} pages",
     "broken": "it is damaged",
 }
 
