@@ -61,16 +61,21 @@ def data_url(content: bytes, mime: str = "image/png") -> str:
     return f"data:{mime};base64,{base64.b64encode(content).decode()}"
 
 
-def pdf(text: str, *, encrypted: bool = False) -> bytes:
-    stream = f"BT /F1 18 Tf 20 100 Td ({text}) Tj ET"
+def pdf(*pages: str, encrypted: bool = False) -> bytes:
+    """Return a PDF with a line of text on each page."""
+    kids = " ".join(f"{4 + 2 * number} 0 R" for number in range(len(pages)))
     objects = [
         "<< /Type /Catalog /Pages 2 0 R >>",
-        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 300 200] /Contents 4 0 R"
-        " /Resources << /Font << /F1 5 0 R >> >> >>",
-        f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream",
+        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>",
         "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
     ]
+    for number, text in enumerate(pages):
+        stream = f"BT /F1 18 Tf 20 100 Td ({text}) Tj ET"
+        objects += (
+            "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 300 200]"
+            f" /Contents {5 + 2 * number} 0 R /Resources << /Font << /F1 3 0 R >> >> >>",
+            f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream",
+        )
     out, places = "%PDF-1.4\n", []
     for number, body in enumerate(objects, 1):
         places.append(len(out))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.attachments import documents
+from antiphon.attachments.document_worker import MAX_PAGES
 from antiphon.attachments.documents import (
     WORKER,
     DocumentReader,
@@ -26,6 +28,7 @@ from antiphon.attachments.documents import (
     WebPageText,
     plain_text,
 )
+from antiphon.attachments.image_header import sniff
 from antiphon.attachments.sandboxed_reader import SandboxedReader
 from antiphon.bootstrap.tool_factories import open_reader
 from antiphon.config.settings import Settings
@@ -91,13 +94,14 @@ async def test_content_decides_the_format_of_a_document(kind: str) -> None:
 
 
 async def check_all_formats(reader: Documents) -> None:
-    found = await asyncio.gather(
+    *found, pages = await asyncio.gather(
         reader.text(pdf("Hello PDF")),
         reader.text(docx("Hello Word"), name="a.docx"),
         reader.text(docx("Hello nobody"), name="a.html"),
         reader.text(xlsx(("Name", "Age"), ("Ada", "36")), name="a.xlsx"),
         reader.text(b"<h1>Hi</h1><script>no()</script>", name="a.html"),
         reader.text(b"<p>Hi</p>", mime="text/html"),
+        reader.page_images(pdf("One", "Two")),
     )
     assert found[0].strip() == "Hello PDF"
     assert found[1].strip() == "Hello Word"
@@ -105,6 +109,12 @@ async def check_all_formats(reader: Documents) -> None:
     assert all(word in found[3] for word in ("Name", "Age", "Ada", "36"))
     assert "Hi" in found[4] and "script" not in found[4]
     assert found[5].strip() == "Hi"
+    heads = [sniff(base64.b64decode(page)) for page in pages]
+    assert [(head.mime, head.width, head.height) for head in heads if head] == [
+        ("image/png", 459, 306),
+        ("image/png", 459, 306),
+    ]
+    assert pages[0] != pages[1]
 
 
 @READERS
@@ -117,6 +127,30 @@ async def test_unreadable_documents_report_the_reason(kind: str) -> None:
             reason(docx("a" * 150_000_000), "a.docx", reader=reader),
         )
     assert found == ["encrypted", "broken", "broken", "bomb"]
+
+
+async def test_pages_are_rendered_once() -> None:
+    pytest.importorskip("kreuzberg")
+    documents = Documents(timeout_s=PATIENCE_S)
+    pages = await documents.page_images(pdf("One"))
+    assert await documents.page_images(pdf("One")) is pages
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (pdf("x", encrypted=True), "encrypted"),
+        (b"%PDF-1.4 nothing", "broken"),
+        (pdf(*map(str, range(MAX_PAGES + 1))), "pages"),
+    ],
+)
+async def test_pages_that_cannot_be_rendered_report_the_reason(
+    content: bytes, expected: str
+) -> None:
+    pytest.importorskip("kreuzberg")
+    with pytest.raises(UnreadableDocument) as refused:
+        await Documents(timeout_s=PATIENCE_S).page_images(content)
+    assert refused.value.reason == expected
 
 
 class FixedResultSandbox(FakeSandbox):

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from antiphon.attachments.fetch import Fetcher
+from antiphon.backends.base import BackendCapabilities
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import UnreadableImage
@@ -209,6 +210,39 @@ async def test_files_are_read_as_text(serve: Serve, fetcher: Fetcher, site: str)
         "[file 'a.txt']\nFrom afar",
     ]
     assert picture == it.InputImage(image_url=data_url(png()), detail="low")
+
+
+@pytest.mark.requirement("FILE-INPUT")
+async def test_pages_of_a_pdf_are_images_with_high_detail(serve: Serve) -> None:
+    pytest.importorskip("kreuzberg")
+    server = serve()
+    parts = (
+        file(file_data=data_url(pdf("One", "Two"), "application/pdf"), detail="high"),
+        file(file_data=data_url(pdf("Three"), "application/pdf")),
+        file(file_data=data_url(b"Four", "text/plain"), detail="high"),
+    )
+    answer = await server.post(input=message(*parts, {"type": "input_text", "text": "Compare"}))
+    assert answer.status_code == 200, answer.text
+    seen = last_parts(server)
+    texts = [part.text.strip() for part in seen if isinstance(part, it.InputText)]
+    assert [text.split()[-1] for text in texts] == ["Two", "Three", "Four", "Compare"]
+    assert [type(part) for part in seen[1:3]] == [it.InputImage, it.InputImage]
+    assert [part.detail for part in seen[1:3] if isinstance(part, it.InputImage)] == ["high"] * 2
+    assert len(seen) == 6
+    response = answer.json()["id"]
+    listed = await server.client.get(f"/v1/responses/{response}/input_items")
+    assert len(listed.json()["data"][0]["content"]) == 5  # as it was sent
+
+
+@pytest.mark.requirement("FILE-INPUT")
+async def test_models_without_images_see_the_text_of_a_pdf_with_high_detail(serve: Serve) -> None:
+    pytest.importorskip("kreuzberg")
+    backend = ScriptedBackend()
+    backend.capabilities = BackendCapabilities(images=False)
+    server = serve(backend)
+    part = file(file_data=data_url(pdf("One"), "application/pdf"), detail="high")
+    assert (await server.post(input=message(part))).status_code == 200
+    assert [type(part) for part in last_parts(server)] == [it.InputText]
 
 
 @pytest.mark.requirement("FILE-INPUT")

@@ -141,12 +141,13 @@ class _ResolvingBackend(BackendWrapper):
             raise InvalidRequest(
                 f"Too many URLs to fetch: at most {_MAX_URLS} in a request.", param="input"
             )
-        resolved = await asyncio.gather(
+        resolved: list[tuple[it.Part, ...]] = []
+        for result in await asyncio.gather(
             *(self._resolve(location) for location in locations), return_exceptions=True
-        )
-        for result in resolved:
+        ):
             if isinstance(result, BaseException):
                 raise result
+            resolved.append(result)
         items = list(conversation.items)
         # From the last one: a file may become several parts, which moves those after it.
         for location, parts in reversed(list(zip(locations, resolved, strict=True))):
