@@ -441,11 +441,13 @@ def test_files_are_attached_by_drop_and_paste(visitor: Visitor, server: Server) 
     assert text == {"type": "input_text", "text": "what is in the file"}
 
 
-def test_model_reads_a_dropped_pdf(visitor: Visitor) -> None:
+def test_model_reads_a_dropped_pdf(visitor: Visitor, server: Server) -> None:
     page = visitor.open()
     content = base64.b64encode(pdf("Jupiter has many moons.")).decode()
     page.evaluate(GIVE, ["moons.pdf", "application/pdf", content, "drop"])
+    page.get_by_role("button", name="Show the pages of moons.pdf as images").click()
     turn = visitor.answered("what is in the file")
+    assert sent_body(visitor, server)["input"][0]["content"][0]["detail"] == "high"
     turn.get_by_role("link", name="Details").click()
     page.get_by_role("tab", name="Prompt").click()
     assert "Jupiter has many moons." in page.get_by_label("Prompt and output").inner_text()

@@ -8,7 +8,7 @@ const MAX_BYTES = 32 * 1000 * 1000;
 
 const NOTHING = { text: "", files: [] };
 /** What is not sent yet. It stays while other views are shown. */
-const draft = createStore(NOTHING);
+const draft = createStore(NOTHING); // of `files`: {file, preview, asImages}
 onForget(() => draft.update(NOTHING));
 
 export const focusComposer = () => document.querySelector(".composer textarea")?.focus();
@@ -23,13 +23,13 @@ function readAsDataUrl(file) {
 }
 
 /** A file as a part of a message. Browsers know no media type for some texts. */
-async function toPart(file) {
+async function toPart({ file, asImages }) {
   const data = await readAsDataUrl(file);
   if (/^image\/(png|jpeg|gif|webp)$/.test(file.type)) {
     return { type: "input_image", image_url: data, detail: "auto" };
   }
   const typed = file.type ? data : data.replace(/^data:[^;,]*/, "data:text/plain");
-  return { type: "input_file", filename: file.name, file_data: typed };
+  return { type: "input_file", filename: file.name, file_data: typed, ...(asImages ? { detail: "high" } : {}) };
 }
 
 export function Composer({ turn, models, model, onModel, children }) {
@@ -56,10 +56,12 @@ export function Composer({ turn, models, model, onModel, children }) {
     draft.update((old) => ({ files: [...old.files, ...fitting] }));
   };
   const drop = (index) => draft.update((old) => ({ files: old.files.filter((_, at) => at !== index) }));
+  const change = (index, values) =>
+    draft.update((old) => ({ files: old.files.map((each, at) => (at === index ? { ...each, ...values } : each)) }));
   const submit = async () => {
     if (running || (!text.trim() && !files.length)) return;
     try {
-      const parts = await Promise.all(files.map(({ file }) => toPart(file)));
+      const parts = await Promise.all(files.map(toPart));
       send([...parts, ...(text.trim() ? [{ type: "input_text", text: text.trim() }] : [])]);
     } catch (error) {
       setTrouble(`A file cannot be read: ${error.message}`);
@@ -85,9 +87,11 @@ export function Composer({ turn, models, model, onModel, children }) {
     ${over && html`<div class="drop-hint"><${Icon} name="attach" />Drop images, PDFs or texts</div>`}
     <form class="composer" onSubmit=${(event) => { event.preventDefault(); submit(); }}>
       ${files.length > 0 && html`<ul class="attachments" aria-label="Attachments">
-        ${files.map(({ file, preview }, index) => html`<li key=${index} class="attachment">
+        ${files.map(({ file, preview, asImages = false }, index) => html`<li key=${index} class="attachment">
           ${preview ? html`<img src=${preview} alt="" />` : html`<${Icon} name="file" />`}
           <span class="name">${file.name}</span><small>${bytes(file.size)}</small>
+          ${file.type === "application/pdf" && html`<${IconButton} icon="image" aria-pressed=${asImages}
+            label="Show the pages of ${file.name} as images to a model with vision" onClick=${() => change(index, { asImages: !asImages })} />`}
           <${IconButton} icon="close" label="Remove ${file.name}" onClick=${() => drop(index)} />
         </li>`)}
       </ul>`}
