@@ -49,6 +49,7 @@ function Sent({ turn, state }) {
   const messages = turn.input.filter((item) => item.type === "message" || item.role);
   const others = turn.input.filter((item) => !messages.includes(item));
   const busy = isRunning(turn);
+  if (!turn.input.length && siblings(state, turn).length < 2) return null;
   return html`<div class="sent">
     ${others.map((item, index) => html`<${Item} key=${index} item=${item} />`)}
     ${editor.isOpen

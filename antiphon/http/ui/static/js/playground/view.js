@@ -2,7 +2,7 @@
 import { get } from "../api.js";
 import { html, inBrowser, useEffect, useEscape, useLayoutEffect, useRef, useState, useStore } from "../lib.js";
 import { Dialog, Field, Icon, IconButton, Notice, count } from "../parts.js";
-import { Composer } from "./composer.js";
+import { Composer, focusComposer } from "./composer.js";
 import { FilesDialog } from "./files.js";
 import { Panel } from "./panel.js";
 import { branch, clear, deleteConversation, isRunning, nextRequest, rename, restore, session, send, setSettings } from "./session.js";
@@ -43,6 +43,10 @@ export function Playground() {
   useEscape(open && isOverlay(), () => toggle(false));
   const drop = () => confirm("Delete this conversation and its responses?") &&
     deleteConversation().catch((error) => setTrouble(error.message));
+  const begin = () => {
+    clear();
+    focusComposer();
+  };
   const toggle = (shown) => {
     setOpen(shown);
     if (isWide()) panelChoice.write(shown);
@@ -57,8 +61,8 @@ export function Playground() {
           <${IconButton} icon="edit" label="Rename the conversation" onClick=${() => setNaming(true)} />
           <${IconButton} icon="trash" label="Delete the conversation" onClick=${drop} />`}
         <${IconButton} icon="download" label="Save or open conversations" onClick=${() => setFiles(true)} />
-        <button type="button" class="quiet small" onClick=${() => setCode(true)}><${Icon} name="code" /><span>Code</span></button>
-        <button type="button" class="quiet small" disabled=${!turns.length} onClick=${clear}><${Icon} name="plus" /><span>New chat</span></button>
+        <button type="button" class="quiet small code-button" onClick=${() => setCode(true)}><${Icon} name="code" /><span>Code</span></button>
+        <button type="button" class="quiet small" disabled=${!turns.length} onClick=${begin}><${Icon} name="plus" /><span>New chat</span></button>
         <${IconButton} icon="panel" label="Request settings" aria-pressed=${open} onClick=${() => toggle(!open)} />
       </header>
       ${trouble && html`<${Notice} kind="error">${trouble}</${Notice}>`}
