@@ -76,9 +76,16 @@ def summarize(response: Response, input: tuple[Item, ...]) -> ResponseSummary:
         error=response.error,
         usage=response.usage,
         tools=_called_tools(response.output),
-        input_preview=_preview([item for item in input if isinstance(item, Message)][-1:]),
+        input_preview=_preview(_last_message(input)),
         output_preview=_preview(response.output),
     )
+
+
+def _last_message(input: tuple[Item, ...]) -> list[Message]:
+    """Return the last message of the client, or else of the model: a client may send what the model
+    shall continue."""
+    messages = [item for item in input if isinstance(item, Message)]
+    return [item for item in messages if item.role != "assistant"][-1:] or messages[-1:]
 
 
 def is_call(item: Item) -> bool:

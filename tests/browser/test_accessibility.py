@@ -101,6 +101,7 @@ def test_page_works_with_the_keyboard_alone(guest: Visitor) -> None:
 
 def test_responses_are_accessible(guest: Visitor, server: Server, picture: Any) -> None:
     background = create(server, input="Tell me about rivers", background=True)
+    server.get(f"/v1/responses/{background}?stream=true")  # to its end
     page = guest.open("responses")
     page.get_by_role("link", name="Tell me about rivers").first.wait_for()
     page.locator(".spinner").wait_for(state="detached")

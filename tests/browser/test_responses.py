@@ -50,6 +50,7 @@ def test_list_is_searched_and_filtered(
         "An orchid of the second turn",
         "An orchid of the first turn",
     ]
+    assert all(row.bounding_box()["height"] < 90 for row in page.locator("tbody tr").all())
     page.get_by_label("Error").select_option("true")
     page.get_by_role("heading", name="No responses").wait_for()
     page.get_by_label("Error").select_option("")

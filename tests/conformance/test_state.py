@@ -497,6 +497,10 @@ async def test_responses_are_listed_and_filtered(serve: Serve) -> None:
     entry = (await server.client.get("/v1/responses", params={"search": "river"})).json()["data"][0]
     assert entry["object"] == "response.summary"
     assert (entry["input_preview"], entry["usage"]["output_tokens"] > 0) == ("Name a River!", True)
+    opened = {"role": "assistant", "content": "The Volga and", "status": "incomplete"}
+    await create("e", input=[{"role": "user", "content": "Go on"}, opened])
+    page = (await server.client.get("/v1/responses", params={"limit": 1})).json()
+    assert page["data"][0]["input_preview"] == "Go on"  # the question, not the opened answer
 
 
 @pytest.mark.parametrize(

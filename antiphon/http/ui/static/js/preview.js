@@ -24,7 +24,7 @@ export function previewButton(code, language) {
 
 function openFrame(code) {
   const frame = document.createElement("iframe");
-  frame.className = "preview";
+  frame.className = "html-preview";
   frame.title = "Preview of the HTML";
   frame.setAttribute("sandbox", "allow-scripts");
   frame.addEventListener(
