@@ -21,13 +21,18 @@ class ModelStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ModelEntry(Struct, frozen=True, kw_only=True):
-    """A model, or one of its aliases."""
+    """A model, or one of its aliases.
+
+    ``input_modalities``: what it reads: ``text``, or ``text`` and ``image``. Absent while the model
+    is not loaded, and for models that do not answer.
+    """
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: str = "antiphon"
     status: ModelStatus
+    input_modalities: tuple[Literal["text", "image"], ...] | UnsetType = UNSET
 
 
 class TruncationPolicy(Struct, frozen=True, kw_only=True):

@@ -441,16 +441,37 @@ def test_files_are_attached_by_drop_and_paste(visitor: Visitor, server: Server) 
     assert text == {"type": "input_text", "text": "what is in the file"}
 
 
-def test_model_reads_a_dropped_pdf(visitor: Visitor, server: Server) -> None:
+def test_model_reads_a_dropped_pdf(visitor: Visitor) -> None:
     page = visitor.open()
     content = base64.b64encode(pdf("Jupiter has many moons.")).decode()
     page.evaluate(GIVE, ["moons.pdf", "application/pdf", content, "drop"])
-    page.get_by_role("button", name="Show the pages of moons.pdf as images").click()
     turn = visitor.answered("what is in the file")
-    assert sent_body(visitor, server)["input"][0]["content"][0]["detail"] == "high"
     turn.get_by_role("link", name="Details").click()
     page.get_by_role("tab", name="Prompt").click()
     assert "Jupiter has many moons." in page.get_by_label("Prompt and output").inner_text()
+
+
+def test_pages_of_a_pdf_are_sent_as_images(visitor: Visitor, server: Server) -> None:
+    listed = server.get("/v1/models").replace('["text"]', '["text","image"]')
+    visitor.page.route("**/v1/models", lambda route: route.fulfill(json=json.loads(listed)))
+    page = visitor.open()
+    page.get_by_role("combobox", name="Model").get_by_text("scripted").wait_for(state="attached")
+    content = base64.b64encode(pdf("Jupiter has many moons.")).decode()
+    page.evaluate(GIVE, ["moons.pdf", "application/pdf", content, "drop"])
+    button = page.get_by_role("button", name="Show the pages of moons.pdf as images")
+    button.click()
+    assert button.get_attribute("aria-pressed") == "true"
+    visitor.answered("what is in the file")
+    assert sent_body(visitor, server)["input"][0]["content"][0]["detail"] == "high"
+
+
+def test_images_for_a_model_that_reads_text_only_are_announced(visitor: Visitor) -> None:
+    page = visitor.open()
+    page.evaluate(GIVE, ["notes.md", "text/markdown", "", "drop"])
+    page.get_by_role("button", name="Remove notes.md").wait_for()
+    assert page.get_by_text("it will not see the image").count() == 0
+    page.evaluate(GIVE, ["pixel.png", "image/png", base64.b64encode(PIXEL).decode(), "paste"])
+    page.get_by_text("scripted reads text only: it will not see the image.").wait_for()
 
 
 def test_refused_request_says_why_and_can_be_edited(visitor: Visitor) -> None:

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from antiphon.backends.base import Status
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.http.app import create_app
 from antiphon.logs import open_log
@@ -108,6 +109,7 @@ class FakeModel:
         self.embedding = None
         self.reranking = None
         self.status = Status(value="loaded")
+        self.backend = ScriptedBackend()
 
 
 class FakeService:

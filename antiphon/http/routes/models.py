@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 from starlette.requests import Request
 
@@ -94,7 +94,20 @@ class ModelRoutes:
 
 
 def _entry(name: str, model: CatalogModel) -> ModelEntry:
-    return ModelEntry(id=name, created=model.created, status=ModelStatus(**asdict(model.status)))
+    return ModelEntry(
+        id=name,
+        created=model.created,
+        status=ModelStatus(**asdict(model.status)),
+        input_modalities=_input_modalities(model),
+    )
+
+
+def _input_modalities(model: CatalogModel) -> tuple[Literal["text", "image"], ...] | UnsetType:
+    """Return what the model reads. Whether it reads images is known once it is loaded."""
+    answers = model.embedding is None and model.reranking is None
+    if not answers or model.status.value != "loaded":
+        return UNSET
+    return ("text", "image") if model.backend.capabilities.images else ("text",)
 
 
 def _messages_entry(name: str, model: CatalogModel) -> MessagesModel:

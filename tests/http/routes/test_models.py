@@ -8,6 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from antiphon.backends.base import BackendCapabilities, Status
+
 ErrorOf = Callable[[httpx.Response], dict[str, Any]]
 
 
@@ -22,7 +24,19 @@ async def test_every_name_and_alias_is_listed(make_app: Any) -> None:
         "created": 1700000000,
         "owned_by": "antiphon",
         "status": {"value": "loaded"},
+        "input_modalities": ["text", "image"],
     }
+
+
+async def test_entry_says_whether_a_loaded_model_reads_images(make_app: Any) -> None:
+    app = make_app()
+    model = app.service.models()[0]
+    app.service.models = lambda: (model,)
+    model.backend.capabilities = BackendCapabilities(images=False)
+    entry = (await app.client.get("/v1/models/org/tiny")).json()
+    assert entry["input_modalities"] == ["text"]
+    model.status = Status(value="unloaded")
+    assert "input_modalities" not in (await app.client.get("/v1/models/org/tiny")).json()
 
 
 @pytest.mark.requirement("CL-MODELS")

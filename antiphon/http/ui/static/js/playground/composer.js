@@ -39,6 +39,7 @@ export function Composer({ turn, models, model, onModel, children }) {
   const area = useRef(null);
   const picker = useRef(null);
   const running = isRunning(turn);
+  const readsTextOnly = models.find(({ name }) => name === model)?.readsTextOnly;
 
   useLayoutEffect(() => {
     area.current.style.height = "auto";
@@ -90,11 +91,12 @@ export function Composer({ turn, models, model, onModel, children }) {
         ${files.map(({ file, preview, asImages = false }, index) => html`<li key=${index} class="attachment">
           ${preview ? html`<img src=${preview} alt="" />` : html`<${Icon} name="file" />`}
           <span class="name">${file.name}</span><small>${bytes(file.size)}</small>
-          ${file.type === "application/pdf" && html`<${IconButton} icon="image" aria-pressed=${asImages}
+          ${file.type === "application/pdf" && !readsTextOnly && html`<${IconButton} icon="image" aria-pressed=${asImages}
             label="Show the pages of ${file.name} as images to a model with vision" onClick=${() => change(index, { asImages: !asImages })} />`}
           <${IconButton} icon="close" label="Remove ${file.name}" onClick=${() => drop(index)} />
         </li>`)}
       </ul>`}
+      ${readsTextOnly && files.some(({ preview }) => preview) && html`<p class="trouble" role="status">${model} reads text only: it will not see the image.</p>`}
       ${trouble && html`<p class="trouble" role="alert">${trouble}</p>`}
       <textarea ref=${area} rows="1" aria-label="Message" placeholder="Write a message" value=${text}
         onInput=${(event) => draft.update({ text: event.currentTarget.value })} onKeyDown=${onKeyDown} onPaste=${onPaste}></textarea>
@@ -105,7 +107,7 @@ export function Composer({ turn, models, model, onModel, children }) {
           event.currentTarget.value = "";
         }} />
         <select class="model-select" aria-label="Model" value=${model} onChange=${(event) => onModel(event.currentTarget.value)}>
-          ${models.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
+          ${models.map(({ name }) => html`<option key=${name} value=${name}>${name}</option>`)}
         </select>
         ${children}
         <span class="grow"></span>

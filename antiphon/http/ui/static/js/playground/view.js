@@ -34,10 +34,10 @@ export function Playground() {
   useEffect(() => {
     if (!restored) restore();
     restored = true;
-    loadModels().then((names) => {
-      setModels(names);
+    loadModels().then((list) => {
+      setModels(list);
       const { settings } = session.get();
-      if (!names.includes(settings.model)) setSettings({ model: names[0] ?? "" });
+      if (!list.some(({ name }) => name === settings.model)) setSettings({ model: list[0]?.name ?? "" });
     }, (error) => setTrouble(error.message));
   }, []);
   useEscape(open && isOverlay(), () => toggle(false));
@@ -98,10 +98,14 @@ function NameDialog({ name, onClose }) {
   </${Dialog}>`;
 }
 
-/** Models that answer; embedding models are in `data` only. */
+/** Models that answer; embedding models are in `data` only. `readsTextOnly`: it is known to read no images. */
 async function loadModels() {
   const { data, models } = await get("/v1/models");
-  return (models ?? data).map((model) => model.slug ?? model.id);
+  const entries = new Map(data.map((entry) => [entry.id, entry]));
+  return models.map(({ slug }) => {
+    const modalities = entries.get(slug)?.input_modalities;
+    return { name: slug, readsTextOnly: modalities ? !modalities.includes("image") : false };
+  });
 }
 
 function Welcome({ model }) {
