@@ -19,13 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.attachments import documents
-from antiphon.attachments.document_worker import MAX_PAGES
+from antiphon.attachments.document_worker import MAX_PAGES, PAGE_IMAGES
 from antiphon.attachments.documents import (
     WORKER,
     DocumentReader,
     Documents,
     UnreadableDocument,
-    WebPageText,
     plain_text,
 )
 from antiphon.attachments.image_header import sniff
@@ -127,13 +126,6 @@ async def test_unreadable_documents_report_the_reason(kind: str) -> None:
             reason(docx("a" * 150_000_000), "a.docx", reader=reader),
         )
     assert found == ["encrypted", "broken", "broken", "bomb"]
-
-
-async def test_pages_are_rendered_once() -> None:
-    pytest.importorskip("kreuzberg")
-    documents = Documents(timeout_s=PATIENCE_S)
-    pages = await documents.page_images(pdf("One"))
-    assert await documents.page_images(pdf("One")) is pages
 
 
 @pytest.mark.parametrize(
@@ -247,19 +239,26 @@ async def test_too_long_text_is_refused() -> None:
     assert await Documents(max_chars=5).text(b"12345") == "12345"
 
 
-async def test_extracted_text_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = Documents()
-    read: list[str] = []
+class _CountingReader:
+    """A reader that records what it is asked for."""
 
-    async def once(content: bytes, kind: str) -> WebPageText:
-        read.append(kind)
-        return WebPageText("", "text")
+    def __init__(self) -> None:
+        self.kinds: list[str] = []
 
-    monkeypatch.setattr(reader, "_read", once)
+    async def read(self, content: bytes, kind: str, *, max_chars: int, timeout_s: float) -> bytes:
+        self.kinds.append(kind)
+        return b'{"text": "text", "pages": ["cGFnZQ=="]}'
+
+
+async def test_extracted_text_and_pages_are_cached() -> None:
+    pytest.importorskip("kreuzberg")
+    reader = _CountingReader()
+    documents = Documents(reader)
     for _ in range(2):
-        assert await reader.text(pdf("a")) == "text"
-    await reader.text(pdf("b"))
-    assert read == ["application/pdf"] * 2
+        assert await documents.text(pdf("a")) == "text"
+        assert await documents.page_images(pdf("a")) == ("cGFnZQ==",)
+    await documents.text(pdf("b"))
+    assert reader.kinds == ["application/pdf", PAGE_IMAGES, "application/pdf"]
 
 
 @examples(200)
