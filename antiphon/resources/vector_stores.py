@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from antiphon.attachments.documents import Documents
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, exceeded
-from antiphon.pagination import PageParams, make_page, page_of, select_page
+from antiphon.pagination import PageParams, page_of, select_page, unknown_cursor
 from antiphon.retrieval.chunking import Passage, join_chunks
 from antiphon.store.base import Store
-from antiphon.store.vectors import IndexedFile, IndexingTask, IndexUsage
+from antiphon.store.vectors import IndexedFile, IndexingTask, IndexUsage, VectorFileQuery
 from antiphon.stream.writer import Ids
 from antiphon.wire.pagination import Page
 from antiphon.wire.parsing.vector_stores import (
@@ -212,13 +212,26 @@ class VectorStores:
             await self.retrieve_batch(tenant, store_id, batch)
         else:
             await self._find(tenant, store_id)
-        entries = await self._index.list_files(tenant, store_id)
-        selected = (
-            entry.file
-            for entry in entries
-            if status in (None, entry.file.status) and batch in (None, entry.batch)
+        is_backwards = params.before is not None and params.after is None
+        query = VectorFileQuery(
+            limit=params.limit + 1,
+            newest_first=(params.order == "desc") != is_backwards,
+            after=params.before if is_backwards else params.after,
+            until=None if is_backwards else params.before,
+            status=status,
+            batch=batch,
         )
-        return make_page(selected, params)
+        entries = await self._index.list_file_page(tenant, store_id, query)
+        if not entries:
+            await self._check_cursors(tenant, store_id, params)
+        page = [entry.file for entry in entries[: params.limit]]
+        return page_of(page[::-1] if is_backwards else page, len(entries) > params.limit)
+
+    async def _check_cursors(self, tenant: str, store_id: str, params: PageParams) -> None:
+        """Raise ``InvalidRequest`` for a cursor that is no file of the vector store."""
+        for param, id in (("after", params.after), ("before", params.before)):
+            if id is not None and await self._index.get_file(tenant, store_id, id) is None:
+                raise unknown_cursor(param, id)
 
     async def read_text(self, tenant: str, store_id: str, file_id: str) -> FileContentPage:
         """Return the extracted text of a file; empty until indexing is complete."""

@@ -24,6 +24,7 @@ __all__ = [
     "IndexedChunk",
     "IndexedFile",
     "IndexingTask",
+    "VectorFileQuery",
     "VectorIndex",
     "VectorsVersion",
 ]
@@ -34,6 +35,18 @@ class IndexedFile(Struct, frozen=True, kw_only=True):
 
     file: VectorStoreFile
     filename: str
+    batch: str | None = None
+
+
+class VectorFileQuery(Struct, frozen=True, kw_only=True):
+    """A page of the files of a vector store: at most ``limit``, in this order, behind the file
+    ``after`` and before the file ``until``. ``status``, ``batch``: only such files; None: any."""
+
+    limit: int
+    newest_first: bool = False
+    after: str | None = None
+    until: str | None = None
+    status: str | None = None
     batch: str | None = None
 
 
@@ -145,6 +158,12 @@ class VectorIndex(Protocol):
 
     async def list_files(self, tenant: str, store_id: str) -> tuple[IndexedFile, ...]:
         """Return all files in the order they were added."""
+
+    async def list_file_page(
+        self, tenant: str, store_id: str, query: VectorFileQuery
+    ) -> tuple[IndexedFile, ...]:
+        """Return a page of files, in the order they were added or the reverse. Behind or before a
+        file that is unknown, there is none."""
 
     async def remove_file(self, tenant: str, store_id: str, file_id: str) -> bool:
         """Remove a file. False if it is unknown."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -12,6 +13,7 @@ from antiphon.store.vectors import (
     IndexedChunk,
     IndexedFile,
     IndexingTask,
+    VectorFileQuery,
     VectorIndex,
     VectorsVersion,
 )
@@ -160,6 +162,38 @@ async def reports_indexing_progress(store: Store) -> None:
     assert await vectors.get_file("u", "vs_a", "file-y") is None
 
 
+async def lists_files_by_page(store: Store) -> None:
+    vectors = store.vectors
+    await vectors.put("t", make_vector_store())
+    batch = FileBatch(id="vsfb_1", created_at=1, vector_store_id="vs_a")
+    await vectors.add_files("t", [make_indexed_file(name) for name in "ab"], None)
+    await vectors.add_files(
+        "t", [replace(make_indexed_file(n), batch="vsfb_1") for n in "cde"], batch
+    )
+    await vectors.finish_file("t", make_indexed_file("b", status="completed"), (), "m")
+    pages: tuple[tuple[dict[str, Any], str], ...] = (
+        ({}, "abcde"),
+        ({"limit": 2}, "ab"),
+        ({"newest_first": True, "limit": 2}, "ed"),
+        ({"after": "file-b", "limit": 2}, "cd"),
+        ({"after": "file-b", "until": "file-d"}, "c"),
+        ({"after": "file-d", "newest_first": True}, "cba"),
+        ({"until": "file-b", "newest_first": True}, "edc"),
+        ({"status": "completed"}, "b"),
+        ({"batch": "vsfb_1", "after": "file-a", "limit": 2}, "cd"),
+        ({"after": "file-x"}, ""),
+        ({"until": "file-x"}, ""),
+    )
+    for fields, expected in pages:
+        query = VectorFileQuery(**{"limit": 9, **fields})
+        page = await vectors.list_file_page("t", "vs_a", query)
+        found = "".join(entry.file.id.removeprefix("file-") for entry in page)
+        assert found == expected, f"{fields}: {found}"
+    everything = VectorFileQuery(limit=9)
+    assert await vectors.list_file_page("u", "vs_a", everything) == ()
+    assert await vectors.list_file_page("t", "vs_x", everything) == ()
+
+
 async def finishes_only_files_in_progress(store: Store) -> None:
     vectors = store.vectors
     await vectors.put("t", make_vector_store())
@@ -216,6 +250,7 @@ CHECKS: Mapping[str, Check] = {
         isolates_search_results,
         loads_vectors_of_one_model,
         reports_indexing_progress,
+        lists_files_by_page,
         finishes_only_files_in_progress,
         deletes_chunks_of_removed_files,
     )

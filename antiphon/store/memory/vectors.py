@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
 
 from msgspec import Struct, field
 
@@ -18,6 +19,7 @@ from antiphon.store.vectors import (
     IndexedFile,
     IndexingTask,
     IndexUsage,
+    VectorFileQuery,
     VectorsVersion,
 )
 from antiphon.wire.resources.vector_stores import FileBatch, FileCounts, VectorStore
@@ -136,6 +138,23 @@ class MemoryVectorIndex:
             if store_row is not None
             else ()
         )
+
+    async def list_file_page(
+        self, tenant: str, store_id: str, query: VectorFileQuery
+    ) -> tuple[IndexedFile, ...]:
+        files = await self.list_files(tenant, store_id)
+        ordered = files[::-1] if query.newest_first else files
+        names = [entry.file.id for entry in ordered]
+        if any(id not in names for id in (query.after, query.until) if id is not None):
+            return ()
+        start = 0 if query.after is None else names.index(query.after) + 1
+        stop = None if query.until is None else names.index(query.until)
+        selected = (
+            entry
+            for entry in ordered[start:stop]
+            if query.status in (None, entry.file.status) and query.batch in (None, entry.batch)
+        )
+        return tuple(islice(selected, query.limit))
 
     async def remove_file(self, tenant: str, store_id: str, file_id: str) -> bool:
         store_row = self._store(tenant, store_id)

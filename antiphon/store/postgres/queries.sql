@@ -929,6 +929,34 @@ WHERE s.tenant = $1 AND s.id = $2 AND f.id = $3
 SELECT f.body FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
 WHERE s.tenant = $1 AND s.id = $2 ORDER BY f.seq
 
+-- oldest_vector_files
+SELECT body FROM vector_files
+WHERE store = (SELECT seq FROM vector_stores WHERE tenant = $1 AND id = $2)
+AND seq > coalesce((
+    SELECT a.seq FROM vector_files AS a JOIN vector_stores AS s ON s.seq = a.store
+    WHERE s.tenant = $1 AND s.id = $2 AND a.id = $3
+), CASE WHEN $3::text IS NULL THEN 0 END)
+AND seq < coalesce((
+    SELECT u.seq FROM vector_files AS u JOIN vector_stores AS s ON s.seq = u.store
+    WHERE s.tenant = $1 AND s.id = $2 AND u.id = $4
+), CASE WHEN $4::text IS NULL THEN 9223372036854775807 END)
+AND ($5::text IS NULL OR status = $5) AND ($6::text IS NULL OR batch = $6)
+ORDER BY seq LIMIT $7
+
+-- newest_vector_files
+SELECT body FROM vector_files
+WHERE store = (SELECT seq FROM vector_stores WHERE tenant = $1 AND id = $2)
+AND seq < coalesce((
+    SELECT a.seq FROM vector_files AS a JOIN vector_stores AS s ON s.seq = a.store
+    WHERE s.tenant = $1 AND s.id = $2 AND a.id = $3
+), CASE WHEN $3::text IS NULL THEN 9223372036854775807 END)
+AND seq > coalesce((
+    SELECT u.seq FROM vector_files AS u JOIN vector_stores AS s ON s.seq = u.store
+    WHERE s.tenant = $1 AND s.id = $2 AND u.id = $4
+), CASE WHEN $4::text IS NULL THEN 0 END)
+AND ($5::text IS NULL OR status = $5) AND ($6::text IS NULL OR batch = $6)
+ORDER BY seq DESC LIMIT $7
+
 -- drop_vector_file
 DELETE FROM vector_files WHERE id = $3
 AND store = (SELECT seq FROM vector_stores WHERE tenant = $1 AND id = $2) RETURNING seq

@@ -499,6 +499,34 @@ WHERE s.tenant = ? AND s.id = ? AND f.id = ?
 SELECT f.body FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
 WHERE s.tenant = ? AND s.id = ? ORDER BY f.seq
 
+-- oldest_vector_files
+SELECT body FROM vector_files INDEXED BY vector_files_in_order
+WHERE store = (SELECT seq FROM vector_stores WHERE tenant = ?1 AND id = ?2)
+AND seq > coalesce((
+    SELECT a.seq FROM vector_files AS a JOIN vector_stores AS s ON s.seq = a.store
+    WHERE s.tenant = ?1 AND s.id = ?2 AND a.id = ?3
+), iif(?3 IS NULL, 0, NULL))
+AND seq < coalesce((
+    SELECT u.seq FROM vector_files AS u JOIN vector_stores AS s ON s.seq = u.store
+    WHERE s.tenant = ?1 AND s.id = ?2 AND u.id = ?4
+), iif(?4 IS NULL, 9223372036854775807, NULL))
+AND (?5 IS NULL OR status = ?5) AND (?6 IS NULL OR batch = ?6)
+ORDER BY seq LIMIT ?7
+
+-- newest_vector_files
+SELECT body FROM vector_files INDEXED BY vector_files_in_order
+WHERE store = (SELECT seq FROM vector_stores WHERE tenant = ?1 AND id = ?2)
+AND seq < coalesce((
+    SELECT a.seq FROM vector_files AS a JOIN vector_stores AS s ON s.seq = a.store
+    WHERE s.tenant = ?1 AND s.id = ?2 AND a.id = ?3
+), iif(?3 IS NULL, 9223372036854775807, NULL))
+AND seq > coalesce((
+    SELECT u.seq FROM vector_files AS u JOIN vector_stores AS s ON s.seq = u.store
+    WHERE s.tenant = ?1 AND s.id = ?2 AND u.id = ?4
+), iif(?4 IS NULL, 0, NULL))
+AND (?5 IS NULL OR status = ?5) AND (?6 IS NULL OR batch = ?6)
+ORDER BY seq DESC LIMIT ?7
+
 -- drop_vector_file
 DELETE FROM vector_files WHERE id = ?
 AND store = (SELECT seq FROM vector_stores WHERE tenant = ? AND id = ?)

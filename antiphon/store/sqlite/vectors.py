@@ -21,6 +21,7 @@ from antiphon.store.vectors import (
     IndexedFile,
     IndexingTask,
     IndexUsage,
+    VectorFileQuery,
     VectorsVersion,
 )
 from antiphon.wire.resources.vector_stores import FileBatch, VectorStore
@@ -125,6 +126,14 @@ class SqliteVectorIndex:
 
     async def list_files(self, tenant: str, store_id: str) -> tuple[IndexedFile, ...]:
         return tuple(await self._database.rows("vector_files", (tenant, store_id), indexed_file_of))
+
+    async def list_file_page(
+        self, tenant: str, store_id: str, query: VectorFileQuery
+    ) -> tuple[IndexedFile, ...]:
+        name = "newest_vector_files" if query.newest_first else "oldest_vector_files"
+        cursors = (query.after, query.until)
+        arguments = (tenant, store_id, *cursors, query.status, query.batch, query.limit)
+        return tuple(await self._database.rows(name, arguments, indexed_file_of))
 
     async def remove_file(self, tenant: str, store_id: str, file_id: str) -> bool:
         return await self._execute("drop_vector_file", (file_id, tenant, store_id))

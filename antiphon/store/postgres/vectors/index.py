@@ -23,6 +23,7 @@ from antiphon.store.vectors import (
     IndexedFile,
     IndexingTask,
     IndexUsage,
+    VectorFileQuery,
     VectorsVersion,
 )
 from antiphon.wire.resources.vector_stores import FileBatch, VectorStore
@@ -127,6 +128,16 @@ class PostgresVectorIndex:
                 indexed_file_of, "vector_files", tenant, index_key(store_id)
             )
         )
+
+    async def list_file_page(
+        self, tenant: str, store_id: str, query: VectorFileQuery
+    ) -> tuple[IndexedFile, ...]:
+        name = "newest_vector_files" if query.newest_first else "oldest_vector_files"
+        ids = (store_id, query.after, query.until)
+        keys = (None if id is None else index_key(id) for id in ids)
+        batch = None if query.batch is None else index_key(query.batch)
+        arguments = (tenant, *keys, query.status, batch, query.limit)
+        return tuple(await self._pool.decoded_rows(indexed_file_of, name, *arguments))
 
     async def remove_file(self, tenant: str, store_id: str, file_id: str) -> bool:
         key = (tenant, index_key(store_id), index_key(file_id))
