@@ -15,7 +15,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from antiphon.bootstrap.server import open_app
-from antiphon.bootstrap.tool_factories import open_containers, open_reader
+from antiphon.bootstrap.tool_factories import ContainerDependencies, open_containers, open_reader
 from antiphon.config.load import load_settings
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
@@ -68,13 +68,15 @@ async def sandbox_of(settings: Settings) -> Any:
     opened = open_containers(
         settings,
         structlog.get_logger(),
-        uploads=None,  # type: ignore[arg-type]
-        library=Skills(MemoryStore(), clock=lambda: 0.0, ids=lambda prefix: prefix),
-        clock=lambda: 0.0,
-        ids=lambda prefix: prefix,
-        quotas=NO_QUOTAS,
-        directory=MemoryStore().containers,
-        relay=ContainerRelay(),
+        ContainerDependencies(
+            uploads=None,  # type: ignore[arg-type]
+            library=Skills(MemoryStore(), clock=lambda: 0.0, ids=lambda prefix: prefix),
+            clock=lambda: 0.0,
+            ids=lambda prefix: prefix,
+            quotas=NO_QUOTAS,
+            directory=MemoryStore().containers,
+            relay=ContainerRelay(),
+        ),
     )
     with capture_logs():
         async with opened as containers:

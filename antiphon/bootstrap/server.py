@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, get_args
 
 from msgspec import Struct, structs
@@ -74,6 +75,7 @@ from antiphon.store.clock import Clock, StoreClock
 from antiphon.store.measured import measured
 from antiphon.store.sweeper import Sweeper
 from antiphon.tools.base import ToolProvider
+from antiphon.tools.containers.local import LocalContainers
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.tracing.base import Tracer
@@ -83,11 +85,20 @@ from antiphon.wire.admin.settings import SettingEntry, SettingList
 from antiphon.wire.parsing.json_body import BodyLimits
 from antiphon.wire.tools import HostedTool
 from antiphon.workers.context import WorkerContext
-from antiphon.workers.setup import AnnouncedModel, ChildSetup, Serving
+from antiphon.workers.setup import CHILD_END_S, AnnouncedModel, ChildSetup, Serving
 
 from .capabilities import Capability, list_capabilities
 from .reload import Reloads
-from .tool_factories import ToolDependencies, open_containers, open_reader, open_tools
+from .tool_factories import (
+    ContainerDependencies,
+    OpenedContainers,
+    ToolDependencies,
+    open_containers,
+    open_reader,
+    open_tools,
+    prepare_control_groups,
+    runs_code,
+)
 
 __all__ = [
     "FILES_IN_STORE",
@@ -103,6 +114,7 @@ __all__ = [
     "page_is_served",
     "request_limits",
     "serve",
+    "serve_containers",
     "serve_host",
     "serve_with_workers",
     "serve_worker",
@@ -115,6 +127,9 @@ EVERY_ADDRESS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _CALL_BYTES = 1 << 20
 #: Value of the setting ``files``.
 FILES_IN_STORE = "store"
+#: Connections to PostgreSQL of the process that owns containers: it needs them to begin and end
+#: them and to read their files.
+_CONTAINER_CONNECTIONS = 2
 
 
 class App:
@@ -187,9 +202,16 @@ async def serve_with_workers(
     settings = loaded.settings
     level = LogLevel(settings.log_level)
     log = _check(settings, loaded.warnings, level)
+    prepare_control_groups(settings)
     async with shared_store(settings.store):
         supervisor = WorkerSupervisor(
-            loaded, sources, announce, limits=request_limits, log=log, level=level
+            loaded,
+            sources,
+            announce,
+            limits=request_limits,
+            log=log,
+            level=level,
+            has_containers=runs_code(settings),
         )
         await supervisor.run()
 
@@ -222,7 +244,6 @@ async def serve_host(
     from antiphon.models.model_host import ModelHostSession
 
     loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
     loaded = setup.sources.load()
     level = LogLevel(loaded.settings.log_level)
     log = _open_log(loaded.settings, level).bind(process="host")
@@ -244,10 +265,68 @@ async def serve_host(
         reloads = Reloads(
             loaded, setup.sources, apply, log=log, level=level, on_reloaded=on_reloaded
         )
-        loop.add_signal_handler(signal.SIGHUP, reloads.start)
-        loop.add_signal_handler(signal.SIGTERM, stopped.set)
-        announce(Serving(url="", models=()))
-        await stopped.wait()
+        await _answer_calls(server, reloads, announce, loaded.settings)
+
+
+async def serve_containers(setup: ChildSetup, announce: Callable[[Serving], None]) -> None:
+    """Own the containers of all workers until SIGTERM. Raises ``SetupError``."""
+    from antiphon.tools.containers.hosted import ContainerHostSession
+
+    loop = asyncio.get_running_loop()
+    loaded = setup.sources.load()
+    settings = loaded.settings
+    level = LogLevel(settings.log_level)
+    log = _open_log(settings, level).bind(process="containers")
+    capture_libraries(log)
+    opened: asyncio.Future[LocalContainers | str] = loop.create_future()
+    server = CallServer(lambda: ContainerHostSession(opened))
+    async with AsyncExitStack() as stack:
+        await server.open(setup.folder.containers)
+        stack.push_async_callback(server.close)
+        containers = await _open_hosted_containers(stack, setup, settings, log)
+        opened.set_result(containers.local or containers.reason)
+
+        async def apply(new: Loaded) -> None:
+            if containers.local is not None:
+                containers.local.quotas.update(_quotas(new.settings))
+
+        reloads = Reloads(loaded, setup.sources, apply, log=log, level=level)
+        await _answer_calls(server, reloads, announce, settings)
+
+
+async def _open_hosted_containers(
+    stack: AsyncExitStack, setup: ChildSetup, settings: Settings, log: Any
+) -> OpenedContainers:
+    """Open the containers of all workers until the end of the stack."""
+    store = await open_store(
+        settings.store,
+        peers=setup.folder.peers,
+        connections=min(_CONTAINER_CONNECTIONS, settings.store_connections),
+        listen_url=settings.store_listen_url,
+    )
+    stack.push_async_callback(store.close)
+    clock = StoreClock(store, wall=_wall_clock, monotonic=time.monotonic)
+    await clock.synchronize()
+    blobs = await files_blobs(settings, store, await open_encryptor(settings, store))
+    files = Files(store, clock=clock, ids=_new_id, blobs=blobs)
+    url = _peer_url(settings, setup.port)
+    relay, _ = await _open_relay(stack, settings, store, setup.folder.peers, url, clock, log)
+    parts = _container_parts(settings, store, files, clock, relay)
+    return await stack.enter_async_context(open_containers(settings, log, parts))
+
+
+async def _answer_calls(
+    server: CallServer, reloads: Reloads, announce: Callable[[Serving], None], settings: Settings
+) -> None:
+    """Answer calls of the workers until SIGTERM, and then until the last worker has ended: they
+    need this process while they drain, and a service manager may stop all processes at once."""
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, reloads.start)
+    loop.add_signal_handler(signal.SIGTERM, stopped.set)
+    announce(Serving(url="", models=()))
+    await stopped.wait()
+    await server.drain(settings.drain_s + CHILD_END_S)
 
 
 class _Reload(Struct, frozen=True):
@@ -280,14 +359,15 @@ async def _serve_sockets(
 ) -> None:
     """Open the app and serve it at these sockets until SIGTERM or SIGINT."""
     settings = loaded.settings
-    url = address(settings.host, sockets[0].getsockname()[1])
+    port = sockets[0].getsockname()[1]
+    url = address(settings.host, port)
     async with open_app(
         settings,
         log=log,
         origins=loaded.origins,
         owns_process=True,
         worker=worker,
-        url="" if settings.host in EVERY_ADDRESS else url,
+        url=_peer_url(settings, port),
     ) as app:
 
         async def apply(new: Loaded) -> None:
@@ -370,9 +450,11 @@ async def open_app(
             stack.push_async_callback(fetcher.close)
         documents = Documents(reader := BackgroundReader(open_reader(settings, log)))
         files = Files(store, clock=clock, ids=_new_id, blobs=blobs)
-        relay, calls = await _open_relay(stack, settings, store, worker, url, clock, log)
+        folder = None if worker is None else worker.folder.peers
+        relay, calls = await _open_relay(stack, settings, store, folder, url, clock, log)
+        parts = _container_parts(settings, store, files, clock, relay, worker)
         containers, providers = await _tools(
-            stack, settings, store, files, seal, fetcher, documents, clock, log, relay
+            stack, settings, parts, seal=seal, fetcher=fetcher, documents=documents, log=log
         )
         models = await _loaded_models(settings, loading, ranges)
         dependencies = _run_dependencies(settings, models, store, seal, tracer, metrics, clock)
@@ -405,14 +487,14 @@ async def _open_relay(
     stack: AsyncExitStack,
     settings: Settings,
     store: Store,
-    worker: WorkerContext | None,
+    folder: Path | None,
     url: str,
     clock: Clock,
     log: Any,
 ) -> tuple[ContainerRelay, ASGIApp | None]:
     """Return how this process reaches the containers of others, and the app that answers their
-    calls over HTTP; None if no other server uses the store."""
-    folder = None if worker is None else worker.folder.peers
+    calls over HTTP; None if no other server uses the store. ``folder``: with the sockets of the
+    processes of this server."""
     url = settings.replica_url or url
     if "://" not in settings.store or settings.sandbox == "off":
         return ContainerRelay(folder=folder), None
@@ -579,9 +661,9 @@ async def find_capabilities(settings: Settings, *, log: Any) -> tuple[Capability
             stack.push_async_callback(fetcher.close)
         seal = await open_encryptor(settings, store)
         files = Files(store, clock=_wall_clock, ids=_new_id)
-        relay = ContainerRelay()
+        parts = _container_parts(settings, store, files, _wall_clock, ContainerRelay())
         _, providers = await _tools(
-            stack, settings, store, files, seal, fetcher, Documents(), _wall_clock, log, relay
+            stack, settings, parts, seal=seal, fetcher=fetcher, documents=Documents(), log=log
         )
         return list_capabilities(settings, providers, has_fetcher=fetcher is not None)
 
@@ -590,6 +672,11 @@ def address(host: str, port: int) -> str:
     """Return the URL that reaches a server listening on ``host`` from its own machine."""
     name = EVERY_ADDRESS.get(host, host).strip("[]")
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+def _peer_url(settings: Settings, port: int) -> str:
+    """Return the URL by which other servers may reach this one; empty if it is not known."""
+    return "" if settings.host in EVERY_ADDRESS else address(settings.host, port)
 
 
 def _open_log(settings: Settings, level: LogLevel | None = None) -> Any:
@@ -670,43 +757,47 @@ def _shown_settings(settings: Settings, origins: Mapping[str, str]) -> SettingLi
     )
 
 
-async def _tools(
-    stack: AsyncExitStack,
+def _container_parts(
     settings: Settings,
     store: Store,
     files: Files,
+    clock: Clock,
+    relay: ContainerRelay,
+    worker: WorkerContext | None = None,
+) -> ContainerDependencies:
+    return ContainerDependencies(
+        uploads=_Uploads(files),
+        library=Skills(store, clock=clock, ids=_new_id),
+        clock=clock,
+        ids=_new_id,
+        quotas=_quotas(settings),
+        directory=store.containers,
+        relay=relay,
+        host=None if worker is None else worker.containers,
+    )
+
+
+async def _tools(
+    stack: AsyncExitStack,
+    settings: Settings,
+    parts: ContainerDependencies,
+    *,
     seal: Encryptor,
     fetcher: Fetcher | None,
     documents: Documents,
-    clock: Clock,
     log: Any,
-    relay: ContainerRelay,
 ) -> tuple[ContainerRegistry | None, Mapping[str, ToolProvider]]:
     """Open the containers and all server-side tools."""
-    uploads = _Uploads(files)
-    library = Skills(store, clock=clock, ids=_new_id)
-    containers = await stack.enter_async_context(
-        open_containers(
-            settings,
-            log,
-            uploads=uploads,
-            library=library,
-            clock=clock,
-            ids=_new_id,
-            quotas=_quotas(settings),
-            directory=store.containers,
-            relay=relay,
-        )
-    )
+    containers = await stack.enter_async_context(open_containers(settings, log, parts))
     dependencies = ToolDependencies(
         settings=settings,
         documents=documents,
         fetcher=fetcher,
         containers=containers.registry,
         no_containers=containers.reason,
-        uploads=uploads,
+        uploads=parts.uploads,
         encryptor=seal,
-        clock=clock,
+        clock=parts.clock,
     )
     return containers.registry, await stack.enter_async_context(open_tools(dependencies))
 

@@ -19,6 +19,7 @@ from antiphon.attachments.fetch import Fetcher
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.installation import antiphon_command, needs_extra
+from antiphon.ipc.calls import Calls
 from antiphon.limits.quotas import TenantQuotas
 from antiphon.plugins import load_plugin, load_plugins
 from antiphon.sandbox.base import Sandbox
@@ -28,9 +29,12 @@ from antiphon.security.ssrf import parse_network
 from antiphon.store.containers import ContainerDirectory
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.container import ContainerPolicy, Uploads
+from antiphon.tools.containers.hosted import HostedContainers
+from antiphon.tools.containers.local import LocalContainers
 from antiphon.tools.containers.network import open_egress
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.relay import ContainerRelay
+from antiphon.tools.containers.remote import RemoteContainers
 from antiphon.tools.containers.skills import SkillLibrary
 from antiphon.tools.image_generation.base import ImageGenerator
 from antiphon.tools.unavailable import UnavailableTool
@@ -41,12 +45,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PROVIDERS",
+    "ContainerDependencies",
     "OpenedContainers",
     "SandboxFactory",
     "ToolDependencies",
     "open_containers",
     "open_reader",
     "open_tools",
+    "prepare_control_groups",
+    "runs_code",
 ]
 
 #: Opens a sandbox from the settings. Other packages register one as an entry point of the group
@@ -78,36 +85,126 @@ class ToolDependencies(Struct, frozen=True, kw_only=True):
     encryptor: Encryptor | None = None
 
 
+def runs_code(settings: Settings) -> bool:
+    """Return whether the settings let the server run code in sandboxes."""
+    return settings.sandbox != _OFF
+
+
+def prepare_control_groups(settings: Settings) -> None:
+    """Divide the control group of this process for sandboxes, if it may. The processes that it
+    starts then are in one part: none of them could divide a group with others in it. Blocks
+    briefly."""
+    if settings.sandbox in (_AUTO, _BUBBLEWRAP):
+        from antiphon.sandbox.cgroups import ControlGroups
+
+        ControlGroups.detect()
+
+
+class ContainerDependencies(Struct, frozen=True, kw_only=True):
+    """The parts that containers are created with.
+
+    ``uploads``: the clients' uploaded files. ``library``: their skills. ``clock`` returns Unix
+    seconds. ``directory`` and ``relay``: of all processes on the store. ``host``: calls to the
+    process that owns the containers of all workers; None: this process owns those that it makes.
+    """
+
+    uploads: Uploads
+    library: SkillLibrary
+    clock: Callable[[], float]
+    ids: Callable[[str], str]
+    quotas: TenantQuotas
+    directory: ContainerDirectory
+    relay: ContainerRelay
+    host: Calls | None = None
+
+
 class OpenedContainers(Struct, frozen=True):
-    """The containers that run code; None if the server runs none, for ``reason``."""
+    """The containers that run code; None if the server runs none, for ``reason``. ``local``: those
+    that this process owns; None if another one owns them."""
 
     registry: ContainerRegistry | None = None
     reason: str = "The setting sandbox is off."
+    local: LocalContainers | None = None
 
 
 @asynccontextmanager
 async def open_containers(
-    settings: Settings,
-    log: Any,
-    *,
-    uploads: Uploads,
-    library: SkillLibrary,
-    clock: Callable[[], float],
-    ids: Callable[[str], str],
-    quotas: TenantQuotas,
-    directory: ContainerDirectory,
-    relay: ContainerRelay,
+    settings: Settings, log: Any, parts: ContainerDependencies
 ) -> AsyncIterator[OpenedContainers]:
     """Open the containers that run code.
 
     There are none if code execution is off, or if bubblewrap does not work on this machine, which
-    is logged: code never runs outside a sandbox. ``directory`` and ``relay``: of all processes on
-    the store. Raises ``SetupError`` if Kubernetes or a plug-in fails.
+    is logged: code never runs outside a sandbox. Raises ``SetupError`` if Kubernetes or a plug-in
+    fails.
     """
-    if settings.sandbox == _OFF:
+    if not runs_code(settings):
         yield OpenedContainers()
         return
-    policy = ContainerPolicy(
+    policy = _container_policy(settings)
+    remote = RemoteContainers(parts.directory, parts.relay.connect)
+    maker: HostedContainers | LocalContainers
+    async with AsyncExitStack() as stack:
+        if parts.host is not None:
+            local = None
+            maker = HostedContainers(parts.host, remote)
+            reason = await maker.unavailable_reason()
+        else:
+            try:
+                sandbox = await _open_sandbox(settings, policy, parts, log)
+            except SetupError as error:
+                if settings.sandbox not in (_AUTO, _BUBBLEWRAP):
+                    raise
+                report = log.info if settings.sandbox == _AUTO else log.warning
+                report(f"code execution is off: {error}")
+                reason = str(error)
+            else:
+                maker = local = await _open_local(stack, sandbox, policy, parts, remote)
+                reason = None
+        if reason is not None:
+            yield OpenedContainers(None, reason)
+            return
+        stack.push_async_callback(parts.relay.close)
+        registry = ContainerRegistry(
+            maker,
+            policy,
+            uploads=parts.uploads,
+            library=parts.library,
+            directory=parts.directory,
+            remote=remote,
+            quotas=parts.quotas,
+        )
+        yield OpenedContainers(registry, "", local)
+
+
+async def _open_local(
+    stack: AsyncExitStack,
+    sandbox: Sandbox,
+    policy: ContainerPolicy,
+    parts: ContainerDependencies,
+    remote: RemoteContainers,
+) -> LocalContainers:
+    """Open the containers of this process until the end of the stack, and answer calls to them."""
+    local = LocalContainers(
+        sandbox,
+        policy,
+        uploads=parts.uploads,
+        library=parts.library,
+        clock=parts.clock,
+        ids=parts.ids,
+        directory=parts.directory,
+        owner=parts.relay.owner,
+        remote=remote,
+        quotas=parts.quotas,
+        egress=partial(open_egress, dialer=Dialer(), clock=parts.clock, ids=parts.ids),
+        predecessors=parts.relay.remove_abandoned(),
+    )
+    await stack.enter_async_context(local)
+    await parts.relay.open(local)
+    return local
+
+
+def _container_policy(settings: Settings) -> ContainerPolicy:
+    return ContainerPolicy(
         idle_s=settings.sandbox_idle_s,
         memory=settings.sandbox_memory,
         disk_bytes=settings.sandbox_disk_mb << 20,
@@ -115,39 +212,22 @@ async def open_containers(
         code_timeout_s=settings.code_timeout_s,
         domains=frozenset(domain.lower() for domain in settings.sandbox_domains),
     )
-    sandbox: Sandbox
+
+
+async def _open_sandbox(
+    settings: Settings, policy: ContainerPolicy, parts: ContainerDependencies, log: Any
+) -> Sandbox:
+    """Open and check the sandboxes that the settings name. Raises ``SetupError``."""
     if settings.sandbox in (_AUTO, _BUBBLEWRAP):
-        try:
-            sandbox = await _open_bubblewrap(settings, policy, log)
-        except SetupError as error:
-            report = log.info if settings.sandbox == _AUTO else log.warning
-            report(f"code execution is off: {error}")
-            yield OpenedContainers(None, str(error))
-            return
+        return await _open_bubblewrap(settings, policy, log)
+    sandbox: Sandbox
+    if settings.sandbox == _KUBERNETES:
+        sandbox = await _open_kubernetes(settings, parts.relay.owner.id, parts.clock, parts.ids)
     else:
-        if settings.sandbox == _KUBERNETES:
-            sandbox = await _open_kubernetes(settings, relay.owner.id, clock, ids)
-        else:
-            factory: SandboxFactory = _sandbox_plugin(settings.sandbox)
-            sandbox = await factory(settings)
-        log.info("code execution is on, in sandboxes", sandbox=settings.sandbox)
-    async with ContainerRegistry(
-        sandbox,
-        policy,
-        uploads=uploads,
-        library=library,
-        clock=clock,
-        ids=ids,
-        quotas=quotas,
-        directory=directory,
-        owner=relay.owner,
-        egress=partial(open_egress, dialer=Dialer(), clock=clock, ids=ids),
-    ) as containers:
-        await relay.open(containers)
-        try:
-            yield OpenedContainers(containers)
-        finally:
-            await relay.close()
+        factory: SandboxFactory = _sandbox_plugin(settings.sandbox)
+        sandbox = await factory(settings)
+    log.info("code execution is on, in sandboxes", sandbox=settings.sandbox)
+    return sandbox
 
 
 def _sandbox_plugin(name: str) -> Any:

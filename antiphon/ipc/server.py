@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ class CallServer:
         self._session = session
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
 
     async def open(self, path: Path) -> None:
         """Listen at ``path``."""
@@ -47,9 +49,20 @@ class CallServer:
         self._server = await loop.create_unix_server(self._connect, str(path))
 
     def _connect(self) -> FrameConnection:
-        connection = _Connection(self._session(), self._connections.discard)
+        connection = _Connection(self._session(), self._on_end)
         self._connections.add(connection)
+        self._is_idle.clear()
         return connection.frames
+
+    def _on_end(self, connection: _Connection) -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._is_idle.set()
+
+    async def drain(self, wait_s: float) -> None:
+        """Wait until all callers have disconnected, for at most ``wait_s`` seconds."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._is_idle.wait(), wait_s)
 
     async def close(self) -> None:
         """Stop to listen and end all calls."""

@@ -101,7 +101,7 @@ class CodeInterpreterProvider:
         try:
             yield Toolset(functions=(function,), citation_finder=session.file_citations)
         finally:
-            await self._containers.release(session.container)
+            await session.container.release()
 
     async def _existing_container(
         self, tool: Any, response: ResponseContext

@@ -153,7 +153,7 @@ class ShellProvider:
         try:
             yield Toolset(functions=(function,))
         finally:
-            await containers.release(container)
+            await container.release()
 
 
 def _hosted_function(

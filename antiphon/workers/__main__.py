@@ -1,4 +1,5 @@
-"""A child process of the supervisor. Its argument: the descriptor of the socket to it."""
+"""A child process of the supervisor. Its arguments: the descriptor of the socket to it, and its
+name, for those who list processes."""
 
 import sys
 

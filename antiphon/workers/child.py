@@ -104,7 +104,7 @@ class Child:
             setup = self._setup()
             path = os.pathsep.join(each for each in sys.path if each)
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "antiphon.workers", str(theirs.fileno())),
+                *(sys.executable, "-P", "-m", "antiphon.workers", str(theirs.fileno()), self.name),
                 pass_fds=(theirs.fileno(), *setup.listeners),
                 env=child_environment({"PYTHONPATH": path}),
                 stdin=asyncio.subprocess.DEVNULL,

@@ -16,6 +16,7 @@ from antiphon.http.metrics import Metrics
 from antiphon.ipc.client import CallClient
 from antiphon.ipc.server import CallServer
 from antiphon.models.hosted_models import HostedModels
+from antiphon.tools.containers.hosted import connect_to_host
 from antiphon.wire.admin.server_info import ProcessHealth
 
 from .setup import ChildSetup
@@ -32,9 +33,17 @@ _PROCESSES_S = 1.0
 class WorkerContext:
     """The connections of one worker. Made by ``open``."""
 
-    def __init__(self, setup: ChildSetup, hub: CallClient, models: HostedModels | None) -> None:
+    def __init__(
+        self,
+        setup: ChildSetup,
+        hub: CallClient,
+        models: HostedModels | None,
+        containers: CallClient | None,
+    ) -> None:
         self.number = setup.number
         self.folder = setup.folder
+        #: Calls to the process that owns the containers; None if there are none.
+        self.containers = containers
         #: The models that another process hosts for all workers; None if there are none.
         self.models = models
         self._hub = hub
@@ -42,8 +51,8 @@ class WorkerContext:
     @classmethod
     @asynccontextmanager
     async def open(cls, setup: ChildSetup) -> AsyncIterator[WorkerContext]:
-        """Connect to the supervisor and the host. Raises ``Overloaded`` if the supervisor is
-        gone."""
+        """Connect to the supervisor and to the processes that own models and containers. Raises
+        ``Overloaded`` if the supervisor is gone."""
         async with AsyncExitStack() as stack:
             hub = CallClient(setup.folder.hub, on_lost=_supervisor_is_gone)
             await hub.connect()
@@ -51,17 +60,16 @@ class WorkerContext:
             models = None
             if setup.has_host:
                 models = await stack.enter_async_context(HostedModels.open(setup.folder.host))
-            yield cls(setup, hub, models)
+            containers = None
+            if setup.has_containers:
+                containers = connect_to_host(setup.folder.containers)
+                stack.callback(containers.close)
+            yield cls(setup, hub, models, containers)
 
     def own_settings(self, settings: Settings) -> Settings:
         """Return the settings with this worker's part of what is divided among the workers."""
         runs, more_runs = divmod(settings.max_background_runs, settings.workers)
-        boxes, more_boxes = divmod(settings.sandbox_pool, settings.workers)
-        return replace(
-            settings,
-            max_background_runs=runs + (self.number <= more_runs),
-            sandbox_pool=boxes + (self.number <= more_boxes),
-        )
+        return replace(settings, max_background_runs=runs + (self.number <= more_runs))
 
     def admission(
         self, clock: Callable[[], float], on_admitted: Callable[[float], None]

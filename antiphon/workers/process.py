@@ -6,11 +6,13 @@ import asyncio
 import os
 import signal
 import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 from antiphon.errors import SetupError
 from antiphon.ipc.frames import FrameConnection
 
-from .setup import ChildReport, ChildSetup, Reloaded, StartFailure, decode_setup, encode
+from .setup import ChildReport, ChildSetup, Reloaded, Role, StartFailure, decode_setup, encode
 
 __all__ = ["run_child"]
 
@@ -25,7 +27,7 @@ def run_child(descriptor: int) -> int:
 
 
 async def _run(to_supervisor: socket.socket) -> int:
-    from antiphon.bootstrap.server import serve_host, serve_worker
+    from antiphon.bootstrap.server import serve_containers, serve_host, serve_worker
 
     loop = asyncio.get_running_loop()
     setup: asyncio.Future[ChildSetup] = loop.create_future()
@@ -35,11 +37,13 @@ async def _run(to_supervisor: socket.socket) -> int:
     def report(what: ChildReport) -> None:
         control.send(encode(what))
 
+    serve: dict[Role, Callable[..., Awaitable[None]]] = {
+        "worker": serve_worker,
+        "containers": serve_containers,
+        "host": partial(serve_host, on_reloaded=lambda is_valid: report(Reloaded(is_valid))),
+    }
     try:
-        if (await setup).role == "host":
-            await serve_host(await setup, report, lambda is_valid: report(Reloaded(is_valid)))
-        else:
-            await serve_worker(await setup, report)
+        await serve[(await setup).role](await setup, report)
     except SetupError as error:
         report(StartFailure(str(error)))
         return 2

@@ -12,6 +12,7 @@ from antiphon.bootstrap.capabilities import Capability
 from antiphon.config.load import SettingsSources
 
 __all__ = [
+    "CHILD_END_S",
     "AnnouncedModel",
     "ChildReport",
     "ChildSetup",
@@ -25,7 +26,10 @@ __all__ = [
     "encode",
 ]
 
-Role: TypeAlias = Literal["worker", "host"]
+Role: TypeAlias = Literal["worker", "host", "containers"]
+
+#: Seconds that a child gets to end, beyond ``drain_s``.
+CHILD_END_S = 15.0
 
 encode = msgspec.msgpack.Encoder().encode
 
@@ -47,8 +51,13 @@ class WorkerFolder(Struct, frozen=True):
 
     @property
     def host(self) -> Path:
-        """The socket of the process that hosts models and containers."""
+        """The socket of the process that hosts models."""
         return Path(self.path, "host")
+
+    @property
+    def containers(self) -> Path:
+        """The socket of the process that owns the containers."""
+        return Path(self.path, "containers")
 
     def worker(self, number: int) -> Path:
         """The socket of a worker."""
@@ -57,15 +66,18 @@ class WorkerFolder(Struct, frozen=True):
 
 class ChildSetup(Struct, frozen=True, kw_only=True):
     """The first message to a child. ``number``: of the worker, from 1. ``listeners``: descriptors
-    of the sockets that it accepts connections from. ``has_host``: whether there is a process that
-    hosts models."""
+    of the sockets that it accepts connections from. ``port``: where the server listens.
+    ``has_host``: whether there is a process that hosts models; ``has_containers``: whether there is
+    one that owns containers."""
 
     role: Role
     number: int = 0
     sources: SettingsSources
     folder: WorkerFolder
     listeners: tuple[int, ...] = ()
+    port: int = 0
     has_host: bool = False
+    has_containers: bool = False
 
 
 class AnnouncedModel(Struct, frozen=True):

@@ -29,12 +29,19 @@ from antiphon.models.packaged_embedder import with_packaged_embedder
 
 from .child import Child
 from .hub import WorkerHub
-from .setup import ChildReport, ChildSetup, Reloaded, Role, Serving, StartFailure, WorkerFolder
+from .setup import (
+    CHILD_END_S,
+    ChildReport,
+    ChildSetup,
+    Reloaded,
+    Role,
+    Serving,
+    StartFailure,
+    WorkerFolder,
+)
 
 __all__ = ["WorkerSupervisor"]
 
-#: Seconds that a child gets to end, beyond ``drain_s``.
-_END_S = 15.0
 #: Seconds that the host may take to load new models.
 _RELOAD_S = 1800.0
 _FIRST = asyncio.FIRST_COMPLETED
@@ -42,7 +49,7 @@ _FIRST = asyncio.FIRST_COMPLETED
 
 class WorkerSupervisor:
     """Runs ``settings.workers`` workers. ``announce`` is called when all have started. ``limits``
-    returns those of all workers together."""
+    returns those of all workers together. ``has_containers``: whether the server runs code."""
 
     def __init__(
         self,
@@ -53,16 +60,20 @@ class WorkerSupervisor:
         limits: Callable[[Settings], RequestLimits],
         log: Any,
         level: LogLevel,
+        has_containers: bool,
     ) -> None:
         self._settings = with_packaged_embedder(loaded.settings)
         self._sources = sources
         self._announce = announce
         self._log = log
+        self._has_containers = has_containers
         self._folder = WorkerFolder("")
         self._sockets: list[list[socket.socket]] = []
         self._workers: list[Child] = []
         #: Hosts the models that all workers use, if there are any.
         self._host: Child | None = None
+        #: Owns the containers that all workers use, unless code is never run.
+        self._containers: Child | None = None
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._serving: Serving | None = None
         self._is_announced = False
@@ -86,6 +97,9 @@ class WorkerSupervisor:
             stack.push_async_callback(server.close)
             if any(map(is_hosted, self._settings.models.values())):
                 self._host = Child("host", self._setup_of("host"), self._on_report)
+            if self._has_containers:
+                setup = self._setup_of("containers")
+                self._containers = Child("containers", setup, self._on_report)
             self._workers = [
                 Child(
                     f"worker {number}",
@@ -129,14 +143,21 @@ class WorkerSupervisor:
                 sources=self._sources,
                 folder=self._folder,
                 listeners=tuple(each.fileno() for each in sockets),
+                port=self._sockets[0][0].getsockname()[1],
                 has_host=self._host is not None,
+                has_containers=self._containers is not None,
             )
 
         return setup
 
     @property
+    def _hosts(self) -> list[Child]:
+        """The processes that the workers use, which end after them."""
+        return [each for each in (self._host, self._containers) if each is not None]
+
+    @property
     def _children(self) -> list[Child]:
-        return [*self._workers, *([] if self._host is None else [self._host])]
+        return [*self._workers, *self._hosts]
 
     def _on_report(self, report: ChildReport) -> None:
         if isinstance(report, StartFailure):
@@ -157,7 +178,7 @@ class WorkerSupervisor:
             self._announce(self._serving)
 
     async def _run_children(self) -> None:
-        host = asyncio.create_task(self._host.run()) if self._host is not None else None
+        hosts = [asyncio.create_task(each.run(), name=each.name) for each in self._hosts]
         workers = [asyncio.create_task(each.run(), name=each.name) for each in self._workers]
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -167,10 +188,11 @@ class WorkerSupervisor:
             await asyncio.wait((asyncio.gather(*workers), self._failure), return_when=_FIRST)
         finally:
             self._stop()
-            await _end(self._workers, workers, self._settings.drain_s + _END_S)
-            if self._host is not None and host is not None:
-                self._host.stop()
-                await _end([self._host], [host], _END_S)
+            await _end(self._workers, workers, self._settings.drain_s + CHILD_END_S)
+            for child in self._hosts:
+                child.stop()
+            if hosts:
+                await _end(self._hosts, hosts, CHILD_END_S)
         if self._failure.done():
             self._failure.result()
 
@@ -201,7 +223,7 @@ class WorkerSupervisor:
             if not is_valid:
                 raise SetupError("the host of the models cannot apply them")
         self._hub.admission.update(self._limits(loaded.settings))
-        for child in self._workers:
+        for child in (*self._workers, *([] if self._containers is None else [self._containers])):
             child.signal(signal.SIGHUP)
 
 

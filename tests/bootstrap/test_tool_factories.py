@@ -13,12 +13,19 @@ from typing import Any
 import pytest
 
 from antiphon import plugins
-from antiphon.bootstrap.tool_factories import ToolDependencies, open_containers, open_tools
+from antiphon.bootstrap.tool_factories import (
+    ContainerDependencies,
+    ToolDependencies,
+    open_containers,
+    open_tools,
+    prepare_control_groups,
+)
 from antiphon.config.mcp import McpServer
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.limits.quotas import NO_QUOTAS
 from antiphon.resources.skills import Skills
+from antiphon.sandbox import cgroups
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.memory.store import MemoryStore
 from antiphon.tools.base import ReportsAvailability
@@ -118,13 +125,15 @@ async def containers(log: Log, **settings: Any) -> bool:
     opened = open_containers(
         Settings(**settings),
         log,
-        uploads=Uploads({}),
-        library=Skills(MemoryStore(), clock=lambda: 0.0, ids=lambda prefix: prefix),
-        clock=lambda: 0.0,
-        ids=lambda prefix: prefix,
-        quotas=NO_QUOTAS,
-        directory=MemoryStore().containers,
-        relay=ContainerRelay(),
+        ContainerDependencies(
+            uploads=Uploads({}),
+            library=Skills(MemoryStore(), clock=lambda: 0.0, ids=lambda prefix: prefix),
+            clock=lambda: 0.0,
+            ids=lambda prefix: prefix,
+            quotas=NO_QUOTAS,
+            directory=MemoryStore().containers,
+            relay=ContainerRelay(),
+        ),
     )
     async with opened as registry:
         async with open_tools(
@@ -170,6 +179,16 @@ async def test_broken_sandbox_disables_code_execution(tmp_path: Path) -> None:
     line, again = log.lines
     assert line == again
     assert line.startswith("code execution is off: ") and "\n" not in line
+
+
+def test_control_group_is_divided_for_bubblewrap_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    monkeypatch.setattr(cgroups.ControlGroups, "detect", lambda: found.append("divided"))
+    for kind in ("off", "kubernetes", "plugin"):
+        prepare_control_groups(Settings(sandbox=kind))
+    assert found == []
+    prepare_control_groups(Settings())
+    assert found == ["divided"]
 
 
 async def test_settings_select_the_image_generator(tmp_path: Path) -> None:

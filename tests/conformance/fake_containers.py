@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
 from antiphon.errors import NotFound
+from antiphon.ipc.calls import Calls, NoCalls
 from antiphon.limits.quotas import Quotas, TenantQuotas
 from antiphon.resources.skills import Skills
 from antiphon.sandbox.base import ExecutionResult
@@ -17,10 +18,20 @@ from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.tools.containers.container import ContainerPolicy
+from antiphon.tools.containers.local import ContainerOwner, LocalContainers
 from antiphon.tools.containers.network import open_egress
-from antiphon.tools.containers.registry import ContainerOwner, ContainerRegistry
+from antiphon.tools.containers.registry import ContainerRegistry
+from antiphon.tools.containers.remote import RemoteContainers
 
-__all__ = ["Clock", "Uploads", "code_interpreter_options", "containers", "run_command"]
+__all__ = [
+    "UPLOADS",
+    "Clock",
+    "OwnRegistry",
+    "Uploads",
+    "code_interpreter_options",
+    "containers",
+    "run_command",
+]
 
 #: Uploaded files by tenant and file id.
 UPLOADS = {("", "file-1"): ("numbers.csv", b"1,2,3")}
@@ -78,6 +89,21 @@ class Uploads:
         return file
 
 
+class OwnRegistry(ContainerRegistry):
+    """A registry whose process owns the containers that it makes."""
+
+    def __init__(self, local: LocalContainers, *arguments: Any, **more: Any) -> None:
+        super().__init__(local, *arguments, **more)
+        self.local = local
+
+    async def __aenter__(self) -> OwnRegistry:
+        await self.local.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.local.__aexit__(*exc)
+
+
 def containers(
     sandbox: Any = None,
     *,
@@ -87,25 +113,36 @@ def containers(
     max_containers: int | None = None,
     directory: ContainerDirectory | None = None,
     owner: ContainerOwner | None = None,
+    connect: Callable[[str, str], Calls] = lambda owner, url: NoCalls(),
     prefix: str = "",
+    predecessors: Collection[str] = (),
     **rules: Any,
-) -> ContainerRegistry:
+) -> OwnRegistry:
     numbers = itertools.count(1)
-    return ContainerRegistry(
+    clock = clock or Clock()
+    policy = ContainerPolicy(**rules)
+    directory = directory or MemoryStore().containers
+    shared: dict[str, Any] = {
+        "uploads": uploads or Uploads(UPLOADS),
+        "library": library or Skills(MemoryStore(), clock=clock, ids=lambda prefix: prefix),
+        "directory": directory,
+        "remote": RemoteContainers(directory, connect),
+        "quotas": TenantQuotas(Quotas(max_containers=max_containers)),
+    }
+    local = LocalContainers(
         sandbox or FakeSandbox(run_command),
-        ContainerPolicy(**rules),
-        uploads=uploads or Uploads(UPLOADS),
-        library=library or Skills(MemoryStore(), clock=clock or Clock(), ids=lambda prefix: prefix),
-        clock=clock or Clock(),
+        policy,
+        clock=clock,
         ids=lambda kind: f"{kind}_{prefix}{next(numbers)}",
-        quotas=TenantQuotas(Quotas(max_containers=max_containers)),
-        directory=directory or MemoryStore().containers,
         owner=owner or ContainerOwner(id="here"),
         egress=partial(
-            open_egress, dialer=Dialer(), clock=clock or Clock(), ids=lambda kind: f"{kind}_hidden"
+            open_egress, dialer=Dialer(), clock=clock, ids=lambda kind: f"{kind}_hidden"
         ),
         lease_s=3600,
+        predecessors=predecessors,
+        **shared,
     )
+    return OwnRegistry(local, policy, **shared)
 
 
 def code_interpreter_options(registry: ContainerRegistry) -> dict[str, Any]:

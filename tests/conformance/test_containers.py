@@ -98,7 +98,7 @@ async def test_unused_container_expires(serve: Serve) -> None:
     short = await create_container(server, expires_after={"anchor": "last_active_at", "minutes": 5})
     long = await create_container(server)
     clock.now += 301
-    await registry.close_expired()
+    await registry.local.close_expired()
     assert (await server.client.get(f"{URL}/{short['id']}")).json()["status"] == "expired"
     rejection = await server.client.get(f"{URL}/{short['id']}/files")
     assert rejection.status_code == 400 and rejection.json()["error"]["code"] == "container_expired"
@@ -186,10 +186,10 @@ async def test_container_in_use_is_not_evicted() -> None:
     with pytest.raises(QuotaExceeded, match="max_containers = 1"):
         await registry.acquire_auto("t", request, ())
     again = await registry.acquire("t", first.id)
-    await registry.release(first)
+    await first.release()
     with pytest.raises(QuotaExceeded):
         await registry.acquire_auto("t", request, ())
-    await registry.release(again)
+    await again.release()
     new = await registry.acquire_auto("t", request, ())
     assert new.id != first.id
     assert (await registry.retrieve("t", first.id)).status == "expired"

@@ -11,12 +11,15 @@ import os
 import re
 import signal
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
+from tests.conformance.test_tool_search import tool_call
 from tests.e2e.server import Server, serving
 from tests.sandbox.real_sandboxes import sandbox
 
@@ -38,12 +41,31 @@ engine = "scripted"
 source = "{WORDS}"
 [models.slow.template_kwargs]
 wait_s = 0.05
+[models.code]
+engine = "replay"
+source = "scenes.toml"
 """
+#: What the user says → the code that the model writes then.
+CODE = {
+    "begin": "x = 41; open('/mnt/data/a.txt', 'w').write('kept'); x",
+    "continue": "open('/mnt/data/a.txt').read() * 2, x + 1",
+    "hang": "import time; time.sleep(3600)",
+    "anew": "'again'",
+}
+TOOL: Any = {"type": "code_interpreter", "container": {"type": "auto"}}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("workers")
+    folder = tmp_path_factory.mktemp("workers")
+    (folder / "scenes.toml").write_text(
+        "".join(
+            f"[[scenes]]\nwhen = {json.dumps(said)}\n"
+            f"turns = {json.dumps([tool_call('python', {'input': code}), 'Done.'])}\n"
+            for said, code in CODE.items()
+        )
+    )
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +81,21 @@ async def client(server: Server) -> AsyncIterator[httpx.AsyncClient]:
         yield made
 
 
+def processes(server: Server) -> dict[str, int]:
+    """Return the ids of the supervisor's child processes, by their names."""
+    pid = server.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    found = {}
+    for child in children:
+        with suppress(OSError):
+            arguments = Path(f"/proc/{child}/cmdline").read_text().split("\0")
+            found[arguments[-2]] = int(child)
+    return found
+
+
 def workers(server: Server) -> list[int]:
     """Return the process ids of the workers."""
-    pid = server.process.pid
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [pid for name, pid in processes(server).items() if name.startswith("worker ")]
 
 
 def connections(pid: int, port: int) -> int:
@@ -203,12 +236,85 @@ async def test_a_worker_that_dies_loses_its_foreground_requests_only(
             await asyncio.sleep(0.1)
         for _ in range(8):  # also those that the kernel gives to the new worker
             await answer(client, model="fast")
-        health: list[dict[str, Any]] = []
-        while not health or any(each["status"] != "running" for each in health):
-            health = (await client.get(f"{server.root}/health")).json()["processes"]
+        states = health(server)
+        while any(each["status"] != "running" for each in states):
             await asyncio.sleep(0.1)
-    assert sorted(each["name"] for each in health) == ["worker 1", "worker 2"]
-    assert sorted(each["restarts"] for each in health) == [0, 1]
+            states = await asyncio.to_thread(health, server)
+    assert sorted(each["name"] for each in states) == ["containers", "worker 1", "worker 2"]
+    assert sorted(each["restarts"] for each in states) == [0, 0, 1]
+
+
+@pytest.mark.requirement("API-CONTAINERS-OUTLIVE-WORKERS")
+async def test_container_outlives_the_worker_that_made_it(server: Server) -> None:
+    await sandbox()  # or the test is skipped
+    async with asyncio.timeout(3 * WAIT_S), openai_client(server) as one:
+        first = await run_code(one, "begin")
+        maker = next(each for each in workers(server) if connections(each, port_of(server)))
+        await kill(server, maker)
+        for _ in range(4):
+            async with openai_client(server) as two:  # a new connection
+                later = await run_code(two, "continue", first.id)
+                assert later.output[0].container_id == first.output[0].container_id
+                assert later.output[0].outputs[0].logs == "('keptkept', 42)\n"
+
+
+@pytest.mark.requirement("API-CONTAINERS-OUTLIVE-WORKERS")
+async def test_containers_expire_with_their_process(server: Server) -> None:
+    await sandbox()  # or the test is skipped
+    async with asyncio.timeout(3 * WAIT_S), openai_client(server) as client:
+        first = await run_code(client, "begin")
+        container_id = first.output[0].container_id
+        stream = await client.responses.create(
+            model="code", input="hang", previous_response_id=first.id, tools=[TOOL], stream=True
+        )
+        async for event in stream:
+            if event.type == "response.code_interpreter_call.interpreting":
+                await kill(server, processes(server)["containers"])
+        assert event.type == "response.completed"
+        lost = event.response.output[0]
+        assert lost.status == "failed" and lost.container_id == container_id
+        assert (await client.containers.retrieve(container_id)).status == "expired"
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.containers.files.list(container_id)
+        assert refused.value.code == "container_expired"
+        anew = await run_code(client, "anew", first.id)
+        assert anew.output[0].container_id != container_id
+        assert anew.output[0].outputs[0].logs == "'again'\n"
+
+
+def openai_client(server: Server) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=WAIT_S)
+
+
+async def run_code(client: openai.AsyncOpenAI, said: str, previous: str | None = None) -> Any:
+    response = await client.responses.create(
+        model="code",
+        input=said,
+        tools=[TOOL],
+        include=["code_interpreter_call.outputs"],
+        **({} if previous is None else {"previous_response_id": previous}),
+    )
+    assert response.status == "completed", response
+    return response
+
+
+async def kill(server: Server, pid: int) -> None:
+    """Kill a child process of the supervisor and wait until it runs again."""
+    before = sum(each["restarts"] for each in health(server))
+    os.kill(pid, signal.SIGKILL)
+    while True:
+        with suppress(OSError):  # a connection to the dead worker waits for its successor
+            found = await asyncio.to_thread(health, server)
+            is_restarted = sum(each["restarts"] for each in found) > before
+            if is_restarted and all(each["status"] == "running" for each in found):
+                return
+        await asyncio.sleep(0.05)
+
+
+def health(server: Server) -> list[dict[str, Any]]:
+    """Return the states of the processes."""
+    found: list[dict[str, Any]] = json.loads(server.get("/health"))["processes"]
+    return found
 
 
 async def test_hangup_reloads_all_workers_under_streams(

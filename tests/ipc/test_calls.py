@@ -142,3 +142,16 @@ async def test_large_frames_arrive_whole(tmp_path: Path) -> None:
         text = "x" * 3_000_000
         await client.call("note", text)
         assert target.notices == [text]
+
+
+async def test_drain_waits_for_the_last_caller(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (_, client, server):
+        await server.drain(60)  # nobody has called
+        await client.call("double", Chunk(ids=(1,)), returns=Prompt)
+        await server.drain(0)  # the limit
+        draining = asyncio.create_task(server.drain(60))
+        await client.call("double", Chunk(ids=(1,)), returns=Prompt)
+        assert not draining.done()
+        client.close()
+        async with asyncio.timeout(30):
+            await draining

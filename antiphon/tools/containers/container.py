@@ -90,7 +90,8 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
 
 class Container:
     """One container of this process. Its box is opened on first use and filled with the requested
-    files. ``is_auto``: a response created it for itself."""
+    files. ``is_auto``: a response created it for itself. ``on_unused`` is called when the last
+    response that used it has ended and nothing was ever run in it."""
 
     def __init__(
         self,
@@ -103,6 +104,7 @@ class Container:
         uploads: Uploads,
         clock: Callable[[], float],
         ids: Callable[[str], str],
+        on_unused: Callable[[Container], Awaitable[None]],
         egress: OpenEgress | None = None,
         is_auto: bool = False,
     ) -> None:
@@ -115,6 +117,7 @@ class Container:
         self._policy = policy
         self._open = open
         self._uploads = uploads
+        self._on_unused = on_unused
         self._egress = egress
         self._clock = clock
         self._ids = ids
@@ -164,7 +167,7 @@ class Container:
         return not self._use_count and not self._user_count
 
     @property
-    def is_unused(self) -> bool:
+    def _is_unused(self) -> bool:
         """Whether nothing was ever run in the container, and no response is using it."""
         return self._box is None and self._is_idle and not self._is_closed
 
@@ -191,6 +194,8 @@ class Container:
     async def release(self) -> None:
         """End a response's use of the container."""
         self._user_count -= 1
+        if self._is_unused:
+            await self._on_unused(self)
 
     @property
     def resource(self) -> wc.ContainerResource:

@@ -13,7 +13,14 @@ from antiphon.wire.resources import containers as wc
 
 from .skills import ContainerSkill, SkillSummary
 
-__all__ = ["ContainerHandle", "ContainerView", "container_expired", "container_not_found"]
+__all__ = [
+    "CommandEvent",
+    "ContainerHandle",
+    "ContainerView",
+    "PythonOutcome",
+    "container_expired",
+    "container_not_found",
+]
 
 
 class ContainerView(Struct, frozen=True):
@@ -22,6 +29,21 @@ class ContainerView(Struct, frozen=True):
     resource: wc.ContainerResource
     skills: tuple[SkillSummary, ...] = ()
     network_key: str = ""
+
+
+class PythonOutcome(Struct, frozen=True):
+    """The result of Python code, and the files it wrote."""
+
+    result: ExecutionResult
+    files: tuple[wc.ContainerFile, ...]
+
+
+class CommandEvent(Struct, frozen=True):
+    """New output of a command, or its result at the end."""
+
+    stdout: str = ""
+    stderr: str = ""
+    result: ExecutionResult | None = None
 
 
 class ContainerHandle(Protocol):

@@ -1,25 +1,53 @@
-"""The containers that this process owns, by id."""
+"""The containers that this process owns: it makes and closes them, and renews its lease."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 
+import structlog
+from msgspec import Struct
+
+from antiphon.errors import InvalidRequest, NotFound, RequestError, StoreError, ToolError
+from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, exceeded
 from antiphon.sandbox.base import Sandbox
+from antiphon.store.containers import ContainerDirectory, ContainerRecord
 from antiphon.wire.resources import containers as wc
 
 from .container import Container, ContainerPolicy, Uploads
 from .handle import container_expired, container_not_found
 from .network import OpenEgress
+from .remote import RemoteContainers
+from .skills import SkillLibrary, check_inline_skills, resolve_skills
 
-__all__ = ["LocalContainers"]
+__all__ = ["ContainerOwner", "LocalContainers"]
+
+_log = structlog.get_logger(__name__)
 
 #: The number of expired containers whose status can still be queried.
 _MAX_EXPIRED = 1000
+_SWEEP_INTERVAL_S = 5.0
+#: A process that does not renew its lease for this long loses its containers. A longer pause of the
+#: store or of the process is rarer than a death that its address does not reveal.
+_LEASE_S = 30.0
+
+
+class ContainerOwner(Struct, frozen=True, kw_only=True):
+    """A process that owns containers. ``url``: where other servers reach it, empty if they
+    cannot."""
+
+    id: str
+    url: str = ""
 
 
 class LocalContainers:
-    """Containers over ``sandbox``. ``clock`` returns Unix seconds. ``egress``: makes the proxies of
-    containers with a network."""
+    """Containers over ``sandbox``, which ``directory`` lists. An async context manager: at its end
+    all containers expire. ``clock`` returns Unix seconds. ``remote``: containers of other
+    processes, which make room if they can be replaced. ``quotas``: among them the number of active
+    containers of a tenant. ``lease_s``: seconds without a sign of life after which this process
+    loses its containers. ``egress``: makes the proxies of containers with a network.
+    ``predecessors``: ids of owners that have died, whose containers expire at once."""
 
     def __init__(
         self,
@@ -27,39 +55,54 @@ class LocalContainers:
         policy: ContainerPolicy,
         *,
         uploads: Uploads,
+        library: SkillLibrary,
         clock: Callable[[], float],
         ids: Callable[[str], str],
+        directory: ContainerDirectory,
+        owner: ContainerOwner,
+        remote: RemoteContainers,
+        quotas: TenantQuotas = NO_QUOTAS,
+        lease_s: float = _LEASE_S,
         egress: OpenEgress | None = None,
+        predecessors: Collection[str] = (),
     ) -> None:
+        self.library = library
+        self.quotas = quotas
         self._sandbox = sandbox
         self._policy = policy
         self._uploads = uploads
         self._clock = clock
         self._ids = ids
+        self._directory = directory
+        self._owner = owner
+        self._remote = remote
+        self._lease_s = lease_s
         self._egress = egress
+        self._predecessors = predecessors
         self._containers: dict[str, Container] = {}
+        #: Containers that the directory knows as active, and when they were last used.
+        self._reported: dict[str, float] = {}
+
+    async def __aenter__(self) -> LocalContainers:
+        for owner in self._predecessors:
+            await self._directory.release(owner)
+        await self._directory.renew(self._owner.id, self._owner.url, lease_s=self._lease_s)
+        self._sweep_task = asyncio.create_task(self._sweep_forever())
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._sweep_task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._sweep_task
+        with suppress(StoreError):
+            await self._directory.release(self._owner.id)
+        await asyncio.gather(*(container.close() for container in self))
+        await self._sandbox.close()
 
     def __iter__(self) -> Iterator[Container]:
         return iter(tuple(self._containers.values()))
 
-    def make(self, tenant: str, request: wc.CreateContainer, *, is_auto: bool) -> Container:
-        """Make a container, which ``add`` adds. Its box is opened when it is needed."""
-        return Container(
-            tenant,
-            request,
-            id=self._ids("cntr"),
-            policy=self._policy,
-            open=self._sandbox.open,
-            uploads=self._uploads,
-            clock=self._clock,
-            ids=self._ids,
-            egress=self._egress,
-            is_auto=is_auto,
-        )
-
-    def add(self, container: Container) -> None:
-        """Add a container."""
-        self._containers[container.id] = container
+    # --- the containers of tenants ---------------------------------------------------------------
 
     def find(self, tenant: str, container_id: str) -> Container | None:
         """Return a container of this process, or None."""
@@ -80,9 +123,62 @@ class LocalContainers:
             raise container_expired(container_id)
         return container
 
-    def remove(self, container_id: str) -> None:
-        """Forget a container, whose box is closed or was never opened."""
-        self._containers.pop(container_id, None)
+    def resources(self, tenant: str) -> dict[str, wc.ContainerResource]:
+        """Return a tenant's containers of this process as the API shows them, by id."""
+        return {each.id: each.resource for each in self if each.tenant == tenant}
+
+    async def create(self, tenant: str, request: wc.CreateContainer) -> wc.ContainerResource:
+        """Create a container with its files and skills. Raises ``InvalidRequest``, ``NotFound``,
+        ``QuotaExceeded``, ``ToolError``."""
+        self._policy.check(request)
+        if request.expires_after is not None and request.expires_after.minutes * 60 > max(
+            self._policy.idle_s, 60
+        ):
+            raise InvalidRequest(
+                "Containers of this server expire after at most"
+                f" {round(self._policy.idle_s / 60)} idle minutes.",
+                param="expires_after.minutes",
+                code="invalid_value",
+            )
+        skills = await resolve_skills(self.library, tenant, request.skills, "skills")
+        await check_inline_skills(request.skills, skills, "skills")
+        container = await self._add(tenant, request, is_auto=False)
+        container.add_skills(skills)
+        try:
+            await container.list_files()
+        except (ToolError, NotFound):
+            await self._delete(container)
+            raise
+        return container.resource
+
+    async def reserve(self, tenant: str, request: wc.CreateContainer) -> Container:
+        """Create a container for a response. Its box is opened when it is needed.
+
+        At the tenant's limit, the longest unused container that a response created for itself
+        expires. Raises ``QuotaExceeded`` if there is none."""
+        return await self._add(tenant, request, is_auto=True)
+
+    def record(self, container: Container) -> ContainerRecord:
+        """Return what the directory knows about a new container."""
+        return ContainerRecord(
+            tenant=container.tenant,
+            resource=container.resource,
+            owner=self._owner.id,
+            url=self._owner.url,
+            is_auto=container.is_auto,
+        )
+
+    async def delete(self, tenant: str, container_id: str) -> bool:
+        """Delete a container and its files. False if this process has no such container."""
+        container = self.find(tenant, container_id)
+        if container is not None:
+            await self._delete(container)
+        return container is not None
+
+    async def close(self, container: Container) -> None:
+        """Close a container whose record another process has deleted."""
+        self._forget(container.id)
+        await container.close()
 
     async def close_expired(self) -> None:
         """Close the boxes of expired containers, and remove the oldest of these containers."""
@@ -90,4 +186,108 @@ class LocalContainers:
         for container in expired:
             await container.close()
         for container in expired[: max(0, len(expired) - _MAX_EXPIRED)]:
-            self.remove(container.id)
+            self._containers.pop(container.id, None)
+        await self._report_expired()
+
+    async def renew_lease(self) -> None:
+        """Renew the lease of this process, report which containers were used, and let those expire
+        that the directory no longer has: the lease was over, or others deleted them."""
+        reported = dict(self._reported)
+        used = [
+            each for each in self if each.id in reported and reported[each.id] != each.last_used_at
+        ]
+        times = {each.id: each.last_used_at for each in used}
+        active = await self._directory.renew(
+            self._owner.id,
+            self._owner.url,
+            lease_s=self._lease_s,
+            used=[each.resource for each in used],
+        )
+        self._reported.update((id, at) for id, at in times.items() if id in self._reported)
+        for container in self:
+            if container.id in reported and container.id not in active:
+                self._reported.pop(container.id, None)
+                container.expire()
+
+    # --- private ---------------------------------------------------------------------------------
+
+    async def _add(self, tenant: str, request: wc.CreateContainer, *, is_auto: bool) -> Container:
+        await self._report_expired()
+        container = Container(
+            tenant,
+            request,
+            id=self._ids("cntr"),
+            policy=self._policy,
+            open=self._sandbox.open,
+            uploads=self._uploads,
+            clock=self._clock,
+            ids=self._ids,
+            egress=self._egress,
+            is_auto=is_auto,
+            on_unused=self._delete_unused,
+        )
+        limit = self.quotas.of(tenant).max_containers
+        record = self.record(container)
+        while not await self._directory.add(record, max_active=limit, lease_s=self._lease_s):
+            if not await self._expire_replaceable(tenant):
+                raise exceeded("active containers", max_containers=limit or 0)
+        self._containers[container.id] = container
+        self._reported[container.id] = container.last_used_at
+        return container
+
+    async def _expire_replaceable(self, tenant: str) -> bool:
+        """Let one container expire that no client created and no response uses. Returns False if
+        there is none."""
+        records = [each for each in await self._directory.list(tenant) if each.is_auto]
+        for record in sorted(filter(lambda each: each.is_active, records), key=self._last_used_at):
+            if await self._expire_if_replaceable(record):
+                await self._directory.expire(record.owner, [record.resource.id])
+                return True
+        return False
+
+    def _last_used_at(self, record: ContainerRecord) -> float:
+        container = self.find(record.tenant, record.resource.id)
+        return record.resource.last_active_at if container is None else container.last_used_at
+
+    async def _expire_if_replaceable(self, record: ContainerRecord) -> bool:
+        container = self.find(record.tenant, record.resource.id)
+        if container is not None:
+            return container.expire_if_replaceable()
+        if record.owner == self._owner.id:
+            return True  # it was removed, but the store did not answer
+        try:
+            return await self._remote.of(record).expire_if_replaceable()
+        except (NotFound, InvalidRequest):
+            return True
+        except (RequestError, ToolError):
+            return False
+
+    async def _delete(self, container: Container) -> None:
+        self._forget(container.id)
+        await self._directory.delete(container.tenant, container.id)
+        await container.close()
+
+    async def _delete_unused(self, container: Container) -> None:
+        with suppress(StoreError):  # the record that stays says that it can be replaced
+            await self._delete(container)
+
+    def _forget(self, container_id: str) -> None:
+        self._containers.pop(container_id, None)
+        self._reported.pop(container_id, None)
+
+    async def _report_expired(self) -> None:
+        active = {each.id for each in self if each.is_active}
+        if over := [id for id in self._reported if id not in active]:
+            await self._directory.expire(self._owner.id, over)
+            for id in over:
+                self._reported.pop(id, None)
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_INTERVAL_S)
+            try:
+                await self.renew_lease()
+            except StoreError as error:
+                _log.warning("the lease of the containers is not renewed", error=str(error))
+            with suppress(StoreError):
+                await self.close_expired()

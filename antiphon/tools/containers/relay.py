@@ -1,7 +1,8 @@
 """How the processes that share a store reach each other's containers: over Unix sockets on one
 machine, over signed HTTP between servers.
 
-A server of several workers has one URL; the worker that gets a call passes it on to the owner.
+A server of several workers has one owner and one URL; the worker that gets a call from another
+server passes it on to the owner.
 """
 
 from __future__ import annotations
@@ -9,10 +10,8 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from antiphon.errors import PeerLost
@@ -24,7 +23,8 @@ from antiphon.ipc.methods import CallableMethods
 from antiphon.ipc.server import CallServer
 from antiphon.security.ssrf import is_loopback
 
-from .registry import ContainerOwner, ContainerRegistry
+from .local import ContainerOwner, LocalContainers
+from .session import ContainerSession
 
 __all__ = ["ContainerRelay"]
 
@@ -35,7 +35,7 @@ _SUFFIX = ".box"
 class ContainerRelay:
     """Connects this process with the others that own containers, in both directions.
 
-    ``folder``: the folder with the sockets of all workers of this server; None without workers.
+    ``folder``: the folder with the sockets of all processes of this server; None without workers.
     ``url``: where other servers reach this one; empty if they cannot. ``caller`` calls them.
     """
 
@@ -53,8 +53,8 @@ class ContainerRelay:
 
     @property
     def owner(self) -> ContainerOwner:
-        """This process, as the registry of its containers knows it."""
-        return ContainerOwner(id=self._id, url=self._url, connect=self.connect)
+        """This process as an owner of containers."""
+        return ContainerOwner(id=self._id, url=self._url)
 
     def connect(self, owner: str, url: str) -> Calls:
         """Return the client for calls to the process ``owner``. ``url``: that of its server;
@@ -66,7 +66,7 @@ class ContainerRelay:
             return NoCalls()  # it listens at the loopback address of another machine
         if url and url != self._url and self._caller is not None:
             return self._caller.calls(owner, url)
-        # A process that listened where this one does, or a worker of this server.
+        # A process that listened where this one does, or an owner of this server.
         has_ended = is_local if url else self._folder is not None
         return NoCalls(is_gone=has_ended)
 
@@ -78,12 +78,21 @@ class ContainerRelay:
         client = self._client(owner)
         return None if client is None else client.forward
 
-    async def open(self, registry: ContainerRegistry) -> None:
+    def remove_abandoned(self) -> tuple[str, ...]:
+        """Remove the sockets of the owners that have died in this server, and return their ids.
+        Called before the only owner that lives opens its socket."""
+        if self._folder is None:
+            return ()
+        paths = tuple(self._folder.glob(f"*{_SUFFIX}"))
+        for path in paths:
+            path.unlink(missing_ok=True)
+        return tuple(f"{self._scope}-{path.stem}" for path in paths)
+
+    async def open(self, local: LocalContainers) -> None:
         """Answer calls to the containers of this process."""
-        session: Callable[[], Any] = registry.session
-        self._methods = CallableMethods(session())
+        self._methods = CallableMethods(ContainerSession(local))
         if self._folder is not None:
-            self._server = CallServer(session)
+            self._server = CallServer(lambda: ContainerSession(local))
             await self._server.open(self._socket(self._folder, self._id))
 
     async def close(self) -> None:
@@ -97,7 +106,7 @@ class ContainerRelay:
         self._clients.clear()
 
     def _client(self, owner: str) -> CallClient | None:
-        """Return the client of another worker of this server; None if it does not listen."""
+        """Return the client of another process of this server; None if it does not listen."""
         if self._folder is None:
             return None
         path = self._socket(self._folder, owner)

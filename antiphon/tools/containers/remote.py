@@ -1,4 +1,4 @@
-"""A container of another process: each operation is a call to its owner."""
+"""Containers of other processes: each operation is a call to the owner."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 from antiphon.errors import BackendError, Overloaded, PeerLost, ToolError
 from antiphon.ipc.calls import Calls
 from antiphon.sandbox.base import ExecutionResult, OutputCallback
-from antiphon.store.containers import ContainerRecord
+from antiphon.store.containers import ContainerDirectory, ContainerRecord
 from antiphon.wire.resources import containers as wc
 
-from .handle import ContainerView, container_expired
-from .session import CommandEvent, PythonOutcome
+from .handle import CommandEvent, ContainerView, PythonOutcome, container_expired
 from .skills import ContainerSkill, SkillSummary
 
-__all__ = ["RemoteContainer"]
+__all__ = ["RemoteContainer", "RemoteContainers"]
 
 
 class RemoteContainer:
@@ -149,3 +148,20 @@ class RemoteContainer:
             ) from None
         except BackendError as error:
             raise ToolError(f"Container '{self.id}': {error.message}") from None
+
+
+class RemoteContainers:
+    """The containers of other processes. ``connect`` returns the calls to a process, by its id and
+    URL."""
+
+    def __init__(self, directory: ContainerDirectory, connect: Callable[[str, str], Calls]) -> None:
+        self._directory = directory
+        self._connect = connect
+
+    def of(self, record: ContainerRecord) -> RemoteContainer:
+        """Return the container of a record."""
+        return RemoteContainer(record, self._connect(record.owner, record.url), self._expire)
+
+    async def _expire(self, record: ContainerRecord) -> None:
+        """What clients were told is true from now on, even if the owner comes back."""
+        await self._directory.expire(record.owner, [record.resource.id])

@@ -5,42 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from msgspec import Struct
-
-from antiphon.sandbox.base import ExecutionResult
 from antiphon.wire.resources import containers as wc
 from antiphon.wire.resources.skills import ShellSkill
 
 from .container import Container
-from .handle import ContainerView
+from .handle import CommandEvent, ContainerView, PythonOutcome
 from .local import LocalContainers
-from .skills import SkillLibrary, resolve_skills
+from .skills import resolve_skills
 
-__all__ = ["CommandEvent", "ContainerSession", "PythonOutcome"]
-
-
-class PythonOutcome(Struct, frozen=True):
-    """The result of Python code, and the files it wrote."""
-
-    result: ExecutionResult
-    files: tuple[wc.ContainerFile, ...]
-
-
-class CommandEvent(Struct, frozen=True):
-    """New output of a command, or its result at the end."""
-
-    stdout: str = ""
-    stderr: str = ""
-    result: ExecutionResult | None = None
+__all__ = ["ContainerSession"]
 
 
 class ContainerSession:
     """Methods for ``RemoteContainer``. Each raises ``NotFound`` for a container that is not here,
     or is another tenant's."""
 
-    def __init__(self, local: LocalContainers, library: SkillLibrary) -> None:
+    def __init__(self, local: LocalContainers) -> None:
         self._local = local
-        self._library = library
 
     async def view(self, tenant: str, container_id: str) -> ContainerView:
         """Return a container, even an expired one."""
@@ -56,7 +37,7 @@ class ContainerSession:
     ) -> AsyncGenerator[bool, None]:
         """Add files and skills, and use the container until the caller ends the call or is gone."""
         container = self._active(tenant, container_id)
-        resolved = await resolve_skills(self._library, tenant, skills, "skills")
+        resolved = await resolve_skills(self._local.library, tenant, skills, "skills")
         await container.acquire(file_ids, resolved)
         try:
             yield True
@@ -123,9 +104,7 @@ class ContainerSession:
 
     async def close(self, tenant: str, container_id: str) -> None:
         """Close the box and forget the container."""
-        container = self._local.get(tenant, container_id)
-        self._local.remove(container_id)
-        await container.close()
+        await self._local.close(self._local.get(tenant, container_id))
 
     def _active(self, tenant: str, container_id: str) -> Container:
         return self._local.get_active(tenant, container_id)

@@ -18,8 +18,8 @@ __all__ = [
 
 
 class ProcessHealth(Struct, frozen=True, kw_only=True):
-    """A process of a server with several workers: ``worker 1`` …, or the ``host`` of the models.
-    ``restarts``: how often it died and was started again."""
+    """A process of a server with several workers: ``worker 1`` …, the ``host`` of the models, or
+    that of the ``containers``. ``restarts``: how often it died and was started again."""
 
     name: str
     status: Literal["running", "starting"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
-from antiphon.bootstrap.tool_factories import open_containers
+from antiphon.bootstrap.tool_factories import ContainerDependencies, open_containers
 from antiphon.config.settings import Settings
 from antiphon.errors import InvalidRequest, SetupError, ToolError
 from antiphon.limits.quotas import NO_QUOTAS
@@ -26,13 +26,15 @@ def containers(**settings: Any) -> Any:
     return open_containers(
         Settings(sandbox="kubernetes", **settings),
         structlog.get_logger(),
-        uploads=Uploads({}),
-        library=Skills(MemoryStore(), clock=lambda: 0.0, ids=lambda prefix: prefix),
-        clock=lambda: 0.0,
-        ids=lambda prefix: f"{prefix}_{next(numbers)}",
-        quotas=NO_QUOTAS,
-        directory=MemoryStore().containers,
-        relay=ContainerRelay(),
+        ContainerDependencies(
+            uploads=Uploads({}),
+            library=Skills(MemoryStore(), clock=lambda: 0.0, ids=lambda prefix: prefix),
+            clock=lambda: 0.0,
+            ids=lambda prefix: f"{prefix}_{next(numbers)}",
+            quotas=NO_QUOTAS,
+            directory=MemoryStore().containers,
+            relay=ContainerRelay(),
+        ),
     )
 
 

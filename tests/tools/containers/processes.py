@@ -16,15 +16,31 @@ from msgspec import Struct
 from antiphon.http.uvicorn_server import bind
 from antiphon.ipc.http_calls import HttpCaller
 from antiphon.ipc.http_endpoint import HttpCallEndpoint
+from antiphon.ipc.server import CallServer
 from antiphon.ipc.signatures import CallSigner
+from antiphon.resources.skills import Skills
 from antiphon.store.containers import ContainerDirectory
 from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.sandbox import FakeSandbox
+from antiphon.tools.containers.container import ContainerPolicy
+from antiphon.tools.containers.hosted import (
+    ContainerHostSession,
+    HostedContainers,
+    connect_to_host,
+)
 from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.tools.containers.relay import ContainerRelay
-from tests.conformance.fake_containers import Clock, containers, run_command
+from antiphon.tools.containers.remote import RemoteContainers
+from tests.conformance.fake_containers import (
+    UPLOADS,
+    Clock,
+    OwnRegistry,
+    Uploads,
+    containers,
+    run_command,
+)
 
-__all__ = ["Process", "listening", "over_http", "over_sockets", "signer"]
+__all__ = ["Process", "WorkerServer", "listening", "over_http", "over_sockets", "signer"]
 
 SECRET = b"shared"
 
@@ -33,7 +49,7 @@ class Process(Struct, kw_only=True):
     """One process: its boxes, its registry and its relay."""
 
     sandbox: FakeSandbox
-    registry: ContainerRegistry
+    registry: OwnRegistry
     relay: ContainerRelay
     #: Ends the process: nobody answers at its address any more.
     end: AsyncExitStack
@@ -49,12 +65,18 @@ def signer(secret: bytes = SECRET, clock: Clock | None = None) -> CallSigner:
 async def _process(
     stack: AsyncExitStack, directory: ContainerDirectory, relay: ContainerRelay, **rules: Any
 ) -> Process:
+    """Start a process that owns containers. ``rules``: those of ``containers``."""
     box = FakeSandbox(run_command)
     registry = containers(
-        box, directory=directory, owner=relay.owner, prefix=relay.owner.id, **rules
+        box,
+        directory=directory,
+        owner=relay.owner,
+        connect=relay.connect,
+        prefix=relay.owner.id,
+        **rules,
     )
     end = await stack.enter_async_context(AsyncExitStack())
-    await relay.open(registry)
+    await relay.open(registry.local)
     end.push_async_callback(relay.close)
     return Process(sandbox=box, registry=registry, relay=relay, end=end)
 
@@ -70,6 +92,65 @@ async def over_sockets(count: int = 2, **rules: Any) -> AsyncIterator[list[Proce
             await _process(stack, directory, ContainerRelay(folder=folder), **rules)
             for _ in range(count)
         ]
+
+
+class WorkerServer:
+    """A server of workers and the host of their containers. Made by ``open``."""
+
+    def __init__(self, stack: AsyncExitStack, folder: Path) -> None:
+        self.directory = MemoryStore().containers
+        self.host: Process
+        self._stack = stack
+        self._folder = folder
+        self._calls: CallServer
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, **rules: Any) -> AsyncIterator[WorkerServer]:
+        """Start the host. ``rules``: those of ``containers``."""
+        async with AsyncExitStack() as stack:
+            # The path of a socket has at most about 100 characters, which those of pytest exceed.
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="antiphon-")))
+            server = cls(stack, folder)
+            await server.start_host(**rules)
+            yield server
+
+    async def start_host(self, **rules: Any) -> None:
+        """Start the host, for the first time or after a crash."""
+        relay = ContainerRelay(folder=self._folder)
+        predecessors = relay.remove_abandoned()
+        self.host = await _process(
+            self._stack, self.directory, relay, predecessors=predecessors, **rules
+        )
+        await self.host.end.enter_async_context(self.host.registry)
+        opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        opened.set_result(self.host.registry.local)
+        self._calls = CallServer(lambda: ContainerHostSession(opened))
+        await self._calls.open(self._folder / "host")
+        self.host.end.push_async_callback(self._calls.close)
+
+    async def kill_host(self) -> None:
+        """End the host without a farewell: its sockets stay, and its lease."""
+        assert self.host.relay._server is not None
+        self.host.registry.local._sweep_task.cancel()
+        await self.host.relay._server.close()
+        await self._calls.close()
+
+    def worker(self) -> ContainerRegistry:
+        """Start a worker."""
+        relay = ContainerRelay(folder=self._folder)
+        host = connect_to_host(self._folder / "host")
+        self._stack.push_async_callback(relay.close)
+        self._stack.callback(host.close)
+        remote = RemoteContainers(self.directory, relay.connect)
+        return ContainerRegistry(
+            HostedContainers(host, remote),
+            ContainerPolicy(),
+            uploads=Uploads(UPLOADS),
+            library=Skills(MemoryStore(), clock=Clock(), ids=lambda prefix: prefix),
+            directory=self.directory,
+            remote=remote,
+        )
 
 
 @asynccontextmanager

@@ -78,7 +78,7 @@ async def test_auto_container_is_used_across_processes(
     async with asyncio.timeout(60), processes as (one, two):
         first = await one.registry.acquire_auto("t", AUTO, ())
         await first.run_python("save a.txt x")
-        await one.registry.release(first)
+        await first.release()
         call = CodeInterpreterCall(container_id=first.id)
         request = AutoContainer(file_ids=("file-1",))
         second = await two.registry.acquire_auto("t", request, (call,))
@@ -87,7 +87,7 @@ async def test_auto_container_is_used_across_processes(
         assert outcome.output == "a.txt numbers.csv\n"
         (local,) = one.registry.local
         assert not local.is_replaceable  # as long as the other process uses it
-        await two.registry.release(second)
+        await second.release()
         async with asyncio.timeout(60):
             while not local.is_replaceable:
                 await asyncio.sleep(0.01)
@@ -110,8 +110,8 @@ async def test_container_of_a_dead_owner_has_expired(
         new = await two.registry.acquire_auto("t", AUTO, (call,))
         assert new.id != created.id
         # The owner was only cut off: it closes what others have declared expired.
-        await one.registry.renew_lease()
-        await one.registry.close_expired()
+        await one.registry.local.renew_lease()
+        await one.registry.local.close_expired()
         assert not one.sandbox.boxes[0].is_alive
 
 
@@ -126,12 +126,12 @@ async def test_limit_counts_the_containers_of_all_processes() -> None:
         await one.registry.create("t", CreateContainer(name="x"))
         with pytest.raises(QuotaExceeded, match="max_containers = 2"):
             await two.registry.create("t", CreateContainer(name="y"))
-        await one.registry.release(first)
+        await first.release()
         await two.registry.create("t", CreateContainer(name="y"))
         assert (await two.registry.retrieve("t", first.id)).status == "expired"
         assert await one.registry.count_active("t") == await two.registry.count_active("t") == 2
         clock.now += 2000
-        await one.registry.close_expired()
+        await one.registry.local.close_expired()
         assert await two.registry.count_active("t") == 0
 
 
@@ -142,8 +142,8 @@ async def test_deleted_container_is_closed_at_the_next_renewal() -> None:
         with suppress(NotFound):
             await two.registry.delete("t", created.id)
         assert await ids(one.registry) == []
-        await one.registry.renew_lease()
-        await one.registry.close_expired()
+        await one.registry.local.renew_lease()
+        await one.registry.local.close_expired()
         assert not one.sandbox.boxes[0].is_alive
 
 
@@ -153,7 +153,7 @@ async def test_use_is_reported_with_the_lease() -> None:
         created = await one.registry.create("t", CreateContainer(name="x"))
         clock.now += 100
         await (await two.registry.get_active("t", created.id)).run_python("say hi")
-        await one.registry.renew_lease()
+        await one.registry.local.renew_lease()
         (shown,) = (await two.registry.list("t", PageParams())).data
         assert shown.last_active_at == created.last_active_at + 100
 
