@@ -198,6 +198,11 @@ class ResponseContext(Struct, frozen=True, kw_only=True):
     include: frozenset[str] = frozenset()
     conversation_id: str = ""
 
+    @property
+    def all_items(self) -> tuple[Item, ...]:
+        """The items that precede the response, and its own output so far."""
+        return (*self.items, *self.interrupted_items)
+
 
 class ToolProvider(Protocol):
     """The implementation of one tool type (``mcp``, ``web_search`` …); one per server."""

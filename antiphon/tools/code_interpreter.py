@@ -120,7 +120,7 @@ class CodeInterpreterProvider:
             if isinstance(tool.container, str):
                 return await self._containers.acquire(response.tenant, tool.container)
             request = wc.read_auto_container(tool.container, "container")
-            return await self._containers.acquire_auto(response.tenant, request, response.items)
+            return await self._containers.acquire_auto(response.tenant, request, response.all_items)
         except (NotFound, InvalidRequest) as error:
             raise RunError(error.message, code="invalid_prompt") from None
 

@@ -185,7 +185,7 @@ async def _acquire_container(
         return container, container.skills, container.network_policy
     request = wc.read_auto_container(environment, "environment", "container_auto")
     skills = await containers.resolve_skills(response.tenant, request.skills, "environment.skills")
-    container = await containers.acquire_auto(response.tenant, request, response.items, skills)
+    container = await containers.acquire_auto(response.tenant, request, response.all_items, skills)
     return container, tuple(skill.summary for skill in skills), request.network_policy
 
 

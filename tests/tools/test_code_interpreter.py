@@ -10,7 +10,8 @@ import pytest
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.base import CallContext, ResponseContext, ToolProgress, ToolResult
 from antiphon.tools.code_interpreter import CodeInterpreterProvider, file_citations
-from antiphon.wire.resources.containers import ContainerFile, CreateContainer
+from antiphon.wire.items import CodeInterpreterCall
+from antiphon.wire.resources.containers import AutoContainer, ContainerFile, CreateContainer
 from antiphon.wire.tools import CodeInterpreter as Tool
 from tests.conformance.fake_containers import containers, run_command
 from tests.sandbox.real_sandboxes import SMALL, sandbox
@@ -65,6 +66,16 @@ async def test_container_of_another_tenant_is_not_found() -> None:
             Tool(container=container.id), response_context()
         ):
             pass
+
+
+async def test_resumed_response_uses_the_container_of_its_earlier_calls() -> None:
+    registry = containers()
+    provider = CodeInterpreterProvider(registry)
+    container = await registry.acquire_auto("t", AutoContainer(), ())
+    await container.run_python("say hi")
+    call = CodeInterpreterCall(container_id=container.id)
+    async with provider.open(AUTO, response_context(interrupted_items=(call,))) as toolset:
+        assert toolset.functions[0].initial_item == call
 
 
 def citations_of(text: str, *paths: str) -> list[tuple[str, str]]:

@@ -104,7 +104,7 @@ class FileSearchProvider:
 
     @asynccontextmanager
     async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
-        passages = _NumberedPassages((*response.items, *response.interrupted_items))
+        passages = _NumberedPassages(response.all_items)
         call = partial(self._run, tool, passages, _INCLUDE_RESULTS in response.include)
         (function,) = await self.declared_functions(tool, response)
         yield Toolset(

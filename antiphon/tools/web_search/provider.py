@@ -126,7 +126,7 @@ class WebSearchProvider:
         browser = Browser(
             self._source,
             replace(search_options(tool), tenant=response.tenant),
-            _earlier_pages((*response.items, *response.interrupted_items)),
+            _earlier_pages(response.all_items),
         )
         functions = tuple(
             replace(
