@@ -450,12 +450,9 @@ async def open_app(
             stack.push_async_callback(fetcher.close)
         documents = Documents(reader := BackgroundReader(open_reader(settings, log)))
         files = Files(store, clock=clock, ids=_new_id, blobs=blobs)
-        folder = None if worker is None else worker.folder.peers
-        relay, calls = await _open_relay(stack, settings, store, folder, url, clock, log)
+        relay, calls = await _open_relay(stack, settings, store, _peers(worker), url, clock, log)
         parts = _container_parts(settings, store, files, clock, relay, worker)
-        containers, providers = await _tools(
-            stack, settings, parts, seal=seal, fetcher=fetcher, documents=documents, log=log
-        )
+        containers, providers = await _tools(stack, settings, parts, seal, fetcher, documents, log)
         models = await _loaded_models(settings, loading, ranges)
         dependencies = _run_dependencies(settings, models, store, seal, tracer, metrics, clock)
         service = Service(
@@ -517,12 +514,11 @@ async def _open_store(
     stack: AsyncExitStack, settings: Settings, metrics: Metrics, worker: WorkerContext | None
 ) -> tuple[Store, StoreClock]:
     """Open the store, with its operations measured, and its clock."""
-    peers = None if worker is None else worker.folder.peers
     opened = await open_store(
         settings.store,
         vectors=settings.vectors,
         vectors_key=settings.vectors_key,
-        peers=peers,
+        peers=_peers(worker),
         connections=settings.store_connections,
         listen_url=settings.store_listen_url,
         bus=settings.bus,
@@ -662,9 +658,7 @@ async def find_capabilities(settings: Settings, *, log: Any) -> tuple[Capability
         seal = await open_encryptor(settings, store)
         files = Files(store, clock=_wall_clock, ids=_new_id)
         parts = _container_parts(settings, store, files, _wall_clock, ContainerRelay())
-        _, providers = await _tools(
-            stack, settings, parts, seal=seal, fetcher=fetcher, documents=Documents(), log=log
-        )
+        _, providers = await _tools(stack, settings, parts, seal, fetcher, Documents(), log)
         return list_capabilities(settings, providers, has_fetcher=fetcher is not None)
 
 
@@ -672,6 +666,11 @@ def address(host: str, port: int) -> str:
     """Return the URL that reaches a server listening on ``host`` from its own machine."""
     name = EVERY_ADDRESS.get(host, host).strip("[]")
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+def _peers(worker: WorkerContext | None) -> Path | None:
+    """Return the folder with the sockets of the processes of this server; None without workers."""
+    return None if worker is None else worker.folder.peers
 
 
 def _peer_url(settings: Settings, port: int) -> str:
@@ -781,7 +780,6 @@ async def _tools(
     stack: AsyncExitStack,
     settings: Settings,
     parts: ContainerDependencies,
-    *,
     seal: Encryptor,
     fetcher: Fetcher | None,
     documents: Documents,
