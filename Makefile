@@ -2,7 +2,7 @@
 # `make` without a target lists the targets.
 
 PYTHON ?= python3
-# What `make test` leaves to `make e2e`: server processes and real models.
+# What `make test` leaves to `make e2e`: server processes, PostgreSQL and real models.
 QUICK := --ignore tests/e2e -m 'not e2e'
 # How many mutated model outputs `make fuzz` checks.
 OUTPUTS ?= 10000000
@@ -67,9 +67,8 @@ types: $(DEV) ## run mypy --strict
 test: $(DEV) ## run the tests, or ARGS="tests/stream -k writer"
 	$(PYTEST) $(or $(ARGS),$(QUICK))
 
-e2e: $(DEV) ## run the tests with server processes and real models
-	$(PYTEST) -m e2e tests/e2e tests/cli tests/embeddings tests/engines tests/models tests/tools/mcp \
-	  tests/test_monitoring.py $(ARGS)
+e2e: $(DEV) ## run the tests with server processes, PostgreSQL and real models
+	$(PYTEST) -m e2e tests $(ARGS)
 
 engines: $(ENGINES) ## test the engines that `make check` does not install
 	$(HEAVY)/bin/pytest -m engines $(ARGS)

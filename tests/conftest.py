@@ -76,15 +76,16 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests with server processes, which ``make e2e`` runs by this mark. Start with the
-    files that take long, then the others that wait for servers of their own."""
+    """Mark the tests with server processes, also of PostgreSQL, which ``make e2e`` runs by this
+    mark. Start with the files that take long, then the others that wait for servers of their own.
+    """
     places = {Path(__file__).parent / name: place for place, name in enumerate(SLOW_FILES)}
 
     def place(item: pytest.Item) -> tuple[int, bool]:
         return places.get(item.path, len(places)), "e2e" not in item.path.parts
 
     for item in items:
-        if "e2e" in item.path.parts:
+        if "e2e" in item.path.parts or "database" in getattr(item, "fixturenames", ()):
             item.add_marker("e2e")
     items.sort(key=place)
 

@@ -10,9 +10,11 @@ from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.testing.postgres import Postgres
 
-__all__ = ["KINDS", "open_empty_store"]
+__all__ = ["KINDS", "POSTGRES", "open_empty_store"]
 
-KINDS = ("memory", "sqlite", "postgres")
+#: With a database server, so `make e2e` runs these tests.
+POSTGRES = pytest.param("postgres", marks=pytest.mark.e2e)
+KINDS = ("memory", "sqlite", POSTGRES)
 
 
 async def open_empty_store(kind: str, request: pytest.FixtureRequest, folder: Path) -> Store:

@@ -23,7 +23,7 @@ from tests.conformance.server import (
     send_in_mode,
 )
 from tests.stalls import without_stalls
-from tests.stores import KINDS, open_empty_store
+from tests.stores import KINDS, POSTGRES, open_empty_store
 
 Serve = Callable[..., Server]
 #: A mode of a client that waits for the run, and one of a client that does not.
@@ -42,10 +42,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     names = set(metafunc.fixturenames)
     modes = _modes_of(metafunc)
     if {"ask", "store"} <= names:
-        kept = [(mode, kind) for kind in KINDS if kind != "memory" for mode in ("plain", "resumed")]
-        metafunc.parametrize(
-            ("ask", "store"), [*((mode, "memory") for mode in modes), *kept], indirect=True
-        )
+        pairs = [(mode, "memory") for mode in modes]
+        for mode in ("plain", "resumed"):
+            pairs += [(mode, "sqlite"), pytest.param(mode, *POSTGRES.values, marks=POSTGRES.marks)]
+        metafunc.parametrize(("ask", "store"), pairs, indirect=True)
     elif "ask" in names:
         metafunc.parametrize("ask", modes, indirect=True)
     elif "store" in names:

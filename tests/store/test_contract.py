@@ -25,6 +25,7 @@ from antiphon.testing.store_check import CHECKS, check_store
 from antiphon.testing.tenant_check import CHECKS as TENANT_CHECKS
 from antiphon.testing.usage_check import CHECKS as USAGE_CHECKS
 from antiphon.testing.vector_check import CHECKS as VECTOR_CHECKS
+from tests.stores import POSTGRES
 
 
 async def open_new(kind: str, request: pytest.FixtureRequest) -> Store:
@@ -57,7 +58,7 @@ ALL_CHECKS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "shared", "postgres"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "shared", POSTGRES])
 @pytest.mark.parametrize("name", ALL_CHECKS)
 async def test_store_passes_the_check(kind: str, name: str, request: pytest.FixtureRequest) -> None:
     store = await open_new(kind, request)

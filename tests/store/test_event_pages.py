@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from antiphon.store.records import Append
 from antiphon.testing.run_check import batch, begin_run, ended
-from tests.stores import open_empty_store
+from tests.stores import POSTGRES, open_empty_store
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("kind", ["sqlite", POSTGRES])
 async def test_page_holds_one_long_batch(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
