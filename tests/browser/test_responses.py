@@ -157,7 +157,11 @@ def test_recent_conversation_is_opened_with_its_settings(visitor: Visitor, serve
         "strict": False,
         "parameters": {"type": "object", "properties": {}},
     }
-    fields = {"instructions": "Speak of flowers.", "tools": [tool, {"type": "web_search"}]}
+    fields = {
+        "instructions": "Speak of flowers.",
+        "tools": [tool, {"type": "web_search"}],
+        "tool_choice": "none",
+    }
     first = create(server, input="The first peony", **fields)
     create(server, input="The second peony", previous_response_id=first, **fields)
     page = visitor.open("files")
@@ -168,6 +172,7 @@ def test_recent_conversation_is_opened_with_its_settings(visitor: Visitor, serve
     assert page.get_by_label("Instructions", exact=True).input_value() == "Speak of flowers."
     assert page.get_by_role("switch", name="Web search").is_checked()
     assert page.get_by_role("switch", name="find_flower").is_checked()
+    assert page.get_by_label("Tool choice").input_value() == "none"
     visitor.answered("A question of today")
     current = recent.locator("button[aria-current]")
     current.wait_for()

@@ -83,6 +83,7 @@ export function settingsOf(response, settings) {
     format: format.type ?? "text",
     ...(bySchema ? { schema: format.schema, schemaName: format.name } : {}),
     hosted: Object.fromEntries(tools.filter((tool) => HOSTED.some(({ type }) => type === tool.type)).map((tool) => [tool.type, true])),
+    toolChoice: ["required", "none"].includes(response.tool_choice) ? response.tool_choice : "",
     vectorStores: tools.find((tool) => tool.type === "file_search")?.vector_store_ids ?? [],
     servers: mergeTools(settings.servers, tools.filter((tool) => tool.type === "mcp").map((tool) => ({
       on: true, label: tool.server_label, url: tool.server_url ?? "", authorization: "",
