@@ -137,6 +137,29 @@ def test_tool_calls_of_an_edited_answer_are_sent(
     ]
 
 
+def test_thoughts_before_a_call_stay_and_those_before_a_changed_text_go(visitor: Visitor) -> None:
+    def text(value: str) -> dict[str, Any]:
+        return {"type": "message", "id": value, "content": [{"type": "output_text", "text": value}]}
+
+    thought, call = {"type": "reasoning", "summary": []}, {"type": "web_search_call", "id": "ws"}
+    output = [thought, text("One"), thought, call, thought, thought, text("Two"), text("Three")]
+    page = visitor.open()
+    edited = page.evaluate(
+        """async ([output, texts]) => {
+          const url = new URL("ui/js/playground/edited.js", document.baseURI);
+          return (await import(url)).editedOutput(output, texts);
+        }""",
+        [output, {"1": "One", "6": "2", "7": " "}],
+    )
+    changed = {
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": "2", "annotations": []}],
+    }
+    assert edited == [thought, text("One"), thought, call, changed]
+
+
 def test_code_of_a_conversation_that_ends_with_an_edited_answer(visitor: Visitor) -> None:
     page = visitor.open()
     edit_answer(visitor.answered("Hi"), "Good morning!")
