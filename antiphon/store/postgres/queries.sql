@@ -93,7 +93,7 @@ INSERT INTO items (tenant, id, response) SELECT tenant, id, seq FROM listed ON C
 -- summaries_newest
 -- Looks at $12 rows at most. The answer: the last one of them if there may be more, and what matches.
 WITH looked AS MATERIALIZED (
-    SELECT * FROM summaries WHERE tenant = $1 AND ($10::bigint IS NULL OR seq < $10)
+    SELECT * FROM summaries WHERE tenant = $1 AND seq < coalesce($10::bigint, 9223372036854775807)
     ORDER BY seq DESC LIMIT $12
 )
 SELECT (SELECT CASE WHEN count(*) = $12 THEN min(seq) END FROM looked), ARRAY(
@@ -111,7 +111,7 @@ SELECT (SELECT CASE WHEN count(*) = $12 THEN min(seq) END FROM looked), ARRAY(
 
 -- summaries_oldest
 WITH looked AS MATERIALIZED (
-    SELECT * FROM summaries WHERE tenant = $1 AND ($10::bigint IS NULL OR seq > $10)
+    SELECT * FROM summaries WHERE tenant = $1 AND seq > coalesce($10::bigint, -1)
     ORDER BY seq LIMIT $12
 )
 SELECT (SELECT CASE WHEN count(*) = $12 THEN max(seq) END FROM looked), ARRAY(
@@ -845,12 +845,12 @@ WHERE seq = $1 AND blob = $2 RETURNING seq
 
 -- files_newest
 SELECT body FROM files WHERE tenant = $1 AND ($2::text IS NULL OR purpose = $2)
-AND (expires_at IS NULL OR expires_at > $3) AND ($4::bigint IS NULL OR seq < $4)
+AND (expires_at IS NULL OR expires_at > $3) AND seq < coalesce($4::bigint, 9223372036854775807)
 ORDER BY seq DESC LIMIT $5
 
 -- files_oldest
 SELECT body FROM files WHERE tenant = $1 AND ($2::text IS NULL OR purpose = $2)
-AND (expires_at IS NULL OR expires_at > $3) AND ($4::bigint IS NULL OR seq > $4)
+AND (expires_at IS NULL OR expires_at > $3) AND seq > coalesce($4::bigint, -1)
 ORDER BY seq LIMIT $5
 
 -- drop_file
@@ -1200,14 +1200,14 @@ SELECT seq FROM audit WHERE id = $1
 SELECT id, at, type, target, actor, actor_tenant, address FROM audit
 WHERE ($1::text IS NULL OR type = $1) AND ($2::text IS NULL OR actor = $2)
 AND ($3::text IS NULL OR target = $3) AND ($4::bigint IS NULL OR at >= $4)
-AND ($5::bigint IS NULL OR at < $5) AND ($6::bigint IS NULL OR seq < $6)
+AND ($5::bigint IS NULL OR at < $5) AND seq < coalesce($6::bigint, 9223372036854775807)
 ORDER BY seq DESC LIMIT $7
 
 -- audit_oldest
 SELECT id, at, type, target, actor, actor_tenant, address FROM audit
 WHERE ($1::text IS NULL OR type = $1) AND ($2::text IS NULL OR actor = $2)
 AND ($3::text IS NULL OR target = $3) AND ($4::bigint IS NULL OR at >= $4)
-AND ($5::bigint IS NULL OR at < $5) AND ($6::bigint IS NULL OR seq > $6)
+AND ($5::bigint IS NULL OR at < $5) AND seq > coalesce($6::bigint, -1)
 ORDER BY seq LIMIT $7
 
 -- expire_audit

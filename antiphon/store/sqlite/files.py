@@ -73,7 +73,6 @@ class SqliteFiles:
             query.purpose,
             query.now,
             after,
-            after,
             query.limit,
         )
         return tuple(await self._database.rows(name, arguments, file_of))

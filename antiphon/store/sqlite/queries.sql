@@ -36,7 +36,7 @@ AND (?6 IS NULL OR s.background = ?6)
 AND (?7 IS NULL OR s.failed = ?7)
 AND (?8 IS NULL OR instr(s.tools, ?8))
 AND (?9 IS NULL OR instr(s.text, ?9))
-AND (?10 IS NULL OR s.seq < ?10) ORDER BY s.seq DESC LIMIT ?11
+AND s.seq < coalesce(?10, 9223372036854775807) ORDER BY s.seq DESC LIMIT ?11
 
 -- summaries_oldest
 SELECT s.body FROM summaries AS s WHERE s.tenant = ?1
@@ -48,7 +48,7 @@ AND (?6 IS NULL OR s.background = ?6)
 AND (?7 IS NULL OR s.failed = ?7)
 AND (?8 IS NULL OR instr(s.tools, ?8))
 AND (?9 IS NULL OR instr(s.text, ?9))
-AND (?10 IS NULL OR s.seq > ?10) ORDER BY s.seq LIMIT ?11
+AND s.seq > coalesce(?10, -1) ORDER BY s.seq LIMIT ?11
 
 -- load
 SELECT body, input, output, base, tokens, fingerprint, times FROM responses
@@ -429,12 +429,12 @@ AND NOT EXISTS (SELECT 1 FROM unused_blobs WHERE key = value)
 
 -- files_newest
 SELECT body FROM files WHERE tenant = ? AND (? IS NULL OR purpose = ?)
-AND (expires_at IS NULL OR expires_at > ?) AND (? IS NULL OR seq < ?)
+AND (expires_at IS NULL OR expires_at > ?) AND seq < coalesce(?, 9223372036854775807)
 ORDER BY seq DESC LIMIT ?
 
 -- files_oldest
 SELECT body FROM files WHERE tenant = ? AND (? IS NULL OR purpose = ?)
-AND (expires_at IS NULL OR expires_at > ?) AND (? IS NULL OR seq > ?)
+AND (expires_at IS NULL OR expires_at > ?) AND seq > coalesce(?, -1)
 ORDER BY seq LIMIT ?
 
 -- drop_file
@@ -728,13 +728,13 @@ SELECT seq FROM audit WHERE id = ?
 -- audit_newest
 SELECT id, at, type, target, actor, actor_tenant, address FROM audit
 WHERE (?1 IS NULL OR type = ?1) AND (?2 IS NULL OR actor = ?2) AND (?3 IS NULL OR target = ?3)
-AND (?4 IS NULL OR at >= ?4) AND (?5 IS NULL OR at < ?5) AND (?6 IS NULL OR seq < ?6)
+AND (?4 IS NULL OR at >= ?4) AND (?5 IS NULL OR at < ?5) AND seq < coalesce(?6, 9223372036854775807)
 ORDER BY seq DESC LIMIT ?7
 
 -- audit_oldest
 SELECT id, at, type, target, actor, actor_tenant, address FROM audit
 WHERE (?1 IS NULL OR type = ?1) AND (?2 IS NULL OR actor = ?2) AND (?3 IS NULL OR target = ?3)
-AND (?4 IS NULL OR at >= ?4) AND (?5 IS NULL OR at < ?5) AND (?6 IS NULL OR seq > ?6)
+AND (?4 IS NULL OR at >= ?4) AND (?5 IS NULL OR at < ?5) AND seq > coalesce(?6, -1)
 ORDER BY seq LIMIT ?7
 
 -- expire_audit

@@ -33,15 +33,20 @@ def test_migrations_are_in_order() -> None:
 SCANNED = ("audit", "container_owners", "locks", "owners")
 
 
+def plan(connection: sqlite3.Connection, query: str) -> list[str]:
+    """Return the steps of a query."""
+    numbered = re.findall(r"\?(\d+)", query)
+    count = max(map(int, numbered)) if numbered else query.count("?")
+    found = connection.execute(f"EXPLAIN QUERY PLAN {query}", (None,) * count)
+    return [row[3] for row in found.fetchall()]
+
+
 def test_every_query_uses_an_index() -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
         for _, script in migrations("antiphon.store.sqlite"):
             connection.executescript(script)
         for name, query in queries("antiphon.store.sqlite").items():
-            numbered = re.findall(r"\?(\d+)", query)
-            count = max(map(int, numbered)) if numbered else query.count("?")
-            plan = connection.execute(f"EXPLAIN QUERY PLAN {query}", (None,) * count)
-            for _, _, _, step in plan.fetchall():
+            for step in plan(connection, query):
                 scanned = step.startswith("SCAN") and "INDEX" not in step
                 source = step.partition(" ")[2]
                 is_derived = source == "u" or source.startswith(
@@ -49,3 +54,26 @@ def test_every_query_uses_an_index() -> None:
                 )
                 is_rare = name.startswith("drop_tenant_")
                 assert not scanned or is_derived or is_rare, (name, step)
+
+
+#: Queries of a page: its rows are found by their number, without those of the pages before.
+PAGES = (
+    "audit_newest",
+    "audit_oldest",
+    "files_newest",
+    "files_oldest",
+    "newest_vector_files",
+    "oldest_vector_files",
+    "summaries_newest",
+    "summaries_oldest",
+)
+
+
+def test_pages_begin_at_their_cursor() -> None:
+    texts = queries("antiphon.store.sqlite")
+    with closing(sqlite3.connect(":memory:")) as connection:
+        for _, script in migrations("antiphon.store.sqlite"):
+            connection.executescript(script)
+        for name in PAGES:
+            steps = plan(connection, texts[name])
+            assert any(re.search(r"(seq|rowid)[<>]\?", step) for step in steps), (name, steps)
