@@ -18,6 +18,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from .process import CONTEXT, WORDS
 
 
@@ -74,7 +76,13 @@ async def _replica(store_url: str, places: int, words: int, wait_s: float) -> No
 
 
 async def _serve(
-    models: Any, store: Any, *, lease: Any = None, unique: bool = False, providers: Any = None
+    models: Any,
+    store: Any,
+    *,
+    lease: Any = None,
+    unique: bool = False,
+    providers: Any = None,
+    embeddings: str | None = None,
 ) -> None:
     """Run the whole server without its settings: app, guard, log, metrics, runs, store."""
     from antiphon.http.app import create_app
@@ -88,7 +96,9 @@ async def _serve(
     def ids(prefix: str) -> str:
         return f"{prefix}_{secrets.token_hex(24) if unique else format(next(numbers), '048x')}"
 
-    policy = Policy() if lease is None else Policy(lease=lease)
+    policy = Policy(file_search_embeddings=embeddings)
+    if lease is not None:
+        policy = replace(policy, lease=lease)
     service = Service(
         RunDependencies(models=models, store=store, clock=time.time, ids=ids, policy=policy),
         OptionalFeatures(providers=providers or {}),
@@ -209,6 +219,18 @@ async def _tools(kind: str) -> None:
     await created.close()
 
 
+async def _growth() -> None:
+    """Our server with an engine that costs nothing."""
+    from antiphon.store import open_store
+
+    from .growth import DOCUMENTS, models
+
+    with tempfile.TemporaryDirectory() as folder:
+        store = await open_store(f"sqlite:{folder}/bench.db")
+        await _serve(await models(), store, embeddings=DOCUMENTS)
+        await store.close()
+
+
 async def _engine(name: str, parallel: int) -> None:
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
@@ -246,6 +268,8 @@ def main() -> None:
         run(_model(int(arguments[0])))
     elif kind == "tools":
         run(_tools(arguments[0]))
+    elif kind == "growth":
+        run(_growth())
     elif kind == "engine":
         run(_engine(arguments[0], int(arguments[1])))
     else:
