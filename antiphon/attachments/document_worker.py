@@ -27,7 +27,7 @@ PAGE_IMAGES = "page images"
 
 #: Most pages that are rendered.
 MAX_PAGES = 50
-#: A page of A4 has 910 x 1286 pixels: text of 8 points can be read, and more is only scaled down
+#: A page of A4 has 910 x 1287 pixels: text of 8 points can be read, and more is only scaled down
 #: by the image encoders of models.
 _PAGE_DPI = 110
 

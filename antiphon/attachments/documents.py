@@ -201,6 +201,8 @@ class Documents:
         return text
 
     def _cache(self, key: tuple[str, bytes], extracted: _WorkerOutput) -> None:
+        if extracted.size > _CACHE_CHARS:
+            return
         replaced = self._cached.pop(key, None)
         self._cached_chars += extracted.size - (replaced.size if replaced else 0)
         self._cached[key] = extracted

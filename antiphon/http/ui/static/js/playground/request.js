@@ -102,8 +102,7 @@ const mergeTools = (known, used, key) => [
   ...used.map((tool) => ({ ...known.find((other) => other[key] === tool[key]), ...tool, authorization: known.find((other) => other[key] === tool[key])?.authorization ?? tool.authorization })),
 ];
 
-/** One message of text only is written as a text. */
-/** Nothing lets the model continue an answer that was cut off. */
+/** One message of text only is written as a text. Nothing lets the model continue an answer that was cut off. */
 function shortInput(input) {
   if (!input.length) return undefined;
   const [item, ...others] = input;
