@@ -50,7 +50,7 @@ _Processes = Callable[[], tuple[list[int], list[int]]]
 
 
 class _Spent(Struct, frozen=True):
-    """CPU time in seconds, or in µs of each request: of proxies and of servers."""
+    """CPU time of proxies and of servers: in seconds, or in µs for each event."""
 
     proxy: float
     server: float
@@ -77,10 +77,8 @@ def ray() -> Iterator[Line]:
     for what, name in (("event", "event"), ("plain request", "request")):
         for kind, label in _KINDS.items():
             spent: list[_Spent] = [getattr(each, name) for each in rounds[kind]]
-            proxy, server = (
-                median(each.proxy for each in spent),
-                median(each.server for each in spent),
-            )
+            proxy = median(each.proxy for each in spent)
+            server = median(each.server for each in spent)
             yield Line(
                 what=f"ray: CPU of a{'n' * (name == 'event')} {what}, {label}",
                 value=median(each.proxy + each.server for each in spent),
