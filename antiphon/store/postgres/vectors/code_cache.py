@@ -18,7 +18,7 @@ from antiphon.store.postgres.pool import ConnectionPool
 
 from .vector_codes import VectorCodes, can_use_codes
 
-__all__ = ["CodeCache"]
+__all__ = ["FINISHED_FILES", "CodeCache"]
 
 _log = structlog.get_logger(__name__)
 
@@ -32,7 +32,10 @@ _MAX_DEAD_FACTOR = 2
 
 #: Constants are computed once in a plan for these arguments, otherwise for each row.
 _CUSTOM_PLAN = "SET LOCAL plan_cache_mode = force_custom_plan"
-_FINISHED = "SELECT seq FROM vector_files WHERE store = $1 AND status <> 'in_progress' ORDER BY seq"
+#: Files of a vector store whose chunks do not change any more.
+FINISHED_FILES = """
+SELECT seq FROM vector_files WHERE store = $1 AND status <> 'in_progress' ORDER BY seq
+"""
 _EXISTING = "SELECT id FROM large_vector_stores"
 _COUNTS = "SELECT file, count(*) FROM large_vectors_{id} WHERE file = ANY($1::bigint[]) GROUP BY 1"
 _MEAN = """
@@ -95,7 +98,7 @@ class CodeCache:
 
     async def _load_missing(self, id: int, store: int) -> None:
         # In an earlier snapshot than the chunks: those of a finished file are complete there.
-        finished = [row[0] for row in await self._fetch(_FINISHED, store)]
+        finished = [row[0] for row in await self._fetch(FINISHED_FILES, store)]
         codes = self._codes.get(id)
         if codes is not None and codes.file_count > _MAX_DEAD_FACTOR * len(finished):
             codes = None

@@ -1,11 +1,11 @@
-"""Nearest vectors by pgvector: exact in small sets, by HNSW indexes in large ones.
+"""Nearest vectors by pgvector: exact in small sets, by codes in large ones, by an index in others.
 
 An HNSW index returns the nearest rows of its table, and a filter then drops some: of a vector
 store that has 2 % of the rows of a shared table, a search finds a fifth of the right results, and
 too few of any. So the vectors of small vector stores share a table without such an index, and are
 compared one by one. A large vector store has a table with an index of its own. Of its files, a
-filter that leaves few chunks is exact as well, and of one that leaves many but not most, codes in
-memory say which vectors are compared.
+filter that leaves few chunks is exact as well. Of more chunks, codes in memory say which vectors
+are compared, and the index is used where there are too many chunks for that, or no codes yet.
 
 Vectors are kept as 16-bit floats here and, as in other stores, as 32-bit floats in
 ``chunk_vectors``, from which these tables are filled.
@@ -24,7 +24,7 @@ from antiphon.errors import SetupError
 from antiphon.store.postgres.pool import ConnectionPool, Transaction
 from antiphon.store.vectors import ChunkHit
 
-from .code_cache import CodeCache
+from .code_cache import FINISHED_FILES, CodeCache
 from .nearest import VectorRow
 
 __all__ = ["Pgvector"]
@@ -37,8 +37,11 @@ SMALL_ROWS = 10_000
 EXACT_ROWS = 20_000
 #: Of more, those are compared whose codes are nearest: the fewest, and for each result.
 _MIN_CODED, _CODED_PER_RESULT = 2_000, 20
-#: Share of the files from which on a filter searches the index. Of smaller shares, it finds too
-#: few of the right rows, however many candidates it considers.
+#: The most rows whose codes are counted instead of searching the index, which misses more: some
+#: 50 ms.
+CODED_ROWS = 1_500_000
+#: Share of the files from which on a filter may search the index. Of smaller shares, it finds far
+#: too few of the right rows, however many candidates it considers.
 INDEX_SHARE = 0.5
 #: Chunks that are copied from ``chunk_vectors`` at a time.
 _COPIED_ROWS = 2_000
@@ -231,10 +234,8 @@ class Pgvector:
                 rows = await transaction.fetch(
                     self._sql(_SEARCH_SMALL), store, model, floats, listed, limit
                 )
-            elif files is None:
-                rows = await self._search_index(transaction, id, floats, limit)
             else:
-                rows = await self._search_files(transaction, store, id, floats, files, limit)
+                rows = await self._search_large(transaction, store, id, floats, files, limit)
         return tuple(ChunkHit(chunk=chunk, file_id=id, score=score) for chunk, id, score in rows)
 
     async def check(self) -> None:
@@ -248,18 +249,22 @@ class Pgvector:
         """Wait until the codes are loaded that searches lacked."""
         await self._codes.finish_loads()
 
-    async def _search_files(
+    async def _search_large(
         self,
         transaction: Transaction,
         store: int,
         id: int,
         floats: list[float],
-        files: Collection[str],
+        files: Collection[str] | None,
         limit: int,
     ) -> list[Any]:
-        """Search a part of a large vector store: compare all of its vectors if it is small, those
-        with the nearest codes if it is not, and use the index if it is most of the vector store."""
-        found = await transaction.rows("vector_file_rows", store, sorted(files))
+        """Search a large vector store, or some of its files: compare all of their vectors if they
+        are few, or else those with the nearest codes, or search the index if they are too many or
+        have no codes yet."""
+        if files is None:
+            found = await transaction.fetch(FINISHED_FILES, store)
+        else:
+            found = await transaction.rows("vector_file_rows", store, sorted(files))
         numbers = [row[0] for row in found]
         codes = self._codes.get(id)
         missing = numbers if codes is None else codes.find_missing(numbers)
@@ -271,13 +276,15 @@ class Pgvector:
             if codes is None:
                 share = len(numbers) / await transaction.value("vector_file_count", store)
             else:
-                share = coded / codes.count()
-            if share >= INDEX_SHARE:
+                share = coded / max(1, codes.count())
+            is_coded = codes is not None and uncoded <= EXACT_ROWS
+            if share >= INDEX_SHARE and not (is_coded and coded <= CODED_ROWS):
                 candidates = round(_CANDIDATES_PER_RESULT * limit / share)
-                rows = await self._search_index(transaction, id, floats, limit, candidates, numbers)
+                part = None if files is None else numbers
+                rows = await self._search_index(transaction, id, floats, limit, candidates, part)
                 if len(rows) == limit:
                     return rows
-            elif codes is not None and uncoded <= EXACT_ROWS:
+            elif codes is not None and is_coded:
                 count = max(_MIN_CODED, _CODED_PER_RESULT * limit)
                 chunks = await asyncio.to_thread(codes.find_candidates, floats, numbers, count)
                 sql = self._sql(_SEARCH_CANDIDATES, id=id)

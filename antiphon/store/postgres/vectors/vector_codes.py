@@ -21,6 +21,8 @@ _BOUND = 0.612
 _WORD_BYTES, _CHUNK_BYTES = 8, 8
 #: By how much arrays grow, as a share of their length.
 _GROWTH = 0.25
+#: If it is less than this share of all rows, a part is read row by row.
+_GATHERED_SHARE = 0.6
 
 
 def can_use_codes() -> bool:
@@ -109,13 +111,17 @@ class VectorCodes:
         rows = numpy.repeat(starts - ends + lengths, lengths) + numpy.arange(lengths.sum())
         values = numpy.asarray(vector, "f4")
         bits = numpy.packbits(numpy.concatenate([values > self._low, values > self._high]))
-        distances: Any = numpy.zeros(len(rows), "u2")
+        query = _pad(bits[None])[0]
         # The arrays are read after the ranges, since ``add`` sets them before.
-        for words, word in zip(self._words, _pad(bits[None])[0], strict=True):
-            distances += numpy.bitwise_count(words[rows] ^ word)
+        words, chunks = self._words, self._chunks
+        if len(rows) < _GATHERED_SHARE * self._count:
+            distances = _count_bits((column[rows] for column in words), query, len(rows))
+        else:
+            last = int((starts + lengths).max(initial=0))
+            distances = _count_bits((column[:last] for column in words), query, last)[rows]
         if count < len(rows):
             rows = rows[numpy.argpartition(distances, count)[:count]]
-        return self._chunks[rows].tolist()
+        return chunks[rows].tolist()
 
     def _grow(self, count: int) -> None:
         import numpy
@@ -125,6 +131,16 @@ class VectorCodes:
         room = count + int(_GROWTH * self._count) - len(self._chunks)
         self._words = numpy.pad(self._words, ((0, 0), (0, room)))
         self._chunks = numpy.pad(self._chunks, (0, room))
+
+
+def _count_bits(columns: Iterable[Any], query: Any, count: int) -> Any:
+    """Return for each row the number of bits in which its words differ from those of a query."""
+    import numpy
+
+    distances: Any = numpy.zeros(count, "u2")
+    for words, word in zip(columns, query, strict=True):
+        distances += numpy.bitwise_count(words ^ word)
+    return distances
 
 
 def _words(dimensions: int) -> int:

@@ -80,7 +80,8 @@ async def finish_loads(store: Store) -> None:
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The methods of later searches: by the index or by codes. 20 chunks are large."""
     monkeypatch.setattr(pgvector, "EXACT_ROWS", 20)
-    monkeypatch.setattr(pgvector, "_MIN_CODED", 90)
+    monkeypatch.setattr(pgvector, "CODED_ROWS", 140)
+    monkeypatch.setattr(pgvector, "_MIN_CODED", 110)
     monkeypatch.setattr(pgvector, "_CODED_PER_RESULT", 1)
     methods: list[str] = []
     search_index, find_candidates = Pgvector._search_index, VectorCodes.find_candidates
@@ -92,7 +93,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def record_codes(self: VectorCodes, *arguments: Any) -> Any:
         methods.append("codes")
         candidates = find_candidates(self, *arguments)
-        assert len(candidates) <= 90
+        assert len(candidates) <= 110
         return candidates
 
     monkeypatch.setattr(Pgvector, "_search_index", record_index)
@@ -109,8 +110,11 @@ async def test_share_of_the_files_decides_how_they_are_searched(
     assert searches == [], "exact"
     assert await compare(store, [f"file-{n}" for n in range(5)]) == 10
     assert searches == ["codes"]
-    assert await compare(store, [f"file-{n}" for n in range(6)]) == 10
-    assert searches == ["codes", "index"]
+    assert await compare(store, [f"file-{n}" for n in range(7)]) == 10
+    assert searches == ["codes", "codes"], "half of the files"
+    assert await compare(store, [f"file-{n}" for n in range(8)]) == 10
+    assert await compare(store, None) == 10
+    assert searches == ["codes", "codes", "index", "index"], "too many chunks for codes"
 
 
 async def test_codes_in_postgresql_are_computed_like_those_of_queries(
