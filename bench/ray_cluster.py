@@ -41,15 +41,20 @@ class Cluster:
         self.has_haproxy = has_haproxy
         self._folder = folder
         self._environment = environment
+        self._name = ""
 
-    def deploy(self, arguments: Mapping[str, Any], **options: Any) -> None:
+    def deploy(
+        self, arguments: Mapping[str, Any], *, name: str = "antiphon", **options: Any
+    ) -> None:
         """Deploy the API with arguments of ``antiphon.ray:app``. Returns when Serve has accepted
-        them; replicas start after that. ``options``: of the deployment."""
+        them; replicas start after that. ``name``: of the only application from now on.
+        ``options``: of the deployment."""
+        self._name = name
         config = {
             "http_options": {"host": "127.0.0.1"},
             "applications": [
                 {
-                    "name": "antiphon",
+                    "name": name,
                     "import_path": "antiphon.ray:app",
                     "args": arguments,
                     "deployments": [{"name": "Antiphon", **options}],
@@ -70,7 +75,7 @@ class Cluster:
 
     def replicas(self) -> list[int]:
         """The processes of the replicas that run; none while a version replaces another one."""
-        app = _get(f"{_DASHBOARD}/api/serve/applications/")["applications"]["antiphon"]
+        app = _get(f"{_DASHBOARD}/api/serve/applications/")["applications"][self._name]
         if app["status"] != "RUNNING":
             return []
         replicas = app["deployments"]["Antiphon"]["replicas"]

@@ -80,7 +80,7 @@ class Api:
     async def deploy(
         self, version: str, *, options: Mapping[str, Any] = {}, **arguments: Any
     ) -> None:
-        """Deploy a version and wait until it answers. ``options``: of the deployment."""
+        """Deploy a version and wait until it answers. ``options``: see ``Cluster.deploy``."""
         file = self._folder / f"{version}.toml"
         file.write_text(SETTINGS.format(version=version, **self._values))
         arguments = {"config": str(file), **arguments}
@@ -260,9 +260,10 @@ async def test_header_keeps_a_session_at_its_replica(api: Api) -> None:
     if api.cluster.has_haproxy:
         pytest.skip("HAProxy takes the place of Serve's routers")
     router = "ray.serve.experimental.consistent_hash_router:ConsistentHashRouter"
-    # Otherwise a replica that is slow to answer the router loses its session to the next one.
+    # Otherwise requests that the replica does not accept go to the next one.
     strict = {"request_router_class": router, "request_router_kwargs": {"num_fallback_replicas": 0}}
-    options = {"request_router_config": strict}
+    # Another name, since Serve's proxy does not change the router of an application that it has.
+    options = {"name": "sessions", "request_router_config": strict}
     await api.deploy("sessions", min_replicas=2, max_replicas=2, options=options)
     await api.has_replicas(2)
     async with httpx.AsyncClient(base_url=api.cluster.url, timeout=WAIT_S) as client:
