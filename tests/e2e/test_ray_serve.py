@@ -84,7 +84,9 @@ class Api:
         file = self._folder / f"{version}.toml"
         file.write_text(SETTINGS.format(version=version, **self._values))
         arguments = {"config": str(file), **arguments}
-        await asyncio.to_thread(self.cluster.deploy, arguments, **options)
+        # Each test has an application of its own, so no replicas of earlier ones answer.
+        name = self._folder.name
+        await asyncio.to_thread(self.cluster.deploy, arguments, name=name, **options)
         async with asyncio.timeout(WAIT_S):
             while not await self._answers(version):
                 await asyncio.sleep(0.2)
@@ -107,6 +109,15 @@ class Api:
             while len(pids := await asyncio.to_thread(self.cluster.replicas)) != count:
                 await asyncio.sleep(0.5)
         return pids
+
+    async def uses_two_replicas(self) -> Any:
+        """Wait until requests reach a second replica, which may be later than it runs. Returns a
+        stream that was begun at the first one."""
+        stream = await self.begin()
+        async with asyncio.timeout(WAIT_S), httpx.AsyncClient(timeout=WAIT_S) as client:
+            while await running_requests(client, f"{self.cluster.url}/metrics"):
+                await asyncio.sleep(0.2)
+        return stream
 
     async def begin(self, model: str = "held", **headers: str) -> Any:
         """Request a stream and read it to its first text."""
@@ -138,6 +149,14 @@ class Api:
                 clients.create_task(repeat())
             yield texts
             is_over = True
+
+
+async def running_requests(client: httpx.AsyncClient, url: str, **headers: str) -> int:
+    """The requests in progress at the replica that answers."""
+    metrics = (await client.get(url, headers=headers)).raise_for_status().text
+    found = re.search(r"^antiphon_num_requests_running (\d+)", metrics, re.M)
+    assert found is not None, metrics
+    return int(found[1])
 
 
 async def finish(stream: Any) -> str:
@@ -232,13 +251,14 @@ class Follower:
 async def test_death_of_a_replica_ends_its_streams_only(api: Api) -> None:
     await api.deploy("two", min_replicas=2, max_replicas=2)
     victim, _ = await api.has_replicas(2)
+    streams = [await api.uses_two_replicas()]
     followers = [Follower(api.client) for _ in range(20)]
     async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as following:
         for follower in followers:
             following.create_task(follower.follow())
         for follower in followers:
             await follower.has_begun.wait()
-        streams = await api.begin_many(20)
+        streams += await api.begin_many(19)
         os.kill(victim, signal.SIGKILL)
         broken = (openai.APIError, httpx.HTTPError)
         ends = [asyncio.create_task(finish(stream)) for stream in streams]
@@ -262,19 +282,15 @@ async def test_header_keeps_a_session_at_its_replica(api: Api) -> None:
     router = "ray.serve.experimental.consistent_hash_router:ConsistentHashRouter"
     # Otherwise requests that the replica does not accept go to the next one.
     strict = {"request_router_class": router, "request_router_kwargs": {"num_fallback_replicas": 0}}
-    # Another name, since Serve's proxy does not change the router of an application that it has.
-    options = {"name": "sessions", "request_router_config": strict}
+    options = {"request_router_config": strict}
     await api.deploy("sessions", min_replicas=2, max_replicas=2, options=options)
     await api.has_replicas(2)
     async with httpx.AsyncClient(base_url=api.cluster.url, timeout=WAIT_S) as client:
 
         async def running(number: int) -> int:
             """The requests in progress at the replica to which a session belongs."""
-            headers = {"x-session-id": f"session {number}"}
-            metrics = (await client.get("/metrics", headers=headers)).raise_for_status().text
-            found = re.search(r"^antiphon_num_requests_running (\d+)", metrics, re.M)
-            assert found is not None, metrics
-            return int(found[1])
+            session = {"x-session-id": f"session {number}"}
+            return await running_requests(client, "/metrics", **session)
 
         streams = await api.begin_many(1)
         # The proxy hears of the second replica somewhat later than we do.
