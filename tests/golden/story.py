@@ -128,7 +128,7 @@ async def play(story: Story, turns: Sequence[Sequence[str]]) -> Played:
     sink = RecordingSink()
     driving = asyncio.create_task(run.drive(sink))
     painter.leave = words.leave = driving.cancel
-    container_pool._sandbox.leave = driving.cancel  # type: ignore[attr-defined]
+    container_pool.local._sandbox.leave = driving.cancel  # type: ignore[attr-defined]
     await asyncio.wait({driving}, timeout=20)
     await service.drain(5)
     check(sink.events)
