@@ -260,7 +260,7 @@ def _metadata(raw: Any, path: str, paths: ErrorPaths) -> Json:
 
 
 def _service_tier(raw: Any, path: str, paths: ErrorPaths) -> Json:
-    if raw not in _TIERS:
+    if raw not in tuple(_TIERS):  # compared, since not every value can be hashed
         raise invalid_value(path, str(raw), _TIERS)
     return {"service_tier": _TIERS[raw]}
 

@@ -110,7 +110,7 @@ class OfferedTools:
                 fields["max_tool_calls"] = self._max_uses
         return fields
 
-    def is_web_search(self, name: Any) -> bool:
+    def is_web_search(self, name: str) -> bool:
         """Whether a declared tool is the server's search."""
         return name in self._declared and self._declared[name][0]["type"] == "web_search"
 
@@ -153,10 +153,12 @@ def read_tool_choice(raw: Any, path: str, tools: OfferedTools) -> Json:
     fields = read_object(raw, path)
     kind = read_tag(fields, path, _CHOICES)
     name = fields.get("name")
-    if kind == "tool" and name is None:
-        raise missing_parameter(f"{path}.name")
     choice: Any = _MODES.get(kind)
     if kind == "tool":
+        if name is None:
+            raise missing_parameter(f"{path}.name")
+        if not isinstance(name, str):
+            raise invalid_type(f"{path}.name", "a string", json_type_name(name))
         named = {"type": "function", "name": name}
         choice = {"type": "web_search"} if tools.is_web_search(name) else named
     single = fields.get("disable_parallel_tool_use", False)
