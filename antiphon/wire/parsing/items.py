@@ -8,6 +8,7 @@ by ``type``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -130,7 +131,7 @@ def _read_part(raw: Any, path: str, allowed: tuple[str, ...], named: tuple[str, 
     tag = fields.get("type")
     if tag in allowed:
         if tag == "output_text":
-            _normalize_output_text(fields)
+            _normalize_output_text(fields, path)
         _check_source(fields, tag, path)
         return convert(fields, _PARTS[tag], path)
     if isinstance(tag, str) and tag in _PARTS:
@@ -145,25 +146,26 @@ def _check_source(fields: Json, tag: str, path: str) -> None:
         raise missing_parameter(f"{path}.{sources[0]}")
 
 
-def _normalize_output_text(fields: Json) -> None:
+def _normalize_output_text(fields: Json, path: str) -> None:
     """Drop annotations of unknown types, and nulls in logprobs.
 
     A replayed citation does not affect the model, and gateways invent types of their own: losing
     one is better than refusing the conversation.
     """
     if "annotations" in fields:
-        fields["annotations"] = _read_annotations(fields["annotations"])
+        fields["annotations"] = _read_annotations(fields["annotations"], f"{path}.annotations")
     if isinstance(fields.get("logprobs"), list):
         fields["logprobs"] = [_drop_logprob_nulls(logprob) for logprob in fields["logprobs"]]
 
 
-def _read_annotations(raw: Any) -> list[it.Annotation]:
+def _read_annotations(raw: Any, path: str) -> list[it.Annotation]:
+    if not isinstance(raw, list):
+        raise invalid_type(path, "an array", json_type_name(raw))
     annotations: list[it.Annotation] = []
-    for annotation in raw if isinstance(raw, list) else ():
-        try:
-            annotations.append(msgspec.convert(annotation, it.Annotation))
-        except msgspec.ValidationError:
-            continue
+    for index, annotation in enumerate(raw):
+        fields = read_object(annotation, f"{path}[{index}]")
+        with suppress(msgspec.ValidationError):
+            annotations.append(msgspec.convert(fields, it.Annotation))
     return annotations
 
 

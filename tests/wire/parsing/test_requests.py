@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 from antiphon.wire.parsing.requests import parse_create_response, parse_input_tokens_request
@@ -99,6 +100,17 @@ def test_logprobs_may_lack_bytes_and_alternatives() -> None:
             ),
         ),
     )
+
+
+@pytest.mark.parametrize(
+    ("annotations", "path"),
+    [("x", "annotations"), ([None], "annotations[0]"), ([{}, 1], "annotations[1]")],
+)
+def test_annotations_are_objects(annotations: Any, path: str) -> None:
+    part = {"type": "output_text", "text": "hi", "annotations": annotations}
+    with pytest.raises(InvalidRequest) as caught:
+        parse_request(input=[{"role": "assistant", "content": [part]}])
+    assert caught.value.param == f"input[0].content[0].{path}"
 
 
 def test_unknown_annotations_are_dropped() -> None:
