@@ -47,7 +47,9 @@ SLOW_FILES = (
     "e2e/test_tutorial.py",
     "e2e/test_process.py",
     "e2e/test_images.py",
+    "test_linear_scanners.py",
     "simulation/test_simulation.py",
+    "sandbox/test_escapes.py",
     "cli/test_main.py",
     "conformance/test_state.py",
     "conformance/test_mcp.py",
@@ -91,8 +93,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores, since tests wait for processes."""
-    return (os.cpu_count() or 1) + 1
+    """Two more than there are cores, since tests wait for processes."""
+    return (os.cpu_count() or 1) + 2
 
 
 @pytest.fixture

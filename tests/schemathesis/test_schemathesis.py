@@ -7,6 +7,7 @@ import pytest
 from tests.schemathesis.__main__ import run
 
 
+@pytest.mark.e2e
 @pytest.mark.requirement("OPENAPI-TRUE")
 def test_generated_requests_are_answered_as_documented() -> None:
     status, report = run(examples=1, phases="fuzzing")
