@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire.pagination import Page
 
-__all__ = ["PageParams", "make_page", "page_of", "select_page", "unknown_cursor"]
+__all__ = [
+    "PageParams",
+    "make_page",
+    "page_of",
+    "page_of_found",
+    "page_query",
+    "select_page",
+    "unknown_cursor",
+]
 
 
 class _Named(Protocol):
@@ -19,6 +27,7 @@ class _Named(Protocol):
 
 
 _T = TypeVar("_T", bound=_Named)
+_Q = TypeVar("_Q")
 
 
 class PageParams(Struct, frozen=True, kw_only=True):
@@ -29,6 +38,11 @@ class PageParams(Struct, frozen=True, kw_only=True):
     order: str = "desc"
     after: str | None = None
     before: str | None = None
+
+    @property
+    def is_backwards(self) -> bool:
+        """Whether the page ends before a cursor, and its start depends on ``limit``."""
+        return self.before is not None and self.after is None
 
 
 def make_page(items: Iterable[_T], params: PageParams) -> Page[_T]:
@@ -58,11 +72,30 @@ def select_page(items: Iterable[_T], params: PageParams) -> tuple[tuple[_T, ...]
     stop = (
         _position(ordered, params.before, "before") if params.before is not None else len(ordered)
     )
-    backwards = params.before is not None and params.after is None
-    if backwards:
+    if params.is_backwards:
         start = max(0, stop - params.limit)
     selected = ordered[start:stop][: params.limit]
-    return tuple(selected), start > 0 if backwards else start + len(selected) < stop
+    return tuple(selected), start > 0 if params.is_backwards else start + len(selected) < stop
+
+
+def page_query(make: Callable[..., _Q], params: PageParams, **more: Any) -> _Q:
+    """Return the query with which a store reads a page and one entry more. That entry tells whether
+    the page is the last one. A page that ends before a cursor is read in reverse.
+
+    ``make``: the class of the query; ``more``: its other fields."""
+    return make(
+        limit=params.limit + 1,
+        newest_first=(params.order == "desc") != params.is_backwards,
+        after=params.before if params.is_backwards else params.after,
+        until=None if params.is_backwards else params.before,
+        **more,
+    )
+
+
+def page_of_found(found: Sequence[_T], params: PageParams) -> Page[_T]:
+    """Return the page of what a store found for the ``page_query`` of these parameters."""
+    page = found[: params.limit]
+    return page_of(page[::-1] if params.is_backwards else page, len(found) > params.limit)
 
 
 def _position(items: Sequence[_Named], id: str, param: str) -> int:

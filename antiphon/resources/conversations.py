@@ -10,7 +10,13 @@ from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound, StoreError
 from antiphon.input_items import resolve_items
-from antiphon.pagination import PageParams, make_page, page_of, unknown_cursor
+from antiphon.pagination import (
+    PageParams,
+    make_page,
+    page_of_found,
+    page_query,
+    unknown_cursor,
+)
 from antiphon.store.base import Store
 from antiphon.store.records import ConversationLock, ItemQuery
 from antiphon.stream.writer import Ids
@@ -123,18 +129,11 @@ class Conversations:
     async def list_items(self, tenant: str, conversation_id: str, params: PageParams) -> Page[Item]:
         """Return a page of items. Raises ``InvalidRequest`` for a cursor that is not among them."""
         await self.retrieve(tenant, conversation_id)
-        is_backwards = params.before is not None and params.after is None
-        query = ItemQuery(
-            limit=params.limit + 1,
-            newest_first=(params.order == "desc") != is_backwards,
-            after=params.before if is_backwards else params.after,
-            until=None if is_backwards else params.before,
-        )
+        query = page_query(ItemQuery, params)
         found = await self._store.list_conversation_items(tenant, conversation_id, query)
         if found is None:
             raise await self._unknown_cursor(tenant, conversation_id, params)
-        page = found[: params.limit]
-        return page_of(page[::-1] if is_backwards else page, len(found) > params.limit)
+        return page_of_found(found, params)
 
     async def retrieve_item(self, tenant: str, conversation_id: str, item_id: str) -> Item:
         """Return one item."""

@@ -14,7 +14,14 @@ from msgspec.structs import replace
 from antiphon.attachments.documents import Documents
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, exceeded
-from antiphon.pagination import PageParams, page_of, select_page, unknown_cursor
+from antiphon.pagination import (
+    PageParams,
+    page_of,
+    page_of_found,
+    page_query,
+    select_page,
+    unknown_cursor,
+)
 from antiphon.retrieval.chunking import Passage, join_chunks
 from antiphon.store.base import Store
 from antiphon.store.vectors import IndexedFile, IndexingTask, IndexUsage, VectorFileQuery
@@ -212,20 +219,11 @@ class VectorStores:
             await self.retrieve_batch(tenant, store_id, batch)
         else:
             await self._find(tenant, store_id)
-        is_backwards = params.before is not None and params.after is None
-        query = VectorFileQuery(
-            limit=params.limit + 1,
-            newest_first=(params.order == "desc") != is_backwards,
-            after=params.before if is_backwards else params.after,
-            until=None if is_backwards else params.before,
-            status=status,
-            batch=batch,
-        )
+        query = page_query(VectorFileQuery, params, status=status, batch=batch)
         entries = await self._index.list_file_page(tenant, store_id, query)
         if not entries:
             await self._check_cursors(tenant, store_id, params)
-        page = [entry.file for entry in entries[: params.limit]]
-        return page_of(page[::-1] if is_backwards else page, len(entries) > params.limit)
+        return page_of_found([entry.file for entry in entries], params)
 
     async def _check_cursors(self, tenant: str, store_id: str, params: PageParams) -> None:
         """Raise ``InvalidRequest`` for a cursor that is no file of the vector store."""
