@@ -21,7 +21,7 @@ from antiphon.wire.parsing.errors import (
     json_type_name,
     missing_parameter,
 )
-from antiphon.wire.parsing.fields import Json, read_array, read_object, read_tag
+from antiphon.wire.parsing.fields import Json, read_array, read_choice, read_object, read_tag
 from antiphon.wire.parsing.json_body import BodyLimits
 
 from .tools import OfferedTools
@@ -107,8 +107,7 @@ class _MessageReader:
         if fields.get("output_config"):
             raise _unsupported(f"{path}.output_config")
         clear_at = fields.get("clear_at", "never")
-        if clear_at not in ("never", "next_user_message"):
-            raise invalid_value(f"{path}.clear_at", str(clear_at), ("never", "next_user_message"))
+        read_choice(clear_at, f"{path}.clear_at", ("never", "next_user_message"))
         self._role, self._open = role, None
         is_hidden = clear_at == "next_user_message" and has_reply
         self._read_content(fields["content"], f"{path}.content", is_hidden=is_hidden)
@@ -355,9 +354,7 @@ def _image(fields: Json, path: str) -> list[Json]:
     path = f"{path}.source"
     kind = read_tag(source, path, ("base64", "url", "file"))
     if kind == "base64":
-        media_type = source.get("media_type")
-        if media_type not in _IMAGE_TYPES:
-            raise invalid_value(f"{path}.media_type", str(media_type), _IMAGE_TYPES)
+        media_type = read_choice(source.get("media_type"), f"{path}.media_type", _IMAGE_TYPES)
         data = _required_string(source, "data", path)
         return [{"type": "input_image", "image_url": f"data:{media_type};base64,{data}"}]
     if kind == "url":

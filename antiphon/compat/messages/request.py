@@ -21,7 +21,14 @@ from antiphon.wire.parsing.errors import (
     json_type_name,
     missing_parameter,
 )
-from antiphon.wire.parsing.fields import Json, drop_nulls, read_array, read_object, read_tag
+from antiphon.wire.parsing.fields import (
+    Json,
+    drop_nulls,
+    read_array,
+    read_choice,
+    read_object,
+    read_tag,
+)
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, BodyLimits, parse_json_object
 from antiphon.wire.parsing.requests import read_create
 from antiphon.wire.request import CreateResponse, FieldTreatment, InputTokensRequest
@@ -260,17 +267,14 @@ def _metadata(raw: Any, path: str, paths: ErrorPaths) -> Json:
 
 
 def _service_tier(raw: Any, path: str, paths: ErrorPaths) -> Json:
-    if raw not in tuple(_TIERS):  # compared, since not every value can be hashed
-        raise invalid_value(path, str(raw), _TIERS)
-    return {"service_tier": _TIERS[raw]}
+    return {"service_tier": _TIERS[read_choice(raw, path, _TIERS)]}
 
 
 def _thinking(raw: Any, path: str, paths: ErrorPaths) -> Json:
     """Translate ``thinking``. ``adaptive`` is what models do here by themselves."""
     fields = read_object(raw, path)
     kind = read_tag(fields, path, ("enabled", "disabled", "adaptive"))
-    if fields.get("display", _DISPLAYS[0]) not in _DISPLAYS:
-        raise invalid_value(f"{path}.display", str(fields["display"]), _DISPLAYS)
+    read_choice(fields.get("display", _DISPLAYS[0]), f"{path}.display", _DISPLAYS)
     if kind == "disabled":
         return {"reasoning": {"effort": "none"}}
     if kind == "adaptive":
@@ -290,8 +294,7 @@ def _output_config(raw: Any, path: str, paths: ErrorPaths) -> Json:
         raise _unsupported(f"{path}.task_budget")
     translated: Json = {}
     if (effort := fields.get("effort")) is not None:
-        if effort not in _EFFORTS:
-            raise invalid_value(f"{path}.effort", str(effort), _EFFORTS)
+        read_choice(effort, f"{path}.effort", _EFFORTS)
         paths.add("reasoning.effort", f"{path}.effort")
         translated["reasoning"] = {"effort": effort}
     if "format" in fields:

@@ -29,6 +29,7 @@ __all__ = [
     "drop_nulls",
     "known_fields",
     "read_array",
+    "read_choice",
     "read_object",
     "read_tag",
 ]
@@ -77,6 +78,13 @@ def read_array(raw: Any, path: str, limit: int, expected: str = "an array") -> l
         raise invalid_type(path, expected, json_type_name(raw))
     if len(raw) > limit:
         raise too_many(path, len(raw), limit)
+    return raw
+
+
+def read_choice(raw: Any, path: str, allowed: Collection[str]) -> str:
+    """Return one of the ``allowed`` words. Raises ``InvalidRequest`` for anything else."""
+    if not isinstance(raw, str) or raw not in allowed:
+        raise invalid_value(path, str(raw), allowed)
     return raw
 
 
