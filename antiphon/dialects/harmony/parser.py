@@ -353,8 +353,9 @@ class HarmonyParser:
     def _rescue_header(self, *, is_cut: bool) -> None:
         """Emit the text of a header that no message followed."""
         text = self._header if is_cut else self._finish_header()
-        if self._is_unmarked_header and self._is_first and not is_cut and "to=" not in text:
-            header = Header(rest=text)  # an answer of one word that is also a header's word
+        is_unmarked = self._is_unmarked_header and not is_cut
+        if is_unmarked and (self._is_first or "to=" in text):
+            header = Header(rest=text)  # an answer in words that are also a header's words
         else:
             header = read_header(text, ended=False)
         if header.rest.strip():

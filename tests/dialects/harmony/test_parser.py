@@ -167,6 +167,14 @@ SLIPS: dict[str, tuple[str, list[dict[str, Any]]]] = {
     ),
     "a bare call": (f"to=functions.get_weather json{PARIS}<|call|>", [call("get_weather", PARIS)]),
     "bare text to somebody": ("to=you, with love<|return|>", [answer("to=you, with love")]),
+    "bare text that addresses a tool": (
+        "to=functions.now<|return|>",
+        [answer("to=functions.now")],
+    ),
+    "bare text that addresses a tool, behind a call": (
+        f"<|channel|>commentary {TO} to=functi☃n",
+        [call("get_weather", PARIS), answer(" to=functi☃n")],
+    ),
     "white space between messages": (
         f"{THINK}\n\n{FINAL}",
         [reasoning_done("Hm."), answer("Yes.")],
