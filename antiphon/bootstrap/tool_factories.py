@@ -142,26 +142,10 @@ async def open_containers(
         return
     policy = _container_policy(settings)
     remote = RemoteContainers(parts.directory, parts.relay.connect)
-    maker: HostedContainers | LocalContainers
     async with AsyncExitStack() as stack:
-        if parts.host is not None:
-            local = None
-            maker = HostedContainers(parts.host, remote)
-            reason = await maker.unavailable_reason()
-        else:
-            try:
-                sandbox = await _open_sandbox(settings, policy, parts, log)
-            except SetupError as error:
-                if settings.sandbox not in (_AUTO, _BUBBLEWRAP):
-                    raise
-                report = log.info if settings.sandbox == _AUTO else log.warning
-                report(f"code execution is off: {error}")
-                reason = str(error)
-            else:
-                maker = local = await _open_local(stack, sandbox, policy, parts, remote)
-                reason = None
-        if reason is not None:
-            yield OpenedContainers(None, reason)
+        maker = await _open_maker(stack, settings, policy, parts, remote, log)
+        if isinstance(maker, str):
+            yield OpenedContainers(None, maker)
             return
         stack.push_async_callback(parts.relay.close)
         registry = ContainerRegistry(
@@ -173,7 +157,31 @@ async def open_containers(
             remote=remote,
             quotas=parts.quotas,
         )
-        yield OpenedContainers(registry, "", local)
+        yield OpenedContainers(registry, "", maker if isinstance(maker, LocalContainers) else None)
+
+
+async def _open_maker(
+    stack: AsyncExitStack,
+    settings: Settings,
+    policy: ContainerPolicy,
+    parts: ContainerDependencies,
+    remote: RemoteContainers,
+    log: Any,
+) -> LocalContainers | HostedContainers | str:
+    """Return what makes containers, in this process or in the one that owns those of all workers,
+    or the reason why there are none. Raises ``SetupError``."""
+    if parts.host is not None:
+        hosted = HostedContainers(parts.host, remote)
+        return await hosted.unavailable_reason() or hosted
+    try:
+        sandbox = await _open_sandbox(settings, policy, parts, log)
+    except SetupError as error:
+        if settings.sandbox not in (_AUTO, _BUBBLEWRAP):
+            raise
+        report = log.info if settings.sandbox == _AUTO else log.warning
+        report(f"code execution is off: {error}")
+        return str(error)
+    return await _open_local(stack, sandbox, policy, parts, remote)
 
 
 async def _open_local(
