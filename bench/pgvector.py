@@ -78,7 +78,7 @@ async def _measure(server: Any, chunks: int, shares: Mapping[str, float]) -> lis
 
 async def measure_filters(store: Any, filled: _Filled) -> list[Line]:
     """Measure searches in parts of one vector store."""
-    # A search that lacks codes compares the vectors.
+    # Without codes, a search compares the vectors.
     lines = await _measure_search(store, filled, "a", _choose(0.2), "20.0% without codes", first=1)
     started = time.monotonic()
     await store.vectors._nearest.finish_loads()

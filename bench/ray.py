@@ -89,7 +89,8 @@ def ray() -> Iterator[Line]:
 
 @contextmanager
 def _measured(kind: str) -> Iterator[Callable[[], _Round]]:
-    """Start a kind in its own network namespace and yield what measures a round."""
+    """Start one of the servers in its own network namespace. Yield the function that measures a
+    round of requests to it."""
     program = [sys.executable, "-m"]
     command = [*program, "tests.offline", *program, "bench.ray", kind]
     process = subprocess.Popen(

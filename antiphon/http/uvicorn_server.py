@@ -423,7 +423,8 @@ class _Protocol(HttpToolsProtocol):
 
 
 class _RareEvent(asyncio.Event):
-    """An event that few tasks wait for: only these make a queue, which takes 0.7 KB."""
+    """An event for which tasks seldom wait. Its queue of waiting tasks, which takes 0.7 KB, is made
+    when the first task waits."""
 
     def __init__(self) -> None:
         self._waiters: Collection[asyncio.Future[bool]] = ()  # type: ignore[assignment]

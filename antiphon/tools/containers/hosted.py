@@ -33,7 +33,7 @@ class ContainerHostSession:
         self._opened = opened
 
     async def unavailable_reason(self) -> str | None:
-        """Return why the host runs no containers; None if it does."""
+        """Return the reason why the host runs no containers, or None if it runs some."""
         opened = await asyncio.shield(self._opened)
         return opened if isinstance(opened, str) else None
 
@@ -62,7 +62,8 @@ class HostedContainers:
         self._remote = remote
 
     async def unavailable_reason(self) -> str | None:
-        """Return why the host runs no containers; None if it does. Waits until it has started."""
+        """Wait until the host has started. Return the reason why it runs no containers, or None if
+        it runs some."""
         while True:
             try:
                 reason: str | None = await self._calls.call(

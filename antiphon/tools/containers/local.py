@@ -42,12 +42,19 @@ class ContainerOwner(Struct, frozen=True, kw_only=True):
 
 
 class LocalContainers:
-    """Containers over ``sandbox``, which ``directory`` lists. An async context manager: at its end
-    all containers expire. ``clock`` returns Unix seconds. ``remote``: containers of other
-    processes, which make room if they can be replaced. ``quotas``: among them the number of active
-    containers of a tenant. ``lease_s``: seconds without a sign of life after which this process
-    loses its containers. ``egress``: makes the proxies of containers with a network.
-    ``predecessors``: ids of owners that have died, whose containers expire at once."""
+    """The containers of this process. An async context manager: at its end all of them expire.
+
+    - ``sandbox``: opens the boxes in which their code runs.
+    - ``clock``: returns Unix seconds.
+    - ``directory``: the list of the containers of all processes, in the store.
+    - ``remote``: the containers of other processes. One of them may expire to make room for a new
+      container of the same tenant.
+    - ``quotas``: among them the number of active containers of a tenant.
+    - ``lease_s``: seconds after which this process loses its containers if it does not renew its
+      lease.
+    - ``egress``: makes the proxies of containers with a network.
+    - ``predecessors``: ids of processes that have died. Their containers expire at once.
+    """
 
     def __init__(
         self,
@@ -169,7 +176,7 @@ class LocalContainers:
         )
 
     async def delete(self, tenant: str, container_id: str) -> bool:
-        """Delete a container and its files. False if this process has no such container."""
+        """Delete a container and its files. Return False if this process has no such container."""
         container = self.find(tenant, container_id)
         if container is not None:
             await self._delete(container)

@@ -41,7 +41,8 @@ class ContainerMaker(Protocol):
         """Return a tenant's containers of this process as the API shows them, by id."""
 
     async def delete(self, tenant: str, container_id: str) -> bool:
-        """Delete a container of this process and its files. False if there is none."""
+        """Delete a container of this process and its files. Return False if this process has no
+        such container."""
 
     async def create(self, tenant: str, request: wc.CreateContainer) -> wc.ContainerResource:
         """Create a container with its files and skills. Raises ``InvalidRequest``, ``NotFound``,

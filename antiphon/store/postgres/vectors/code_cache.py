@@ -1,4 +1,4 @@
-"""The codes of large vector stores in this process, computed by PostgreSQL when searches need them.
+"""A cache of the codes of large vector stores. PostgreSQL computes codes when a search needs them.
 
 The chunks of a file never change once it is indexed, and a file that is added again has another
 number. So cached codes stay right, and only those of new files are loaded.
