@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -12,6 +12,7 @@ from antiphon.wire.pagination import Page
 
 __all__ = [
     "PageParams",
+    "PagedList",
     "make_page",
     "page_of",
     "page_of_found",
@@ -45,12 +46,51 @@ class PageParams(Struct, frozen=True, kw_only=True):
         return self.before is not None and self.after is None
 
 
-def make_page(items: Iterable[_T], params: PageParams) -> Page[_T]:
-    """Return one page of ``items``, which are in order of age, oldest first.
+class PagedList(Generic[_T]):
+    """A list that is read in pages. A page costs what it contains, not what the list does.
 
-    Raises ``InvalidRequest`` for a cursor that is not among them.
+    ``items``: in order of age, oldest first. Of several with one id, the last one counts.
     """
-    return page_of(*select_page(items, params))
+
+    def __init__(self, items: Iterable[_T]) -> None:
+        unique = {each.id: each for each in items}
+        self._items = tuple(unique.values())
+        self._positions = {id: position for position, id in enumerate(unique)}
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def page(self, params: PageParams) -> Page[_T]:
+        """Return a page. Raises ``InvalidRequest`` for a cursor that is not in the list."""
+        return page_of(*self.select(params))
+
+    def select(self, params: PageParams) -> tuple[tuple[_T, ...], bool]:
+        """Return the items of a page and whether there are more. Raises as ``page``."""
+        newest_first = params.order == "desc"
+        start, stop = 0, len(self._items)
+        if params.after is not None:
+            start = self._position(params.after, "after", newest_first) + 1
+        if params.before is not None:
+            stop = self._position(params.before, "before", newest_first)
+        if params.is_backwards:
+            start = max(0, stop - params.limit)
+        end = max(start, min(stop, start + params.limit))
+        more = start > 0 if params.is_backwards else end < stop
+        if newest_first:
+            count = len(self._items)
+            return self._items[count - end : count - start][::-1], more
+        return self._items[start:end], more
+
+    def _position(self, id: str, param: str, newest_first: bool) -> int:
+        position = self._positions.get(id)
+        if position is None:
+            raise unknown_cursor(param, id)
+        return len(self._items) - 1 - position if newest_first else position
+
+
+def make_page(items: Iterable[_T], params: PageParams) -> Page[_T]:
+    """Return one page of ``items``, as ``PagedList.page``."""
+    return PagedList(items).page(params)
 
 
 def page_of(selected: Sequence[_T], has_more: bool = False) -> Page[_T]:
@@ -64,18 +104,8 @@ def page_of(selected: Sequence[_T], has_more: bool = False) -> Page[_T]:
 
 
 def select_page(items: Iterable[_T], params: PageParams) -> tuple[tuple[_T, ...], bool]:
-    """Return the items of a page and whether there are more. Raises as ``make_page``."""
-    ordered = list({each.id: each for each in items}.values())
-    if params.order == "desc":
-        ordered.reverse()
-    start = _position(ordered, params.after, "after") + 1 if params.after is not None else 0
-    stop = (
-        _position(ordered, params.before, "before") if params.before is not None else len(ordered)
-    )
-    if params.is_backwards:
-        start = max(0, stop - params.limit)
-    selected = ordered[start:stop][: params.limit]
-    return tuple(selected), start > 0 if params.is_backwards else start + len(selected) < stop
+    """Return the items of a page and whether there are more, as ``PagedList.select``."""
+    return PagedList(items).select(params)
 
 
 def page_query(make: Callable[..., _Q], params: PageParams, **more: Any) -> _Q:
@@ -96,13 +126,6 @@ def page_of_found(found: Sequence[_T], params: PageParams) -> Page[_T]:
     """Return the page of what a store found for the ``page_query`` of these parameters."""
     page = found[: params.limit]
     return page_of(page[::-1] if params.is_backwards else page, len(found) > params.limit)
-
-
-def _position(items: Sequence[_Named], id: str, param: str) -> int:
-    for position, each in enumerate(items):
-        if each.id == id:
-            return position
-    raise unknown_cursor(param, id)
 
 
 def unknown_cursor(param: str, id: str) -> InvalidRequest:

@@ -236,13 +236,14 @@ def _conversation_pages(client: _Client, size: int, name: str) -> None:
     client.pages(f"conversations/{name}/items", size)
 
 
-def _input_pages(client: _Client, size: int, name: str) -> None:
-    client.pages(f"responses/{name}/input_items", size)
+def _input_pages(client: _Client, size: int, names: list[str]) -> None:
+    client.pages(f"responses/{names.pop()}/input_items", size)
 
 
-def _response(client: _Client, size: int) -> str:
-    created: str = client.respond(_messages(client, size))["id"]
-    return created
+def _large_inputs(client: _Client, size: int) -> list[str]:
+    """Create a response with so many input items for each round: later pages of one are cached."""
+    messages = _messages(client, size)
+    return [client.respond(messages)["id"] for _ in range(_ROUNDS + 1)]
 
 
 def _responses(client: _Client, size: int) -> None:
@@ -340,7 +341,7 @@ _GROWTH = (
     _Growth(
         what="pages of input items",
         sizes=(500, 2000, 8000),
-        prepare=_response,
+        prepare=_large_inputs,
         work=_input_pages,
     ),
     _Growth(

@@ -19,7 +19,7 @@ from antiphon.backends.base import text_completion_unsupported
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.clients import ANYONE, Client
 from antiphon.errors import InvalidRequest, NotFound, RunError
-from antiphon.pagination import PageParams, make_page, page_of
+from antiphon.pagination import PageParams, page_of
 from antiphon.resources.admin.audit import AuditTrail
 from antiphon.resources.admin.tenant_usage import TenantUsages
 from antiphon.resources.containers import Containers
@@ -37,7 +37,8 @@ from antiphon.runs.background.snapshots import Snapshots
 from antiphon.runs.background.worker import BackgroundWorker
 from antiphon.runs.execution.run import Run
 from antiphon.runs.execution.supervisor import Supervisor
-from antiphon.runs.history.context import ConversationContext, chain_items, stored_tokens
+from antiphon.runs.history.context import ConversationContext, stored_tokens
+from antiphon.runs.history.input_lists import InputLists
 from antiphon.runs.history.session_chains import SessionChains
 from antiphon.runs.replies.compaction import compacted_response
 from antiphon.runs.replies.warmup import WarmupReply
@@ -127,6 +128,7 @@ class Service:
         policy, clock, ids = dependencies.policy, dependencies.clock, dependencies.ids
         self._models = models = dependencies.models
         self._store = store = dependencies.store
+        self._input_lists = InputLists(store)
         self._supervisor = Supervisor()
         #: Whether the store can be written.
         self.store_health = StoreHealth(store)
@@ -500,11 +502,10 @@ class Service:
 
         Raises ``NotFound`` for the response, ``InvalidRequest`` for a cursor that is not in it.
         """
-        chain = await self._store.load_chain(tenant, response_id)
-        if chain is None:
+        page = await self._input_lists.page(tenant, response_id, cut)
+        if page is None:
             raise _unknown(response_id)
-        items = (*chain_items(chain[:-1]), *chain[-1].input)
-        return make_page(items, cut)
+        return page
 
     async def _loaded(self, tenant: str, response_id: str) -> StoredResponse:
         stored = await self._store.load(tenant, response_id)

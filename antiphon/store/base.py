@@ -128,6 +128,9 @@ class Store(Protocol):
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
         """Return the response; None if it is unknown, deleted or expired."""
 
+    async def has_response(self, tenant: str, response_id: str) -> bool:
+        """Return whether ``load`` would return a response, reading nothing of it."""
+
     async def load_chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
         """Return the response and all its ancestors, oldest first, including deleted ancestors.
 

@@ -196,6 +196,7 @@ async def deleting_preserves_the_context_of_descendants(store: Store) -> None:
     assert await store.delete("t", "resp_b") is True
     assert await store.delete("t", "resp_b") is False
     assert await store.load("t", "resp_b") is None
+    assert [await store.has_response("t", f"resp_{name}") for name in "abc"] == [True, False, True]
     assert await store.load_chain("t", "resp_b") is None
     assert await store.load_item("t", "msg_o_b") is None
     assert await _names(store, "c") == ["a", "b", "c"]
@@ -209,6 +210,7 @@ async def isolates_tenants(store: Store) -> None:
     await store.save("u", turn("b", "a"))
     assert await store.load("t", "resp_a") == turn("a", text="mine")
     assert await store.load("t", "resp_b") is None
+    assert not await store.has_response("t", "resp_b")
     assert await store.load_item("t", "msg_o_b") is None
     assert await store.delete("t", "resp_b") is False
     assert await store.delete("t", "resp_a") is True

@@ -4,16 +4,16 @@ not be read from its beginning for each turn.
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict
+from collections.abc import Iterable
 
 import msgspec
-from msgspec import Struct
 
 from antiphon.store.base import Store
 from antiphon.store.records import StoredResponse
 
-__all__ = ["ChainCache"]
+from .aging_cache import AgingCache, CacheEntry
+
+__all__ = ["ChainCache", "chain_bytes"]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -23,14 +23,6 @@ Chain = tuple[StoredResponse, ...]
 _MAX_BYTES = 32 * 2**20
 #: Seconds after which a chain that nobody has continued is dropped: it may have been deleted.
 _MAX_AGE_S = 600.0
-
-
-class _Entry(Struct, frozen=True):
-    """``added_at``: in the loop's time."""
-
-    chain: Chain
-    bytes: int
-    added_at: float = 0.0
 
 
 class ChainCache:
@@ -43,10 +35,7 @@ class ChainCache:
         self, store: Store, *, max_bytes: int = _MAX_BYTES, max_age_s: float = _MAX_AGE_S
     ) -> None:
         self._store = store
-        self._max_bytes = max_bytes
-        self._max_age_s = max_age_s
-        self._entries: OrderedDict[tuple[str, str], _Entry] = OrderedDict()
-        self._bytes = 0
+        self._cache: AgingCache[Chain] = AgingCache(max_bytes=max_bytes, max_age_s=max_age_s)
 
     async def get(self, tenant: str, response_id: str) -> Chain | None:
         """Return the response and all its ancestors, oldest first; None if it is unknown, deleted
@@ -55,38 +44,21 @@ class ChainCache:
         if stored is None:
             return None
         parent = stored.response.previous_response_id
-        ancestors: _Entry | None = _Entry((), 0)
+        ancestors: CacheEntry[Chain] | None = CacheEntry((), 0)
         if parent is not None:
-            ancestors = self._remove((tenant, parent))
+            ancestors = self._cache.remove((tenant, parent))
         if ancestors is None:
             chain = await self._store.load_chain(tenant, response_id)
             if chain is None:
                 return None
-            ancestors = _Entry(chain[:-1], sum(map(_size, chain[:-1])))
-        now = asyncio.get_running_loop().time()
-        entry = _Entry((*ancestors.chain, stored), ancestors.bytes + _size(stored), now)
+            ancestors = CacheEntry(chain[:-1], chain_bytes(chain[:-1]))
+        chain = (*ancestors.value, stored)
         if stored.response.status in ("completed", "incomplete"):
-            self._add((tenant, response_id), entry)
-        return entry.chain
-
-    def _add(self, key: tuple[str, str], entry: _Entry) -> None:
-        """Add an entry. The oldest ones are removed beyond the limits."""
-        self._remove(key)
-        self._entries[key] = entry
-        self._bytes += entry.bytes
-        oldest_time = entry.added_at - self._max_age_s
-        while self._entries:
-            oldest_key, oldest = next(iter(self._entries.items()))
-            if self._bytes <= self._max_bytes and oldest.added_at >= oldest_time:
-                return
-            self._remove(oldest_key)
-
-    def _remove(self, key: tuple[str, str]) -> _Entry | None:
-        entry = self._entries.pop(key, None)
-        if entry is not None:
-            self._bytes -= entry.bytes
-        return entry
+            size = ancestors.bytes + chain_bytes((stored,))
+            self._cache.add((tenant, response_id), chain, size)
+        return chain
 
 
-def _size(stored: StoredResponse) -> int:
-    return len(_encode(stored))
+def chain_bytes(chain: Iterable[StoredResponse]) -> int:
+    """Return the size of responses as JSON."""
+    return sum(len(_encode(stored)) for stored in chain)

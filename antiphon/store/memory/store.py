@@ -168,6 +168,9 @@ class MemoryStore(KeepsResponses):
         row = self._rows.get((tenant, response_id))
         return row.stored if row is not None and row.live else None
 
+    async def has_response(self, tenant: str, response_id: str) -> bool:
+        return await self.load(tenant, response_id) is not None
+
     async def load_chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
         self._check()
         row = self._rows.get((tenant, response_id))

@@ -148,6 +148,9 @@ class PostgresStore:
         found = await self._stored("load", tenant, index_key(response_id))
         return found[0] if found else None
 
+    async def has_response(self, tenant: str, response_id: str) -> bool:
+        return bool(await self._pool.rows("row_of", tenant, index_key(response_id)))
+
     async def load_chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
         return tuple(await self._stored("chain", tenant, index_key(response_id))) or None
 

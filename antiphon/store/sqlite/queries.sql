@@ -23,7 +23,7 @@ ON CONFLICT (seq) DO UPDATE SET
     conversation = excluded.conversation, background = excluded.background,
     failed = excluded.failed, tools = excluded.tools, text = excluded.text, body = excluded.body
 
--- summary_seq
+-- loadable_row
 SELECT seq FROM responses WHERE tenant = ? AND id = ? AND live = 1
 
 -- summaries_newest

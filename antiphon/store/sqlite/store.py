@@ -151,6 +151,9 @@ class SqliteStore(KeepsResponses):
         found = await self._database.rows("load", (tenant, response_id), stored_of)
         return found[0] if found else None
 
+    async def has_response(self, tenant: str, response_id: str) -> bool:
+        return await self._loadable_row(tenant, response_id) is not None
+
     async def load_chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
         return tuple(await self._database.rows("chain", (tenant, response_id), stored_of)) or None
 
@@ -159,14 +162,17 @@ class SqliteStore(KeepsResponses):
     ) -> tuple[ResponseSummary, ...] | None:
         after = None
         if query.after is not None:
-            key = (tenant, query.after)
-            found = await self._database.rows("summary_seq", key, lambda row: int(row[0]))
-            if not found:
+            after = await self._loadable_row(tenant, query.after)
+            if after is None:
                 return None
-            after = found[0]
         name = "summaries_newest" if query.newest_first else "summaries_oldest"
         arguments = (tenant, *summary_filters(query), after, query.limit)
         return tuple(await self._database.rows(name, arguments, summary_of))
+
+    async def _loadable_row(self, tenant: str, response_id: str) -> int | None:
+        key = (tenant, response_id)
+        found = await self._database.rows("loadable_row", key, lambda row: int(row[0]))
+        return found[0] if found else None
 
     async def load_item(self, tenant: str, item_id: str) -> Item | None:
         rows = await self._database.rows("item", (tenant, item_id), items_of)

@@ -14,7 +14,7 @@ from antiphon.store.records import StoredResponse
 from antiphon.testing.store_check import turn
 
 
-class Counting(MemoryStore):
+class CountingStore(MemoryStore):
     """Counts the chains that are read from their beginning."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Counting(MemoryStore):
 
 
 async def test_continued_conversation_is_not_read_again() -> None:
-    store = Counting()
+    store = CountingStore()
     chains = ChainCache(store)
     for n in range(50):
         await store.save("t", turn(str(n), str(n - 1) if n else None))
@@ -37,7 +37,7 @@ async def test_continued_conversation_is_not_read_again() -> None:
 
 
 async def test_deleted_response_cannot_be_continued_from_the_cache() -> None:
-    store = Counting()
+    store = CountingStore()
     chains = ChainCache(store)
     await store.save("t", turn("a"))
     await store.save("t", turn("b", "a"))
@@ -49,18 +49,18 @@ async def test_deleted_response_cannot_be_continued_from_the_cache() -> None:
 
 
 async def test_cache_size_is_limited() -> None:
-    store = Counting()
+    store = CountingStore()
     chains = ChainCache(store, max_bytes=20_000)
     for n in range(30):
         await store.save("t", turn(f"{n}", text="x" * 1_000))
         await chains.get("t", f"resp_{n}")
-        assert chains._bytes <= 20_000
+        assert chains._cache._bytes <= 20_000
     await store.save("t", turn("next", "0"))
     assert await chains.get("t", "resp_next") == await store.load_chain("t", "resp_next")
 
 
 async def test_chains_that_nobody_continues_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Counting()
+    store = CountingStore()
     chains = ChainCache(store, max_age_s=100)
     loop = asyncio.get_running_loop()
     start = loop.time()
@@ -68,8 +68,8 @@ async def test_chains_that_nobody_continues_are_dropped(monkeypatch: pytest.Monk
         monkeypatch.setattr(loop, "time", lambda at=start + seconds: at)
         await store.save("t", turn(name))
         await chains.get("t", f"resp_{name}")
-    assert [id for _, id in chains._entries] == ["resp_b", "resp_c"]
-    assert chains._bytes == sum(entry.bytes for entry in chains._entries.values())
+    assert [id for _, id in chains._cache._entries] == ["resp_b", "resp_c"]
+    assert chains._cache._bytes == sum(entry.bytes for entry in chains._cache._entries.values())
 
 
 STEPS = st.lists(

@@ -1,0 +1,55 @@
+"""A cache that is bounded by bytes and by age."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+
+__all__ = ["AgingCache", "CacheEntry"]
+
+_T = TypeVar("_T")
+
+
+class CacheEntry(Struct, Generic[_T], frozen=True):
+    """A value and its size in bytes. ``added_at``: in the loop's time."""
+
+    value: _T
+    bytes: int
+    added_at: float = 0.0
+
+
+class AgingCache(Generic[_T]):
+    """Values by tenant and name. Each time when one is added, the oldest ones are removed beyond
+    ``max_bytes`` in total, and those that are older than ``max_age_s`` seconds."""
+
+    def __init__(self, *, max_bytes: int, max_age_s: float) -> None:
+        self._max_bytes = max_bytes
+        self._max_age_s = max_age_s
+        self._entries: OrderedDict[tuple[str, str], CacheEntry[_T]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: tuple[str, str]) -> CacheEntry[_T] | None:
+        """Return the entry of a key."""
+        return self._entries.get(key)
+
+    def add(self, key: tuple[str, str], value: _T, size: int) -> None:
+        """Add a value of ``size`` bytes, as the youngest one."""
+        self.remove(key)
+        now = asyncio.get_running_loop().time()
+        self._entries[key] = CacheEntry(value, size, now)
+        self._bytes += size
+        while self._entries:
+            oldest_key, oldest = next(iter(self._entries.items()))
+            if self._bytes <= self._max_bytes and oldest.added_at >= now - self._max_age_s:
+                return
+            self.remove(oldest_key)
+
+    def remove(self, key: tuple[str, str]) -> CacheEntry[_T] | None:
+        """Remove the entry of a key, if there is one, and return it."""
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._bytes -= entry.bytes
+        return entry
