@@ -660,7 +660,7 @@ NOT_SCANNERS = {
     "runs/background/event_codec.py": "visits each line once",
     "runs/background/snapshots.py": _CACHE,
     "runs/execution/token_log.py": "the turns of a response",
-    "runs/history/chain_cache.py": _CACHE,
+    "runs/history/aging_cache.py": _CACHE,
     "runs/history/visible_history.py": "visits each item once",
     "runs/request/tool_selection.py": "a free name",
     "runs/tool_loop/toolsets.py": "a free name",
