@@ -34,7 +34,7 @@ __all__ = ["FormatParser"]
 _OUTSIDE = frozenset({START, TEXT, THINKING})
 _NAMING = frozenset({"name", "label", "id"})
 #: A state of one of these kinds ends the call before it.
-_BETWEEN_CALLS = frozenset({"between", "record", "name", "label"})
+_BETWEEN_CALLS = frozenset({"between", "header", "record", "name", "label"})
 _BLANK = " \t\r\n"
 #: Characters that may stand between calls and have no meaning.
 _SEPARATORS = _BLANK + "]),;}`"
