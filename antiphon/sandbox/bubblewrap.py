@@ -27,6 +27,7 @@ from . import seccomp
 from .agent_client import AgentBox
 from .base import Limits
 from .cgroups import BoxGroup, ControlGroups
+from .guest import AGENT_FILES
 from .shared_folder import SharedFolder
 
 __all__ = ["BoxSetup", "Bubblewrap"]
@@ -103,7 +104,7 @@ class BoxSetup(Struct, frozen=True, kw_only=True):
             seccomp_filter=seccomp.build_filter(machine),
             guest_sources={
                 f"{_AGENT_FOLDER}/antiphon/sandbox/guest/{name}": guest.joinpath(name).read_bytes()
-                for name in ("agent.py", "files.py", "forwarder.py", "python_kernel.py")
+                for name in AGENT_FILES
             },
         )
 

@@ -22,6 +22,7 @@ import time
 from typing import Any
 
 from . import files, forwarder
+from .processor_share import ProcessorShare, lower_priority
 from .python_kernel import HOME, Kernel, receive_frame, send_frame
 
 __all__ = ["Agent", "main"]
@@ -40,8 +41,6 @@ MAX_ANSWER = 1 << 16
 FREE_SOCKETS, SOCKET_BYTES = 256, 425_984
 #: Memory of a queued packet compared with its content.
 SKB_FACTOR = 3
-#: Linux's number, which the module ``resource`` does not name.
-_RLIMIT_NICE = 13
 #: Fields of /proc/PID/status, in KiB. Shared memory counts for each process that maps it, so that
 #: it cannot evade the limit.
 _MEMORY_FIELDS = ("RssAnon:", "RssShmem:")
@@ -101,13 +100,13 @@ class _OutputBuffer:
 
 
 def _set_limits(limits: Any) -> None:
-    """Limit the calling process and its children, and give them only idle processor time.
+    """Limit the calling process and its children, and lower their priority.
 
     In a pod, Kubernetes shares out processors and limits processes, and kernels such as gVisor's
     lack some of these limits."""
     in_pod = limits["in_pod"]
     if not in_pod:
-        _lower_priority()
+        lower_priority()
     memory = limits["memory"]
     for limit, value in (
         (resource.RLIMIT_DATA, memory),
@@ -123,20 +122,6 @@ def _set_limits(limits: Any) -> None:
         except (OSError, ValueError):
             if not in_pod:
                 raise
-
-
-def _lower_priority() -> None:
-    """Schedule the calling process and its children when nothing else wants to run.
-
-    The scheduling class counts, not the number of processes: many that compute take next to nothing
-    from a model. Without RLIMIT_NICE no process can leave the class (sched(7)).
-    """
-    resource.setrlimit(_RLIMIT_NICE, (0, 0))
-    os.setpriority(os.PRIO_PROCESS, 0, 19)
-    try:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    except OSError:  # a kernel without the class, or one that does not implement it
-        pass
 
 
 def _set_dumpable(enabled: bool) -> None:
@@ -516,7 +501,8 @@ class Agent:
         Code that exceeds a limit is interrupted, then killed after ``GRACE_S``;
         ``self.end_reason`` is the limit."""
         deadline = time.monotonic() + request["timeout"]
-        kill_at, interrupt_at, report_at = None, 0.0, 0.0
+        kill_at, interrupt_at, report_at, share_at = None, 0.0, 0.0, 0.0
+        share = ProcessorShare(_other_pids())
         max_output = FLOOD_FACTOR * request["most"] + (1 << 20)
         while True:
             ready = self.wait_for_activity(outputs, end_fds, exchange)
@@ -526,6 +512,9 @@ class Agent:
             if request.get("tells") and now > report_at:
                 report_at = now + REPORT_INTERVAL_S
                 self.report_output(outputs)
+            if not self.limits["in_pod"] and now > share_at:
+                share_at = now + POLL_S
+                share.check(_other_pids())
             is_flooding = sum(output.size for output in outputs) > max_output
             reason = self.limit_exceeded(ready, deadline, is_flooding)
             if kill_at is None and reason is not None:

@@ -27,6 +27,7 @@ from antiphon.sandbox.agent_calls import (
 )
 from antiphon.sandbox.base import ExecutionResult, Limits, OutputCallback
 from antiphon.sandbox.egress.proxy import EgressProxy
+from antiphon.sandbox.guest import AGENT_FILES
 
 from .runtime import FileRefused, PodLost, PodRuntime
 
@@ -38,7 +39,6 @@ _log = structlog.get_logger(__name__)
 
 _ARCHIVE, _REQUEST = ".antiphon.zip", ".antiphon/request"
 _COMMAND = f"python3 /mnt/{_ARCHIVE}"
-_MODULES = ("agent.py", "files.py", "forwarder.py", "pod.py", "python_kernel.py")
 _MAIN = "from guest.pod import main\nmain()\n"
 _STOP_S = 10.0
 
@@ -185,6 +185,6 @@ def _agent_archive() -> bytes:
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as opened:
         opened.writestr("__main__.py", _MAIN)
         opened.writestr("guest/__init__.py", "")
-        for name in _MODULES:
+        for name in (*AGENT_FILES, "pod.py"):
             opened.writestr(f"guest/{name}", guest.joinpath(name).read_bytes())
     return archive.getvalue()

@@ -1,0 +1,88 @@
+"""How much processor time code in a box gets beside the rest of the machine.
+
+A short calculation must not wait behind a model that generates: in the idle scheduling class, 50 ms
+of work took 16 s beside one busy process per processor. Many processes that compute must not slow
+the model either. So code starts with a tenth of the weight of other processes, and moves to the
+idle class once it runs many tasks at a time or has computed for long."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterable, Iterator
+
+__all__ = ["ProcessorShare", "lower_priority"]
+
+#: A tenth of the weight of a process with nice value 0 (sched(7)).
+NICE = 10
+#: Tasks that may be running or ready at a time, and processor seconds that a request may use, before
+#: its code is moved to the idle class.
+FREE_TASKS, FREE_CPU_S = 4, 10.0
+#: Linux's number, which the module ``resource`` does not name.
+_RLIMIT_NICE = 13
+
+
+def lower_priority() -> None:
+    """Lower the priority of the calling process and its children. Without RLIMIT_NICE no process
+    can raise it again, or leave the idle class (sched(7))."""
+    resource.setrlimit(_RLIMIT_NICE, (0, 0))
+    os.setpriority(os.PRIO_PROCESS, 0, max(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
+
+
+class ProcessorShare:
+    """Watches the processes of one request, and moves them to the idle class if they are many or
+    compute for long.
+
+    ``pids``: the processes that run before the request."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._cpu_s = _cpu_seconds(pids)
+        self._is_used_up = False
+
+    def check(self, pids: Iterable[int]) -> None:
+        """Judge the processes by what they have done, and move them if need be. Call it again for
+        the processes that start later."""
+        pids = list(pids)
+        self._is_used_up = (
+            self._is_used_up
+            or _cpu_seconds(pids) - self._cpu_s > FREE_CPU_S
+            or sum(_is_runnable(pid, task) for pid, task in _tasks(pids)) > FREE_TASKS
+        )
+        if self._is_used_up:
+            for _, task in _tasks(pids):
+                try:
+                    os.sched_setscheduler(task, os.SCHED_IDLE, os.sched_param(0))
+                except OSError:  # it has ended, or the kernel lacks the class
+                    continue
+
+
+def _cpu_seconds(pids: Iterable[int]) -> float:
+    """Return the processor time of the processes and of their ended children."""
+    ticks = sum(sum(map(int, _stat(f"/proc/{pid}/stat")[11:15])) for pid in pids)
+    times = os.times()
+    return ticks / os.sysconf("SC_CLK_TCK") + times.children_user + times.children_system
+
+
+def _tasks(pids: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield the process and the id of each thread."""
+    for pid in pids:
+        try:
+            names = os.listdir(f"/proc/{pid}/task")
+        except OSError:
+            continue
+        for name in names:
+            yield pid, int(name)
+
+
+def _is_runnable(pid: int, task: int) -> bool:
+    return _stat(f"/proc/{pid}/task/{task}/stat")[:1] == ["R"]
+
+
+def _stat(path: str) -> list[str]:
+    """Return the fields of a ``stat`` file from the state on, or none if the process has ended
+    (proc(5))."""
+    try:
+        with open(path) as file:
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return []
