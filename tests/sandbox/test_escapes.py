@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.errors import ToolError
 from antiphon.sandbox.agent_client import AgentBox
@@ -151,7 +152,7 @@ async def test_links_out_of_the_folder_are_not_followed(box: AgentBox) -> None:
     )
     assert [entry.path for entry in await box.list_files()] == ["plain"]
     for path in ("env", "usr/bin/env", "cache", "pipe", "../../usr/bin/env", "/usr/bin/env", ".."):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(80):
             assert await box.read(path) is None, path
 
 
@@ -168,7 +169,7 @@ async def test_boxes_are_isolated_from_each_other(box: AgentBox) -> None:
 
 async def test_fork_bomb_stops_at_the_process_limit(box: AgentBox) -> None:
     bomb = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(80):
         result = await box.python(bomb, timeout_s=0.5, max_chars=1000)
         assert result.end_reason in ("timeout", "memory")
         left = await output_of(box, "len([p for p in os.listdir('/proc') if p.isdigit()])")
@@ -179,7 +180,7 @@ try:
     while len(pids) < 500:
         pid = os.fork()
         if not pid:
-            import time; time.sleep(30); os._exit(0)
+            import time; time.sleep(90); os._exit(0)
         pids.append(pid)
 except BlockingIOError:
     pass
@@ -197,12 +198,12 @@ import os, time
 for _ in range(20):
     if not os.fork():
         kept = bytearray(os.urandom(1 << 20)) * 60
-        time.sleep(30)
+        time.sleep(90)
         os._exit(0)
-time.sleep(30)
+time.sleep(90)
 """
-    async with asyncio.timeout(20):
-        result = await box.python(bomb, timeout_s=15, max_chars=1000)
+    async with asyncio.timeout(80):
+        result = await box.python(bomb, timeout_s=60, max_chars=1000)
     assert result.end_reason == "memory" and not result.variables_kept
     assert await output_of(box, "2 + 2") == "4"
 
@@ -210,14 +211,14 @@ time.sleep(30)
 @pytest.mark.parametrize(
     "bomb",
     [
-        "import mmap, time\nkept = [mmap.mmap(-1, 1 << 20) for _ in range(900)]\n"
-        "for each in kept:\n    each.write(bytes(1 << 20))\ntime.sleep(30)",
+        "import mmap, time\nkept = [mmap.mmap(-1, 1 << 20) for _ in range(150)]\n"
+        "for each in kept:\n    each.write(bytes(1 << 20))\ntime.sleep(90)",
         "import os, time\nfor n in range(10**9):\n    os.close(os.open(f'/tmp/{n}', os.O_CREAT))",
     ],
     ids=["shared", "files"],
 )
-async def test_shared_memory_and_file_metadata_count_as_memory(box: AgentBox, bomb: str) -> None:
-    async with asyncio.timeout(80):
+async def test_shared_memory_and_file_metadata_count_as_memory(bomb: str) -> None:
+    async with open_box(replace(SMALL, memory_bytes=64 << 20)) as box, asyncio.timeout(80):
         result = await box.python(bomb, timeout_s=60, max_chars=1000)
     assert result.end_reason == "memory"
 
@@ -231,7 +232,7 @@ def fill():
             file.write(bytes(1 << 20))
 attempt(fill)
 """
-    assert await output_of(box, fill, timeout_s=20) == "'ENOSPC'"
+    assert await output_of(box, fill, timeout_s=60) == "'ENOSPC'"
     big = "open('/mnt/data/big', 'wb').truncate(1 << 30)"
     assert await output_of(box, f"attempt(lambda: {big})") == "'EFBIG'"
 
@@ -239,11 +240,13 @@ attempt(fill)
 async def test_closing_a_box_ends_all_its_processes(box: AgentBox) -> None:
     marker = f"antiphon-escape-{os.getpid()}"
     await box.command(
-        f"setsid nohup bash -c 'exec -a {marker} sleep 600' & sleep 0.2", timeout_s=5, max_chars=100
+        f"setsid nohup bash -c 'exec -a {marker} sleep 600' & sleep 0.2",
+        timeout_s=60,
+        max_chars=100,
     )
     assert _pids_with_argument(marker)
     await box.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(80):
         while _pids_with_argument(marker):
             await asyncio.sleep(0)
 
@@ -263,7 +266,7 @@ def _pids_with_argument(marker: str) -> list[int]:
 async def test_shared_files_are_readable_executable_and_read_only(box: AgentBox) -> None:
     await box.share("a", {"SKILL.md": b"read me", "bin/x": b"#!/bin/sh\necho ran"}, ["bin/x"])
     assert await output_of(box, "print(open('/mnt/skills/a/SKILL.md').read())") == "read me"
-    ran = await box.command("/mnt/skills/a/bin/x", timeout_s=5, max_chars=99)
+    ran = await box.command("/mnt/skills/a/bin/x", timeout_s=60, max_chars=99)
     assert (ran.output, ran.exit_code) == ("ran\n", 0)
     code = """
 path = '/mnt/skills/a/SKILL.md'
@@ -366,11 +369,11 @@ import gc, os, struct, time
 os.write(kernel.control_fd, struct.pack(">I", 4000) + b"{")
 children = [os.fork() for _ in range(3)]
 block = b"x" * (100 << 20)
-time.sleep(15)
+time.sleep(90)
 """
-    result = await box.python(CALL + code, timeout_s=20, max_chars=4000)
+    result = await box.python(CALL + code, timeout_s=60, max_chars=4000)
     assert result.end_reason == "memory" and not result.variables_kept
-    assert (await box.python("1 + 1", timeout_s=10, max_chars=100)).output.strip() == "2"
+    assert (await box.python("1 + 1", timeout_s=60, max_chars=100)).output.strip() == "2"
 
 
 async def test_kernel_that_does_not_read_cannot_block_the_agent(box: AgentBox) -> None:
@@ -382,11 +385,11 @@ def never(*arguments):
     time.sleep(60)
 type(kernel).serve.__globals__["receive_frame"] = never
 """
-    await box.python(code, timeout_s=10, max_chars=100)
+    await box.python(code, timeout_s=60, max_chars=100)
     long_code = "x = 1\n" * 400_000
     result = await box.python(long_code, timeout_s=1, max_chars=100)
     assert result.end_reason == "timeout"
-    assert (await box.python("1 + 1", timeout_s=10, max_chars=100)).output.strip() == "2"
+    assert (await box.python("1 + 1", timeout_s=60, max_chars=100)).output.strip() == "2"
 
 
 async def test_sparse_file_is_not_read(box: AgentBox) -> None:
@@ -424,9 +427,9 @@ for one, other in pairs:
     try:
         while True: one.send(b"x" * 65536)
     except BlockingIOError: pass
-time.sleep(15)
+time.sleep(90)
 """
-    result = await box.python("import os\n" + code, timeout_s=20, max_chars=4000)
+    result = await box.python("import os\n" + code, timeout_s=60, max_chars=4000)
     assert result.end_reason == "memory"
 
 
