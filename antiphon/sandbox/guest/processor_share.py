@@ -15,7 +15,7 @@ __all__ = ["ProcessorShare", "lower_priority"]
 
 #: A tenth of the weight of a process with nice value 0 (sched(7)).
 NICE = 10
-#: Tasks that may be running or ready at a time, and processor seconds that a request may use, before
+#: Tasks that may run or be ready at a time, and processor seconds that a request may use, before
 #: its code is moved to the idle class.
 FREE_TASKS, FREE_CPU_S = 4, 10.0
 #: Linux's number, which the module ``resource`` does not name.
