@@ -172,10 +172,13 @@ def caller_program_id(item: Item) -> str | None:
     return caller.caller_id if isinstance(caller, ProgramCaller) else None
 
 
+_PROGRAMS = frozenset({Program, ProgramOutput})
+
+
 def open_programs(items: Iterable[Item]) -> tuple[Program, ...]:
     """Return the programs without an output: they wait for results from the client, or were
     interrupted."""
-    programs = [item for item in items if isinstance(item, (Program, ProgramOutput))]
+    programs = [item for item in items if type(item) in _PROGRAMS]
     over = {item.call_id for item in programs if isinstance(item, ProgramOutput)}
     return tuple(
         item

@@ -32,7 +32,9 @@ async def resolve_items(
     An image generation call with an id alone is a reference too. ``param``: path of the items.
     Raises ``NotFound``.
     """
-    earlier = {known.id: known for known in reversed(past)}
+    items = tuple(items)
+    has_references = any(map(_is_reference, items))
+    earlier = {known.id: known for known in reversed(past)} if has_references else {}
     admitted = [
         await _resolve(item, store, tenant, earlier, param)
         if _is_reference(item)

@@ -149,6 +149,8 @@ def common_prefix_length(one: Sequence[int], other: Sequence[int]) -> int:
     if type(one) is not type(other):
         one, other = tuple(one), tuple(other)
     low, high = 0, min(len(one), len(other))
+    if one[:high] == other[:high]:  # most often, one extends the other
+        return high
     while low < high:
         middle = (low + high + 1) // 2
         if one[low:middle] == other[low:middle]:

@@ -37,6 +37,7 @@ __all__ = [
 
 Message = dict[str, Any]
 
+_TEXTS = (it.InputText, it.OutputText, it.ReasoningText, it.SummaryText)
 
 # --- parts ---------------------------------------------------------------------------------------
 
@@ -55,7 +56,10 @@ class _PartReader:
     def join(self, parts: Iterable[it.Part], field: str = "content") -> str:
         text_so_far, was_image = "", False
         for index, part in enumerate(parts):
-            text = self.text(part, f"{self.path}.{field}[{index}]")
+            if isinstance(part, _TEXTS):  # nearly all are
+                text = part.text
+            else:
+                text = self.text(part, f"{self.path}.{field}[{index}]")
             is_image = self._images is not None and text == self._images.mark
             if index:
                 text_so_far += self._between(was_image, is_image)
@@ -265,8 +269,11 @@ class Builder:
             self._add(item, path)
 
     def _add(self, item: it.Item, path: str) -> None:
-        kind = type(item)
         self.reader.path = path
+        if isinstance(item, it.Message):  # most are
+            self.message(item)
+            return
+        kind = type(item)
         call_id = getattr(item, "call_id", None)
         if (
             caller_program_id(item) is not None or call_id in self._program_call_ids
@@ -279,9 +286,7 @@ class Builder:
                 param=path,
                 code="unsupported_parameter",
             )
-        if isinstance(item, it.Message):
-            self.message(item)
-        elif isinstance(item, it.Reasoning):
+        if isinstance(item, it.Reasoning):
             self._add_reasoning(item)
         elif isinstance(item, it.McpApprovalRequest):
             self._approval_requests[item.id] = item
@@ -345,11 +350,14 @@ class _MessageBuilder(Builder):
         """
         messages: list[Message] = []
         for message in self._messages:
-            calls = message.pop("tool_calls", [])
+            calls = message.pop("tool_calls", None)
+            if calls is None:
+                messages.append(message)
+                continue
             answered = [call for call in calls if call["id"] in self._results]
             if answered:
                 message["tool_calls"] = answered
-            if answered or not calls or message["content"] or "reasoning_content" in message:
+            if answered or message["content"] or "reasoning_content" in message:
                 messages.append(message)
             messages += [self._results[call["id"]] for call in answered]
         return messages

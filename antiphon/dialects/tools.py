@@ -38,6 +38,8 @@ INPUT_SCHEMA: Mapping[str, Any] = {
 }
 #: OpenAI's namespace of plain functions. It is not part of their names.
 _PLAIN_NAMESPACE = "functions"
+#: Items that add tools, or the calls that find them.
+_SOURCES = frozenset({it.AdditionalTools, it.FunctionCall, it.ToolSearchCall, it.ToolSearchOutput})
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
@@ -113,9 +115,10 @@ def collect_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
     choice = options.tool_choice
     if choice.mode == "none":
         return PromptTools()
+    sources = (item for item in items if type(item) in _SOURCES)
     latest = {
         (namespace, tool.name): (tool, path, found)
-        for tool, namespace, path, found in _flat(options.tools, items)
+        for tool, namespace, path, found in _flat(options.tools, sources)
     }
     taken: set[str] = set()
     tools = tuple(

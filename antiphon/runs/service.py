@@ -37,7 +37,8 @@ from antiphon.runs.background.snapshots import Snapshots
 from antiphon.runs.background.worker import BackgroundWorker
 from antiphon.runs.execution.run import Run
 from antiphon.runs.execution.supervisor import Supervisor
-from antiphon.runs.history.context import ConversationContext, stored_tokens
+from antiphon.runs.history.chain_cache import stored_tokens
+from antiphon.runs.history.context import ConversationContext
 from antiphon.runs.history.input_lists import InputLists
 from antiphon.runs.history.session_chains import SessionChains
 from antiphon.runs.replies.compaction import compacted_response

@@ -62,7 +62,7 @@ def tools_as_text(messages: Sequence[Message], tool_format: ToolFormat) -> list[
             rest = {name: value for name, value in message.items() if name != "tool_calls"}
             out.append({**rest, "content": text})
         else:
-            out.append(dict(message))
+            out.append(message)
     return out
 
 
@@ -89,7 +89,7 @@ def adapt_messages(
     Nothing is lost, and the order stays where possible: developer → system, later system messages →
     the first one, system → user.
     """
-    out = [dict(message) for message in messages]
+    out = list(messages)
     for applies, adapt in _ADAPTATIONS:
         if applies(capabilities):
             out = adapt(out)

@@ -6,7 +6,6 @@ instructions, tools or settings: these belong to one request.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable
 
 from msgspec import Struct
@@ -19,7 +18,7 @@ from antiphon.store.records import StoredResponse
 from antiphon.stream.writer import Ids
 from antiphon.wire import items as it
 
-from .chain_cache import ChainCache
+from .chain_cache import ChainCache, LoadedChain, stored_tokens
 from .recent_items import PastItems, load_past_items
 from .session_chains import SessionChains
 from .visible_history import VisibleHistory
@@ -29,7 +28,6 @@ __all__ = [
     "ConversationContext",
     "chain_items",
     "load_context",
-    "stored_tokens",
 ]
 
 
@@ -92,11 +90,14 @@ async def load_context(
     Raises ``InvalidRequest`` for an unknown or unfinished previous response, for outputs without
     their call and calls without their output, and ``NotFound`` for an item that is not stored.
     """
-    chain: tuple[StoredResponse, ...] = ()
+    chain = LoadedChain()
     if previous_response_id is not None:
-        chain = session_chains.get(previous_response_id) or () if session_chains is not None else ()
-        chain = chain or await _chain(chains, tenant, previous_response_id)
-    loaded = PastItems(chain_items(chain))
+        session = session_chains and session_chains.get(previous_response_id)
+        if session:
+            chain = LoadedChain(session, stored_tokens(session))
+        else:
+            chain = await _chain(chains, tenant, previous_response_id)
+    loaded = PastItems(chain_items(chain.responses))
     if conversation_id is not None:
         loaded = await load_past_items(
             store, tenant, conversation_id, max_tokens=max_past_tokens, new_items=input
@@ -111,19 +112,20 @@ async def load_context(
         input=new_items,
         instructions=instructions,
         # The stored tokens belong to the conversation before the compaction.
-        prompt_tokens=None if is_compacted else stored_tokens(chain),
-        chain=chain,
+        prompt_tokens=None if is_compacted else chain.tokens,
+        chain=chain.responses,
         is_partial=loaded.is_partial,
     )
 
 
-async def _chain(chains: ChainCache, tenant: str, response_id: str) -> tuple[StoredResponse, ...]:
+async def _chain(chains: ChainCache, tenant: str, response_id: str) -> LoadedChain:
     chain = await chains.get(tenant, response_id)
     if chain is None:
         raise _previous_not_found(response_id)
-    if not chain[-1].response.store:  # a background response, stored for a while only
+    last = chain.responses[-1].response
+    if not last.store:  # a background response, stored for a while only
         raise _previous_not_found(response_id)
-    status = chain[-1].response.status
+    status = last.status
     if status not in ("completed", "incomplete"):
         raise InvalidRequest(
             f"Previous response with id '{response_id}' is {status}: "
@@ -144,24 +146,3 @@ def _previous_not_found(response_id: str) -> InvalidRequest:
 def chain_items(chain: Iterable[StoredResponse]) -> tuple[it.Item, ...]:
     """Return all input and output items of a chain, oldest first."""
     return tuple(item for stored in chain for item in (*stored.input, *stored.response.output))
-
-
-def stored_tokens(chain: tuple[StoredResponse, ...]) -> PromptTokens | None:
-    """Return the token ids that the model last saw and wrote, rebuilt from what each turn added;
-    None if they are not known completely.
-    """
-    ids = array("I")
-    fingerprint: str | None = None
-    for stored in chain:
-        tokens = stored.tokens
-        if tokens is None:
-            fingerprint = None
-            continue
-        if tokens.fingerprint != fingerprint and tokens.base:
-            return None
-        del ids[tokens.base :]
-        ids.frombytes(tokens.ids)
-        fingerprint = tokens.fingerprint
-    return (
-        PromptTokens(ids=tuple(ids), fingerprint=fingerprint) if fingerprint is not None else None
-    )

@@ -151,7 +151,9 @@ def build_visible_history(
 
     ``past``: earlier items. ``own``: those of the request. ``refuse``: raise ``InvalidRequest`` for
     an item that cannot be decrypted; otherwise it is left out."""
-    items = tuple(item for item in (*past, *own) if not isinstance(item, it.CompactionTrigger))
+    items = (*past, *own)
+    if it.CompactionTrigger in map(type, items):
+        items = tuple(item for item in items if not isinstance(item, it.CompactionTrigger))
     removed: list[InputTransformation] = []
 
     def on_undecryptable(item: it.Reasoning | it.Compaction, index: int) -> None:
@@ -159,8 +161,10 @@ def build_visible_history(
             raise _undecryptable(item, index - len(past))
         removed.append(InputTransformation(id=item.id, type=_REMOVED_TYPES[type(item)]))
 
-    start, compaction = _newest_compaction(items, sealer, on_undecryptable)
-    after = tuple(_decrypt_reasoning(items, start, sealer, on_undecryptable))
+    start, compaction, after = 0, None, items
+    if not _ENCRYPTED.isdisjoint(map(type, items)):
+        start, compaction = _newest_compaction(items, sealer, on_undecryptable)
+        after = tuple(_decrypt_reasoning(items, start, sealer, on_undecryptable))
     return VisibleHistory(
         before=items[:start],
         compaction=compaction,
@@ -171,6 +175,8 @@ def build_visible_history(
     )
 
 
+#: Items with content that has to be decrypted.
+_ENCRYPTED = frozenset({it.Compaction, it.Reasoning})
 _REMOVED_TYPES: Mapping[type[it.ItemBase], Literal["reasoning", "compaction"]] = {
     it.Reasoning: "reasoning",
     it.Compaction: "compaction",

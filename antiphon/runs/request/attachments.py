@@ -114,6 +114,8 @@ class _ResolvingBackend(BackendWrapper):
                 continue
             field, resolved = parts
             for number, part in enumerate(resolved):
+                if type(part) not in _ATTACHMENTS:
+                    continue
                 if isinstance(part, it.InputFile) or (
                     isinstance(part, _IMAGES) and self._inner.capabilities.images
                 ):
@@ -282,6 +284,7 @@ class _Location(Struct, frozen=True, kw_only=True):
 
 
 _IMAGES = (it.InputImage, it.ComputerScreenshot)
+_ATTACHMENTS = frozenset({it.InputFile, *_IMAGES})
 
 
 def _parts_of(item: it.Item) -> tuple[str, tuple[it.Part, ...] | list[it.Part]] | None:

@@ -38,7 +38,7 @@ def find_approved_calls(
     path of an answer to an unknown request, of a second answer, and of an approval whose server is
     not among the tools.
     """
-    if not any(isinstance(item, it.McpApprovalResponse) for item in items):
+    if it.McpApprovalResponse not in map(type, items):
         return ()
     paths = {id(item): f"input[{index}]" for index, item in enumerate(own)}
     requests: dict[str, it.McpApprovalRequest] = {}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from antiphon.runs.history.chain_cache import ChainCache
+from antiphon.conversation import PromptTokens
+from antiphon.runs.history.chain_cache import ChainCache, stored_tokens
 from antiphon.store.memory.store import MemoryStore
-from antiphon.store.records import StoredResponse
+from antiphon.store.records import StoredResponse, TurnTokens
 from antiphon.testing.store_check import turn
 
 
@@ -26,13 +29,18 @@ class CountingStore(MemoryStore):
         return await super().load_chain(tenant, response_id)
 
 
+async def _responses(chains: ChainCache, response_id: str) -> tuple[StoredResponse, ...] | None:
+    chain = await chains.get("t", response_id)
+    return None if chain is None else chain.responses
+
+
 async def test_continued_conversation_is_not_read_again() -> None:
     store = CountingStore()
     chains = ChainCache(store)
     for n in range(50):
         await store.save("t", turn(str(n), str(n - 1) if n else None))
         chain = await chains.get("t", f"resp_{n}")
-        assert chain is not None and len(chain) == n + 1
+        assert chain is not None and len(chain.responses) == n + 1
     assert store.walks == 0
 
 
@@ -45,7 +53,7 @@ async def test_deleted_response_cannot_be_continued_from_the_cache() -> None:
     await store.delete("t", "resp_a")
     assert await chains.get("t", "resp_a") is None
     assert await chains.get("u", "resp_b") is None
-    assert await chains.get("t", "resp_b") == await store.load_chain("t", "resp_b")
+    assert await _responses(chains, "resp_b") == await store.load_chain("t", "resp_b")
 
 
 async def test_cache_size_is_limited() -> None:
@@ -56,7 +64,7 @@ async def test_cache_size_is_limited() -> None:
         await chains.get("t", f"resp_{n}")
         assert chains._cache._bytes <= 20_000
     await store.save("t", turn("next", "0"))
-    assert await chains.get("t", "resp_next") == await store.load_chain("t", "resp_next")
+    assert await _responses(chains, "resp_next") == await store.load_chain("t", "resp_next")
 
 
 async def test_chains_that_nobody_continues_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +78,37 @@ async def test_chains_that_nobody_continues_are_dropped(monkeypatch: pytest.Monk
         await chains.get("t", f"resp_{name}")
     assert [id for _, id in chains._cache._entries] == ["resp_b", "resp_c"]
     assert chains._cache._bytes == sum(entry.bytes for entry in chains._cache._entries.values())
+
+
+async def test_token_ids_of_a_continued_chain_are_extended() -> None:
+    """The ids are objects of the turn before, so that comparing them costs next to nothing."""
+    store = CountingStore()
+    chains = ChainCache(store)
+    before: PromptTokens | None = None
+    for n, base in enumerate((0, 6_000, 7_000, 5_000)):  # the last turn replaces some
+        ids = array("I", range(1_000 * n, 1_000 * n + 6_000))
+        tokens = TurnTokens(base=base, ids=ids.tobytes(), fingerprint="f")
+        await store.save("t", replace(turn(str(n), str(n - 1) if n else None), tokens=tokens))
+        chain = await chains.get("t", f"resp_{n}")
+        assert chain is not None and chain.tokens == stored_tokens(chain.responses)
+        assert chain.tokens is not None
+        if before is not None:
+            pairs = zip(before.ids[:base], chain.tokens.ids, strict=False)
+            assert all(one is other for one, other in pairs)
+        before = chain.tokens
+    [entry] = chains._cache._entries.values()
+    assert before is not None and entry.bytes == entry.value.bytes + 16 * len(before.ids)
+
+
+async def test_token_ids_of_another_vocabulary_are_not_extended() -> None:
+    store = CountingStore()
+    chains = ChainCache(store)
+    ids = array("I", range(5_000)).tobytes()
+    for n, (base, fingerprint) in enumerate(((0, "f"), (0, "g"), (10, "f"), (0, "f"))):
+        tokens = TurnTokens(base=base, ids=ids, fingerprint=fingerprint)
+        await store.save("t", replace(turn(str(n), str(n - 1) if n else None), tokens=tokens))
+        chain = await chains.get("t", f"resp_{n}")
+        assert chain is not None and chain.tokens == stored_tokens(chain.responses)
 
 
 STEPS = st.lists(
@@ -96,6 +135,6 @@ def test_cached_chains_equal_those_of_the_store(
                 await store.delete("t", name)
                 saved.discard(one)  # what is deleted is not continued
             else:
-                assert await chains.get("t", name) == await store.load_chain("t", name)
+                assert await _responses(chains, name) == await store.load_chain("t", name)
 
     asyncio.run(play())
