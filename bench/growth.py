@@ -430,7 +430,7 @@ def turn_50() -> Iterator[Line]:
 
 def _late_turn(client: _Client, what: str, lengths: tuple[int, ...]) -> Line:
     costs: list[list[float]] = [[] for _ in lengths]
-    for _ in range(3):
+    for _ in range(_ROUNDS):
         previous, tokens = None, 0
         for cost, length in zip(costs, lengths, strict=True):
             before = client.server.cpu_s
@@ -439,8 +439,7 @@ def _late_turn(client: _Client, what: str, lengths: tuple[int, ...]) -> Line:
             cost.append(client.server.cpu_s - before)
             previous, tokens = response["id"], response["usage"]["input_tokens"]
     whole, early, late = (
-        median(each for turn in turns for each in costs[turn])
-        for turns in (range(1), _EARLY, _LATE)
+        median(min(costs[turn]) for turn in turns) for turns in (range(1), _EARLY, _LATE)
     )
     return Line(
         what=f"turn 50 against turn 5, {what}",
