@@ -53,9 +53,7 @@ class ChainCache:
         self, store: Store, *, max_bytes: int = _MAX_BYTES, max_age_s: float = _MAX_AGE_S
     ) -> None:
         self._store = store
-        self._cache: AgingCache[LoadedChain] = AgingCache(
-            max_bytes=max_bytes, max_age_s=max_age_s
-        )
+        self._cache: AgingCache[LoadedChain] = AgingCache(max_bytes=max_bytes, max_age_s=max_age_s)
 
     async def get(self, tenant: str, response_id: str) -> LoadedChain | None:
         """Return the response after all its ancestors; None if it is unknown, deleted or
