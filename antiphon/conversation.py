@@ -172,7 +172,7 @@ def caller_program_id(item: Item) -> str | None:
     return caller.caller_id if isinstance(caller, ProgramCaller) else None
 
 
-_PROGRAMS = frozenset({Program, ProgramOutput})
+_PROGRAMS = (Program, ProgramOutput)
 
 
 def open_programs(items: Iterable[Item]) -> tuple[Program, ...]:
