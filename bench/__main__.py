@@ -30,6 +30,7 @@ from . import (
     tools,
     upstreams,
 )
+from .claims import claims
 from .constraints import constraints
 from .engines import embedded, engines
 from .kernel import kernel
@@ -378,6 +379,7 @@ BENCHES: dict[str, Bench] = {
     "followers": state.followers,
     "listeners": eventlogs.listeners,
     "commits": eventlogs.commits,
+    "claims": claims,
     "large_store": large_store.large_store,
     "many": state.many,
     "takeover": state.takeover,

@@ -7,6 +7,7 @@ raises the epoch; what the former owner still writes is refused.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
@@ -98,8 +99,17 @@ class RunStore(Protocol):
         ``tenant_limit``: how many runs of one tenant ``owner`` may have; None: any number.
         """
 
-    async def heartbeat(self, owner: str) -> None:
-        """Record that an owner is alive. This extends its claims and its conversation locks."""
+    async def heartbeat(
+        self,
+        owner: str,
+        models: Collection[str] = (),
+        *,
+        lease_s: float = math.inf,
+        held: Collection[str] | None = None,
+    ) -> bool:
+        """Record that an owner is alive. This extends its claims and its conversation locks. Return
+        whether there are runs that ``claim`` of these models would find without limits.
+        """
 
     async def release(self, owner: str) -> None:
         """Release an owner that stops: its runs can be claimed at once, and its locks without a run

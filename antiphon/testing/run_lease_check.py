@@ -119,6 +119,26 @@ async def claims_again_what_its_owner_does_not_hold(store: Store) -> None:
     assert await store.runs.append((Append(again, batch(2)), Append(first, batch(2)))) == set()
 
 
+async def heartbeats_tell_of_runs_to_claim(store: Store) -> None:
+    beat = partial(store.runs.heartbeat, models=["m"], lease_s=60)
+    assert await beat("one") is False
+    await store.runs.create(job("x", model="other"), queued("x"), batch(0))
+    assert await beat("one") is False
+    await store.runs.create(job("a"), queued("a"), batch(0))
+    assert await beat("one") is True
+    (claim,) = await store.runs.claim("one", ["m"], limit=9, lease_s=60)
+    assert await beat("one") is await beat("two") is False
+    assert await beat("one", held=[claim.job.id]) is False
+    assert await beat("one", held=[]) is True
+    assert await beat("two", lease_s=0) is True
+    assert await beat("two", models=["other"], lease_s=60) is True
+    await store.runs.release("one")
+    assert await beat("two") is True
+    (claim,) = await store.runs.claim("two", ["m"], limit=9, lease_s=60)
+    await store.runs.end(claim, ended("a"), batch(1))
+    assert await beat("one", lease_s=0) is await beat("two", held=[]) is False
+
+
 async def counts_attempts_without_events(store: Store) -> None:
     await begin_run(store)
     for attempts in (2, 3):
@@ -304,6 +324,7 @@ CHECKS: Mapping[str, Check] = {
         claims_runs_of_tenants_in_turn,
         claims_a_limited_number_of_runs_of_a_tenant,
         claims_again_what_its_owner_does_not_hold,
+        heartbeats_tell_of_runs_to_claim,
         fences_former_owners,
         fences_each_run_of_an_append,
         seizes_runs_of_dead_servers,

@@ -267,9 +267,14 @@ class StoreMachine(RuleBasedStateMachine):
         if claim is not None:
             self.claims.append(claim)
 
-    @rule(owner=OWNERS, alive=st.booleans())
-    def heartbeat_or_release(self, owner: str, alive: bool) -> None:
-        self.run_all("heartbeat" if alive else "release", owner)
+    @rule(owner=OWNERS, lease_s=LEASES, forgets=st.booleans())
+    def heartbeat(self, owner: str, lease_s: float, forgets: bool) -> None:
+        held = [] if forgets else None
+        self.run_all("heartbeat", owner, ["m"], lease_s=lease_s, held=held)
+
+    @rule(owner=OWNERS)
+    def release(self, owner: str) -> None:
+        self.run_all("release", owner)
 
     @rule(picks=st.lists(st.tuples(PICKS, COUNTS), min_size=1, max_size=4))
     def append(self, picks: list[tuple[int, int]]) -> None:

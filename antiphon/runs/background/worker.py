@@ -160,15 +160,20 @@ class BackgroundWorker:
                     self._has_more = len(claims) == free
                     for claim in claims:
                         self._start(claim)
-            with suppress(TimeoutError):  # a server that dies sends no notification
-                async with asyncio.timeout(self._lease.lease_s / 4):
-                    await self._wake_up.wait()
+            await self._wake_up.wait()
 
     async def _send_heartbeats(self) -> None:
         while True:
             await asyncio.sleep(self._lease.lease_s / 4)
             try:
-                await self._store.heartbeat(self.owner)
+                # A server that dies sends no notification, and one may be lost.
+                if await self._store.heartbeat(
+                    self.owner,
+                    self._models(),
+                    lease_s=self._lease.lease_s,
+                    held=tuple(self._tasks),
+                ):
+                    self._wake_up.set()
             except StoreError as error:
                 _log.warning("cannot send a heartbeat", error=error.message)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
-__all__ = ["ConversationLocks", "OwnerHeartbeats"]
+__all__ = ["ConversationLocks", "OwnerHeartbeats", "free_runs"]
 
 
 class OwnerHeartbeats:
@@ -29,15 +29,22 @@ class OwnerHeartbeats:
     def free_runs(
         self, owner: str, lease_s: float, held: Collection[str] | None
     ) -> Callable[[str, str | None], bool]:
-        """Return whether ``owner`` may claim a run, as a function of the run's id and owner.
-        ``held``: as in ``RunStore.claim``."""
-        alive = {owner, *self.living_owners(lease_s)}
+        """Return which runs ``owner`` may claim: see ``free_runs``."""
+        return free_runs(owner, self.living_owners(lease_s), held)
 
-        def is_free(response_id: str, run_owner: str | None) -> bool:
-            is_forgotten = run_owner == owner and held is not None and response_id not in held
-            return is_forgotten or run_owner not in alive
 
-        return is_free
+def free_runs(
+    owner: str, living_owners: Collection[str], held: Collection[str] | None
+) -> Callable[[str, str | None], bool]:
+    """Return whether ``owner`` may claim a run, as a function of the run's id and owner. ``held``:
+    as in ``RunStore.claim``."""
+    alive = {owner, *living_owners}
+
+    def is_free(response_id: str, run_owner: str | None) -> bool:
+        is_forgotten = run_owner == owner and held is not None and response_id not in held
+        return is_forgotten or run_owner not in alive
+
+    return is_free
 
 
 class ConversationLocks:

@@ -4,7 +4,8 @@ subscriptions and the listener.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection
 
 from antiphon.store.records import ConversationLock
 from antiphon.store.runs import RunListener
@@ -29,9 +30,17 @@ class SingleProcessRuns:
         self._subscriptions = Subscriptions()
         self._listener: RunListener | None = None
 
-    async def heartbeat(self, owner: str) -> None:
+    async def heartbeat(
+        self,
+        owner: str,
+        models: Collection[str] = (),
+        *,
+        lease_s: float = math.inf,
+        held: Collection[str] | None = None,
+    ) -> bool:
         self._check()
         self._owners.record(owner)
+        return await self._has_free_run(models, self._owners.free_runs(owner, lease_s, held))
 
     def forget_tenant(self, tenant: str) -> None:
         """Release the locks and reservations of a tenant that is deleted."""
@@ -62,6 +71,12 @@ class SingleProcessRuns:
 
     def set_listener(self, listener: RunListener) -> None:
         self._listener = listener
+
+    async def _has_free_run(
+        self, models: Collection[str], is_free: Callable[[str, str | None], bool]
+    ) -> bool:
+        """Return whether an unended run of these models is free, by its id and owner."""
+        raise NotImplementedError
 
     async def _has_ended(self, tenant: str, response_id: str) -> bool:
         """Return whether the response has a run that has ended."""

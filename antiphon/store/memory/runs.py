@@ -287,6 +287,14 @@ class MemoryRuns(SingleProcessRuns):
 
     # --- private ---------------------------------------------------------------------------------
 
+    async def _has_free_run(
+        self, models: Collection[str], is_free: Callable[[str, str | None], bool]
+    ) -> bool:
+        return any(
+            run.ended_at is None and run.job.model in models and is_free(run.job.id, run.owner)
+            for run in self._runs.values()
+        )
+
     async def _has_ended(self, tenant: str, response_id: str) -> bool:
         run = self._runs.get((tenant, response_id))
         return run is not None and run.ended_at is not None

@@ -502,7 +502,32 @@ WITH RECURSIVE queued (tenant) AS (
 SELECT tenant, id, model, request, prompt, epoch, attempts, had FROM taken ORDER BY rank, seq
 
 -- beat
-INSERT INTO owners (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET heard_at = now()
+-- The answer: whether a claim may find a run. Owners are few, and an index has their names.
+WITH RECURSIVE heard AS (
+    INSERT INTO owners (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET heard_at = now()
+), owned (owner) AS (
+    SELECT min(owner) FROM runs WHERE ended_at IS NULL AND owner IS NOT NULL
+    UNION ALL
+    SELECT (
+        SELECT min(r.owner) FROM runs AS r
+        WHERE r.ended_at IS NULL AND r.owner IS NOT NULL AND r.owner > o.owner
+    ) FROM owned AS o WHERE o.owner IS NOT NULL
+), dead AS (
+    SELECT owner FROM owned WHERE owner <> $1 AND NOT EXISTS (
+        SELECT FROM owners WHERE name = owned.owner
+        AND extract(epoch FROM now() - heard_at) < $3::float8
+    )
+)
+SELECT EXISTS (
+    SELECT FROM runs WHERE ended_at IS NULL AND owner IS NULL AND model = ANY ($2::text[])
+) OR EXISTS (
+    SELECT FROM dead JOIN runs AS r ON r.owner = dead.owner
+    WHERE r.ended_at IS NULL AND r.model = ANY ($2::text[])
+    AND extract(epoch FROM now() - r.claimed_at) >= $3::float8
+) OR EXISTS (
+    SELECT FROM runs WHERE ended_at IS NULL AND owner = $1 AND id <> ALL ($4::text[])
+    AND model = ANY ($2::text[])
+)
 
 -- release
 WITH mine AS (

@@ -6,6 +6,7 @@ that follow their run. The database's clock decides which owners are alive.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -140,8 +141,17 @@ class PostgresRuns:
         self._notifications.notify_lost(lost)
         return claims
 
-    async def heartbeat(self, owner: str) -> None:
-        await self._pool.rows("beat", owner)
+    async def heartbeat(
+        self,
+        owner: str,
+        models: Collection[str] = (),
+        *,
+        lease_s: float = math.inf,
+        held: Collection[str] | None = None,
+    ) -> bool:
+        row = (owner, list(models), lease_s, None if held is None else list(held))
+        ((has_free_run,),) = await self._pool.rows("beat", *row)
+        return bool(has_free_run)
 
     async def release(self, owner: str) -> None:
         async with self._pool.transaction() as transaction:

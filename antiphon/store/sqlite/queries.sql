@@ -264,6 +264,9 @@ SELECT seq, epoch, next, ended_at, owner FROM runs WHERE tenant = ? AND id = ?
 -- unended
 SELECT seq, id, model, owner FROM runs WHERE ended_at IS NULL AND tenant = ? ORDER BY seq
 
+-- all_unended
+SELECT id, model, owner FROM runs WHERE ended_at IS NULL
+
 -- owned
 SELECT tenant, id, owner FROM runs WHERE ended_at IS NULL AND owner IS NOT NULL
 

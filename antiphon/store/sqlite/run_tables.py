@@ -87,6 +87,16 @@ class RunTables:
             chosen = choose_fairly(sources, running, limit=limit, room=room)
         return [(self._take(connection, run, owner), old) for run, old in chosen]
 
+    def has_free_run(
+        self,
+        connection: sqlite3.Connection,
+        models: Collection[str],
+        is_free: Callable[[str, str | None], bool],
+    ) -> bool:
+        """Return whether ``claim`` would find a run, if nothing limited it."""
+        with closing(connection.execute(self._queries["all_unended"])) as runs:
+            return any(model in models and is_free(name, owner) for name, model, owner in runs)
+
     def take_over(
         self, connection: sqlite3.Connection, tenant: str, response_id: str, owner: str
     ) -> ClaimedFrom | None:

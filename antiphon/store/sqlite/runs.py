@@ -131,6 +131,13 @@ class SqliteRuns(SqliteEventLogs, SingleProcessRuns):
         claimed = await self._database.write(work, then=notify)
         return None if claimed is None else claimed[0]
 
+    async def _has_free_run(
+        self, models: Collection[str], is_free: Callable[[str, str | None], bool]
+    ) -> bool:
+        return await self._database.read(
+            lambda connection: self._tables.has_free_run(connection, models, is_free)
+        )
+
     # --- called by the store ---------------------------------------------------------------------
 
     def locked(

@@ -17,7 +17,7 @@ from antiphon.backends.scripted import ScriptedBackend
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound, StoreError
-from antiphon.runs.background.worker import LeaseConfig
+from antiphon.runs.background.worker import BackgroundWorker, LeaseConfig
 from antiphon.runs.service import Service
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
@@ -637,6 +637,45 @@ async def test_ended_run_causes_no_claim_if_there_was_room(
         for _ in range(3):
             await followed(service, (await enqueue(service)).id)
     assert sum(claims) == 3 and len(claims) <= 5, "one at each start, and one for each run"
+
+
+#: The lease of a server that sends a heartbeat every millisecond.
+EAGER = LeaseConfig(lease_s=0.004, flush_s=0.001)
+
+
+def calls_of(runs: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[Any]:
+    """The results of all calls of this method of a run store from now on."""
+    results = asyncio.Queue[Any]()
+    method = getattr(runs, name)
+
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        result = await method(*args, **kwargs)
+        results.put_nowait(result)
+        return result
+
+    monkeypatch.setattr(runs, name, call)
+    return results
+
+
+async def test_idle_server_sends_heartbeats_and_claims_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heartbeats = calls_of(store.runs, "heartbeat", monkeypatch)
+    claims = calls_of(store.runs, "claim", monkeypatch)
+    async with serving(ScriptedBackend([TEXT]), store, lease=EAGER), asyncio.timeout(60):
+        assert not any([await heartbeats.get() for _ in range(10)])
+        assert claims.qsize() <= 2, "at its start, and when it listens to others"
+
+
+async def test_run_whose_notification_is_lost_is_claimed_after_a_heartbeat(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BackgroundWorker, "on_run_queued", lambda self: None)
+    claims = calls_of(store.runs, "claim", monkeypatch)
+    async with serving(ScriptedBackend([TEXT]), store, lease=EAGER) as service:
+        async with asyncio.timeout(60):
+            assert await claims.get() == (), "at its start"
+        await followed(service, (await enqueue(service)).id)
 
 
 async def test_ended_run_causes_a_claim_if_there_was_no_room(store: Store) -> None:

@@ -7,11 +7,13 @@ monotonic clock, which all processes share.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from antiphon.store.common.locks import free_runs
 from antiphon.store.common.reservations import exceeds
 from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.records import (
@@ -95,12 +97,7 @@ class SharedSqliteRuns(SqliteEventLogs):
 
         def work(connection: sqlite3.Connection) -> list[ClaimedFrom]:
             self._record_heartbeat(connection, owner)
-            alive = {owner, *self._living_owners(connection, lease_s)}
-
-            def is_free(response_id: str, run_owner: str | None) -> bool:
-                is_forgotten = run_owner == owner and held is not None and response_id not in held
-                return is_forgotten or run_owner not in alive
-
+            is_free = self._free_runs(connection, owner, lease_s, held)
             claims = self._tables.claim(
                 connection, owner, models, is_free, limit=limit, tenant_limit=tenant_limit
             )
@@ -115,8 +112,20 @@ class SharedSqliteRuns(SqliteEventLogs):
 
         return tuple(claim for claim, _ in await self._database.write(work, then=notify))
 
-    async def heartbeat(self, owner: str) -> None:
-        await self._database.write(lambda connection: self._record_heartbeat(connection, owner))
+    async def heartbeat(
+        self,
+        owner: str,
+        models: Collection[str] = (),
+        *,
+        lease_s: float = math.inf,
+        held: Collection[str] | None = None,
+    ) -> bool:
+        def work(connection: sqlite3.Connection) -> bool:
+            self._record_heartbeat(connection, owner)
+            is_free = self._free_runs(connection, owner, lease_s, held)
+            return self._tables.has_free_run(connection, models, is_free)
+
+        return await self._database.write(work)
 
     async def release(self, owner: str) -> None:
         def work(connection: sqlite3.Connection) -> None:
@@ -233,6 +242,16 @@ class SharedSqliteRuns(SqliteEventLogs):
 
     def _record_heartbeat(self, connection: sqlite3.Connection, owner: str) -> None:
         connection.execute(self._queries["beat"], (owner, time.monotonic()))
+
+    def _free_runs(
+        self,
+        connection: sqlite3.Connection,
+        owner: str,
+        lease_s: float,
+        held: Collection[str] | None,
+    ) -> Callable[[str, str | None], bool]:
+        """Return whether ``owner`` may claim a run, as ``OwnerHeartbeats.free_runs``."""
+        return free_runs(owner, self._living_owners(connection, lease_s), held)
 
     def _living_owners(self, connection: sqlite3.Connection, lease_s: float) -> frozenset[str]:
         since = (time.monotonic() - lease_s,)
