@@ -452,7 +452,8 @@ ON CONFLICT DO NOTHING
 
 -- claim
 -- Each time a run of the tenant with the fewest running ones. Of each tenant some more are looked
--- at than are wanted: other processes may be about to take the first ones.
+-- at than are wanted: other processes may be about to take the first ones. Each row also says how many
+-- runs could be claimed; if none is, there is one row of NULLs with that number.
 WITH RECURSIVE queued (tenant) AS (
     SELECT min(tenant) FROM runs WHERE ended_at IS NULL
     UNION ALL
@@ -499,7 +500,8 @@ WITH RECURSIVE queued (tenant) AS (
 ), heard AS (
     INSERT INTO owners (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET heard_at = now()
 )
-SELECT tenant, id, model, request, prompt, epoch, attempts, had FROM taken ORDER BY rank, seq
+SELECT tenant, id, model, request, prompt, epoch, attempts, had, c.candidates
+FROM (SELECT count(*) AS candidates FROM ranked) AS c LEFT JOIN taken ON TRUE ORDER BY rank, seq
 
 -- beat
 -- The answer: whether a claim may find a run. Owners are few, and an index has their names.

@@ -6,6 +6,7 @@ that follow their run. The database's clock decides which owners are alive.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -36,6 +37,8 @@ __all__ = ["PostgresRuns", "SaveStep", "has_lock"]
 
 #: Bytes of events after which a page ends.
 _PAGE_BYTES = 1 << 20
+#: Seconds after which runs are claimed that were locked.
+_LOCKED_WAIT_S = 0.02
 #: The largest sequence number.
 _MAX_SEQUENCE_NUMBER = 2**31 - 1
 
@@ -129,6 +132,8 @@ class PostgresRuns:
                 None if held is None else list(held),
                 tenant_limit,
             )
+            candidates = rows[0]["candidates"]
+            rows = [row for row in rows if row["id"] is not None]
             claims = tuple(claim_of(tuple(row)[:7]) for row in rows)
             lost = [
                 (claim.job.id, claim.epoch)
@@ -139,6 +144,10 @@ class PostgresRuns:
                 await self._notify(transaction, Notice(lost=tuple(lost)))
         self._notifications.publish_claimed([claim.job.id for claim in claims])
         self._notifications.notify_lost(lost)
+        if len(claims) < min(limit, candidates):
+            # Others had locked them: to claim them, or for a moment, to mark that they follow them.
+            loop = asyncio.get_running_loop()
+            loop.call_later(_LOCKED_WAIT_S, self._notifications.notify_queued)
         return claims
 
     async def heartbeat(

@@ -120,6 +120,27 @@ async def test_owner_without_heartbeat_loses_its_runs(database: Postgres) -> Non
         assert await other.runs.append((Append(taken, batch(2)),)) == frozenset()
 
 
+async def test_run_whose_row_was_locked_is_claimed_soon(
+    database: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader locks the row for a moment, to mark that it follows the run."""
+    url = await database.migrated()
+    store = await open_store(url)
+    await store.runs.create(job("a"), queued("a"), batch(0))
+    listener = RecordingListener()
+    monkeypatch.setattr(store.runs._notifications, "_listener", listener)
+    connection = await asyncpg.connect(url)
+    async with asyncio.timeout(60):
+        async with connection.transaction():
+            await connection.execute("UPDATE antiphon.runs SET followed_until = now()")
+            assert await store.runs.claim("one", ["m"], limit=9, lease_s=60) == ()
+            await listener.news.wait()
+        (claim,) = await store.runs.claim("one", ["m"], limit=9, lease_s=60)
+    assert claim.job == job("a")
+    await connection.close()
+    await store.close()
+
+
 async def test_takeover_in_progress_fences_an_append(database: Postgres) -> None:
     url = await database.migrated()
     store = await open_store(url)
