@@ -95,7 +95,7 @@ async def test_urls_are_fetched_in_turn() -> None:
             await gate.enter(url.split("/")[-1])
             return FetchResult(b"", "", "")
 
-    fetcher = GatedFetcher(None, 1, lambda: 0.0)
+    fetcher = GatedFetcher(lambda: None, 1, lambda: 0.0)
 
     async def use(tenant: str, number: int) -> None:
         await fetcher.fetch(f"http://site.example/{number}/{tenant}", tenant=tenant)

@@ -375,7 +375,7 @@ def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
     from .doctor import summary
 
     human = loaded.settings.log_format == "human"
-    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def announce(serving: Serving) -> None:
         console.print(f"Antiphon {__version__} at {serving.url}/v1", style="bold")

@@ -15,12 +15,18 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
 from antiphon.errors import SetupError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
 
 __all__ = [
     "DEFAULT",
@@ -219,38 +225,43 @@ def progress_bar(unit: Literal["bytes", "files"] = "bytes") -> Iterator[Progress
     """Show a progress bar on stderr, from the first step until the context ends. Shows nothing if
     stderr is no terminal. ``unit``: what the steps count."""
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        ProgressColumn,
-        TaskID,
-        TextColumn,
-        TransferSpeedColumn,
-    )
-    from rich.progress import Progress as Bars
 
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _no_progress
         return
-    counts: tuple[ProgressColumn, ...] = (DownloadColumn(), TransferSpeedColumn())
-    if unit == "files":
-        counts = (MofNCompleteColumn(),)
-    bars = Bars(TextColumn("{task.description}"), BarColumn(), *counts, console=console)
+    bars = cache(partial(_bars, console, unit))
     tasks: dict[str, TaskID] = {}
 
     def advance(name: str, there: int, total: int | None) -> None:
-        bars.start()
+        bars().start()
         if name not in tasks:
-            tasks[name] = bars.add_task(name, total=total)
-        bars.update(tasks[name], completed=there, total=total)
+            tasks[name] = bars().add_task(name, total=total)
+        bars().update(tasks[name], completed=there, total=total)
 
     try:
         yield advance
     finally:
         if tasks:  # stopped without a step, it would leave an empty line
-            bars.stop()
+            bars().stop()
+
+
+def _bars(console: Console, unit: Literal["bytes", "files"]) -> Bars:
+    """Make the progress bars. ``rich.progress`` is imported only if there is something to load."""
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        ProgressColumn,
+        TextColumn,
+        TransferSpeedColumn,
+    )
+    from rich.progress import Progress as Bars
+
+    counts: tuple[ProgressColumn, ...] = (DownloadColumn(), TransferSpeedColumn())
+    if unit == "files":
+        counts = (MofNCompleteColumn(),)
+    return Bars(TextColumn("{task.description}"), BarColumn(), *counts, console=console)
 
 
 def _single_gguf(folder: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -12,7 +13,10 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
+from antiphon.attachments import fetch
 from antiphon.attachments.fetch import Fetcher, FetchError, check
+from antiphon.errors import SetupError
+from antiphon.security.ssrf import guarded_session
 
 LOOPBACK = (ipaddress.ip_network("127.0.0.1/32"),)
 
@@ -101,6 +105,30 @@ async def test_a_url_of_an_allowed_network_is_fetched(
     fetched = await make_fetcher().fetch(site.url("/a/b%20c.txt?x=1"))
     assert (fetched.content, fetched.mime, fetched.name) == (b"hello", "text/plain", "b c.txt")
     assert not {"Cookie", "Authorization", "Referer"} & set(site.headers)
+
+
+async def test_session_is_opened_by_the_first_fetches_once(
+    site: Site, make_fetcher: MakeFetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Any] = []
+
+    def open_session(**options: Any) -> Any:
+        opened.append(guarded_session(**options))
+        return opened[-1]
+
+    monkeypatch.setattr(fetch, "guarded_session", open_session)
+    fetcher = make_fetcher()
+    assert not opened
+    await asyncio.gather(*(fetcher.fetch(site.url(f"/{n}")) for n in range(3)))
+    await fetcher.close()
+    [session] = opened
+    assert session.closed
+
+
+async def test_fetching_without_its_extra_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    with pytest.raises(SetupError, match="fetch"):
+        Fetcher.open(max_bytes=1, clock=lambda: 0.0)
 
 
 async def test_redirects_to_allowed_addresses_are_followed(
