@@ -616,6 +616,8 @@ async def _loading_models(
     """Load the models beside the block, which opens other parts of the server meanwhile, and close
     them at its end."""
     loading = asyncio.create_task(_load_models(settings, worker))
+    # The first model is then read in a thread, while the block imports and opens its parts.
+    await asyncio.sleep(0)
     try:
         yield loading
     finally:

@@ -24,7 +24,7 @@ from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOption
 from antiphon.engines.common.image_token_cache import ImageTokenCache
 from antiphon.engines.common.request_checks import check_request, images_unsupported
 from antiphon.engines.gguf.model_card import gguf_card
-from antiphon.engines.gguf.reader import read_gguf
+from antiphon.engines.gguf.reader import GgufHeader, read_gguf
 from antiphon.errors import BackendError, InvalidRequest, SetupError, UnreadableImage
 from antiphon.installation import needs_extra
 from antiphon.tokens import Chunk, Constraint, EncodedImage, ModelCard, Prompt
@@ -88,8 +88,7 @@ async def load(
     require_llama()
     engine_options = parse_engine_options(options.engine_options)
     speculation = engine_options.speculation
-    head = await asyncio.to_thread(read_gguf, path)
-    tokenizer = await asyncio.to_thread(LlamaTokenizer, path)
+    head, tokenizer = await asyncio.to_thread(_read_model, path)
     projector, parallel = options.projector, options.parallel
     adapters = {name: Path(file).expanduser() for name, file in options.adapters.items()}
     for file in _other_files(projector, speculation, adapters.values()):
@@ -125,6 +124,11 @@ async def load(
         # llama.cpp reports no log-probabilities for proposed tokens that it accepted.
         max_logprobs=MAX_LOGPROBS if speculation is None else None,
     )
+
+
+def _read_model(path: Path) -> tuple[GgufHeader, LlamaTokenizer]:
+    """Return the header of a model file, and its tokenizer."""
+    return read_gguf(path), LlamaTokenizer(path)
 
 
 def start_server(
