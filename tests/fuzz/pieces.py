@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 from antiphon.testing.tokenizer import ByteTokenizer
 
@@ -21,14 +22,22 @@ class PieceTokenizer(ByteTokenizer):
 
     def __init__(self, special: Sequence[str], texts: Sequence[str]) -> None:
         super().__init__(special)
-        rng = random.Random("\0".join(texts))
-        contents = [text.encode() for text in texts]
-        self._pieces: dict[bytes, int] = {}
+        self._texts = texts
+
+    @cached_property
+    def _pieces(self) -> Mapping[bytes, int]:
+        rng = random.Random("\0".join(self._texts))
+        contents = [text.encode() for text in self._texts]
+        pieces: dict[bytes, int] = {}
         for content in rng.choices(contents, [len(each) for each in contents], k=_PIECES):
             at = rng.randrange(len(content))
             piece = content[at : at + rng.randint(_MIN_BYTES, _MAX_BYTES)]
-            self._pieces.setdefault(piece, self.size + len(self._pieces))
-        self._contents = {token: piece for piece, token in self._pieces.items()}
+            pieces.setdefault(piece, self.size + len(pieces))
+        return pieces
+
+    @cached_property
+    def _contents(self) -> Mapping[int, bytes]:
+        return {token: piece for piece, token in self._pieces.items()}
 
     def encode_pieces(self, text: str) -> list[int]:
         """Return the tokens of a text: at each place the longest piece, or a byte."""
@@ -53,4 +62,4 @@ class PieceTokenizer(ByteTokenizer):
         return ids
 
     def piece(self, token: int) -> bytes:
-        return self._contents.get(token) or super().piece(token)
+        return super().piece(token) if token < self.size else self._contents[token]
