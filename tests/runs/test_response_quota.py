@@ -49,7 +49,7 @@ def store() -> LostAnswers:
 @pytest.fixture
 def quota(store: LostAnswers) -> ResponseQuota:
     limits = TenantQuotas(Quotas(max_responses=1))
-    return ResponseQuota(store, limits, owner="one", lease_s=0.001)
+    return ResponseQuota(store, limits, owner="one", lease_s=3600)
 
 
 async def is_full(store: LostAnswers) -> bool:
@@ -61,7 +61,6 @@ async def is_full(store: LostAnswers) -> bool:
 async def test_given_up_attempt_leaves_the_room_of_a_newer_one(
     store: LostAnswers, quota: ResponseQuota
 ) -> None:
-    quota._lease_s = 3600
     store.lost = 1
     with pytest.raises(StoreError):
         await quota.reserve("t", "resp_a")
@@ -74,6 +73,7 @@ async def test_given_up_attempt_leaves_the_room_of_a_newer_one(
 
 
 async def test_given_up_attempt_is_released(store: LostAnswers, quota: ResponseQuota) -> None:
+    quota._lease_s = 0.001  # it is released twice, so much later
     store.lost = 1
     with pytest.raises(StoreError):
         await quota.reserve("t", "resp_a")
