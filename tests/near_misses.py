@@ -129,10 +129,13 @@ def near_misses(pattern: re.Pattern[Any], *, thorough: bool) -> list[NearMiss]:
     chars = list(dict.fromkeys(_chars(tree)))[:16]
     whole, prefixes = _samples(tree)
     starts = sorted({text for text in (*whole, *prefixes) if text}, key=len)[:24]
+    count = 16 if thorough else 5
     found = [NearMiss("", char) for char in chars]
-    found += [NearMiss("", one + other) for one, other in itertools.permutations(chars[:8], 2)]
+    found += [
+        NearMiss("", one + other)
+        for one, other in itertools.permutations(chars[: min(8, count)], 2)
+    ]
     found += [NearMiss("", start) for start in starts]
-    count = 16 if thorough else 8
     for start in starts if thorough else starts[:: max(1, len(starts) // count)]:
         found += [NearMiss(start, char) for char in chars[:count]]
         found += [NearMiss(start, char, "\0") for char in chars[:count]]
