@@ -68,7 +68,7 @@ types: $(DEV) ## run mypy --strict
 test: $(DEV) ## run the tests, or ARGS="tests/stream -k writer"
 	$(PYTEST) $(or $(ARGS),$(QUICK))
 
-e2e: $(DEV) ## run the tests with server processes, PostgreSQL and real models
+e2e: $(DEV) ## run the tests with server processes, sandboxes, PostgreSQL and real models
 	$(PYTEST) -m e2e tests $(ARGS)
 
 engines: $(ENGINES) ## test the engines that `make check` does not install

@@ -16,6 +16,8 @@ from antiphon.sandbox.base import Limits
 from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
 from tests.sandbox.real_sandboxes import SMALL, open_box, sandbox
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.fixture
 async def box() -> AsyncIterator[AgentBox]:

@@ -16,6 +16,8 @@ from antiphon.sandbox.agent_client import AgentBox
 from antiphon.sandbox.shared_folder import SharedFolder
 from tests.sandbox.real_sandboxes import SMALL, open_box
 
+pytestmark = pytest.mark.e2e
+
 CALL = """
 import ctypes, errno, os
 libc = ctypes.CDLL(None, use_errno=True)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.sandbox.egress.servers import SECRET, world
 from tests.sandbox.real_sandboxes import open_box
 
-#: Seconds. Code in a box gets only idle processor time.
+pytestmark = pytest.mark.e2e
+
+#: Seconds. Beside other work, code in a box gets little processor time.
 WAIT_S = 280
 FETCH = """import os, urllib.request
 def fetch(url):

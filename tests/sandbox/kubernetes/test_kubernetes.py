@@ -23,6 +23,8 @@ from antiphon.sandbox.kubernetes.sandbox import KubernetesSandbox, PodSettings
 
 from .fake_cluster import POOL, FakeCluster, fake_cluster
 
+pytestmark = pytest.mark.e2e
+
 SMALL = Limits(memory_bytes=256 << 20, disk_bytes=8 << 20, processes=32)
 WAIT_S = 60
 
