@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -194,6 +195,20 @@ async def test_pipelined_request_after_a_large_one_is_answered(make_app: Any, se
         assert (await reader.read()).endswith(b'{"status":"ok"}')
         writer.close()
         await writer.wait_closed()
+
+
+async def test_pipelined_requests_are_answered_in_order(make_app: Any, service: Any) -> None:
+    paths = ["/health", "/one", "/two", "/three", "/health"]
+    *requests, last = (f"GET {path} HTTP/1.1\r\nhost: localhost\r\n" for path in paths)
+    sent = "\r\n".join([*requests, f"{last}connection: close\r\n\r\n"])
+    async with run_server(make_app().app, service.drain) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(sent.encode())
+        answers = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    found = re.findall(rb'"status":"ok"|/one|/two|/three', answers)
+    assert found == [b'"status":"ok"', b"/one", b"/two", b"/three", b'"status":"ok"']
 
 
 async def test_headers_of_usual_size_are_accepted(make_app: Any, service: Any) -> None:
