@@ -127,7 +127,8 @@ class LoopWatchdog:
                     self._report(traceback.format_stack(frame, _MAX_FRAMES) if frame else None)
 
     def _age_s(self) -> tuple[float, float]:
-        """Return the seconds since the last beat, and those of them without a processor."""
+        """Return the seconds since the last beat, and how many of them the loop waited for a
+        processor."""
         with self._lock:
             if self._last_beat is None:
                 return 0.0, 0.0

@@ -97,8 +97,8 @@ def tool_call_rules(
 async def compiled_tool_call_rules(
     tools: PromptTools, grammars: GrammarCache, *, is_enforced: bool, accept_strays: bool
 ) -> ToolCallRules | None:
-    """Return ``tool_call_rules``, made in a thread if a tool is constrained: compiling the grammars
-    may take seconds, and a thread takes longer than all else."""
+    """Return ``tool_call_rules``. If a tool is constrained, they are made in a thread, since
+    compiling its grammar may take seconds; otherwise, starting a thread would take longer."""
     make = partial(
         tool_call_rules, tools, grammars, is_enforced=is_enforced, accept_strays=accept_strays
     )
