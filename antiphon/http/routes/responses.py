@@ -115,7 +115,8 @@ class CreateEndpoint:
             context.model, context.response_id = run.response.model, run.id
             sink = _ClientSink(run, stream, timing)
             try:
-                await (asyncio.create_task(run.drive(sink)) if request.stream else run.drive())
+                # Here, each delta would resume the coroutines of all middleware.
+                await asyncio.create_task(run.drive(sink if request.stream else None))
             finally:
                 record_outcome(context, timing, run, self._deps.metrics, self._deps.clock())
                 record_content(self._deps.tracer, context.span, request, run.response)
