@@ -107,7 +107,7 @@ def events() -> Iterator[Line]:
         rate = f"{1 / pace:.0f} events/s each" if pace else "flat out"
         what = f"server: CPU an event, {streams} streams, {rate}"
         note = f"{mine:.1f} to {floor:.1f} µs"
-        yield Line(what=what, value=mine / floor, unit="x bare", at_most=1.5, note=note)
+        yield Line(what=what, value=mine / floor, unit="x bare", at_most=1.3, note=note)
 
 
 def requests() -> Iterator[Line]:
@@ -133,7 +133,7 @@ def idle() -> Iterator[Line]:
         before = server.rss_bytes
         after = asyncio.run(_hold(server.port, streams, 2.0, lambda: server.rss_bytes))
         value = (after - before) / streams / 1024
-        yield Line(what="server: memory of an idle open stream", value=value, unit="KB", at_most=30)
+        yield Line(what="server: memory of an idle open stream", value=value, unit="KB", at_most=16)
 
 
 async def _hold(
