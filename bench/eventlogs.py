@@ -118,6 +118,7 @@ async def _write(store: object, claims: Sequence[object]) -> tuple[int, int]:
         LogSink(
             writer, runs, claim, array("I"), conversation=None,  # type: ignore[arg-type]
             expires_at=lambda: None, webhook=lambda response: None, usage=lambda response: None,
+            clock=time.time,
         )
         for claim in claims
     ]  # fmt: skip
