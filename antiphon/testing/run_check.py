@@ -48,14 +48,16 @@ def job(name: str, tenant: str = "t", model: str = "m") -> Job:
 def queued(name: str, *, store: bool = True, previous: str | None = None) -> StoredResponse:
     """The response at its start: with input, without output."""
     stored = turn(name, previous)
-    response = replace(stored.response, status="queued", output=(), store=store, usage=None)
+    response = replace(
+        stored.response, status="queued", output=(), store=store, usage=None, background=True
+    )
     return StoredResponse(response=response, input=stored.input)
 
 
 def ended(name: str, *, store: bool = True, previous: str | None = None) -> StoredResponse:
     """The response at its end."""
     stored = turn(name, previous)
-    return replace(stored, response=replace(stored.response, store=store))
+    return replace(stored, response=replace(stored.response, store=store, background=True))
 
 
 async def begin_run(

@@ -163,8 +163,9 @@ async def delete_responses(transaction: Transaction, rows: Sequence[int]) -> int
     while rows:
         await transaction.rows("drop_runs_of", rows)  # first: the lock order of PostgresRuns.end
         gone = await transaction.rows("expire", rows)
-        freed += sum(size for _, _, size in gone)
-        parents = {(tenant, parent) for tenant, parent, _ in gone if parent is not None}
+        freed += sum(row["bytes"] for row in gone)
+        parents = {(row["tenant"], row["parent"]) for row in gone if row["parent"] is not None}
+        parents -= {(row["tenant"], row["id"]) for row in gone}
         if not parents:
             break
         tenants, ids = zip(*sorted(parents), strict=True)
