@@ -86,17 +86,23 @@ def _format(name: str, *, special: bool) -> Target:
 
 _CONTROLS = re.compile(f"({'|'.join(map(re.escape, CONTROL_TOKENS.values()))})")
 _HEADER_ENDS = tuple(CONTROL_TOKENS[name] for name in ("message", "channel", "constrain"))
+_HEADER_STARTS = tuple(CONTROL_TOKENS[name] for name in ("start", "channel", "constrain"))
+_RECIPIENT = re.compile(r"to=\s*[\w.\-]*")
 
 
 def _harmony_headers(text: str) -> str:
-    """Return the headers, and all text from the first message of another author."""
-    parts = [*_CONTROLS.split(text), ""]
+    """Return the headers, the recipients of messages that were never begun, and all text from the
+    first message of another author.
+    """
+    parts = [*_CONTROLS.split(text), "", ""]
     headers: list[str] = []
     for n, (part, end) in enumerate(pairwise(parts)):
         if part == CONTROL_TOKENS["start"] and not read_header(end).is_own:
             return "".join([*headers, *parts[n:]])
         if end in _HEADER_ENDS:
             headers.append(part)
+        elif part in _HEADER_STARTS and parts[n + 2] not in _HEADER_ENDS:
+            headers += _RECIPIENT.findall(end)
     return "".join(headers)
 
 
