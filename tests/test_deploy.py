@@ -299,7 +299,7 @@ def test_nginx_accepts_its_configuration(tmp_path: Path) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
     )  # fmt: skip
     assert tried.returncode == 0, tried.stderr
 

@@ -111,7 +111,7 @@ async def query(client: httpx.AsyncClient, expression: str) -> Any:
 
 async def wait_until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Wait until a condition holds."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await condition():
             await asyncio.sleep(0.05)
 
@@ -132,7 +132,7 @@ async def serve_app(server: Server) -> AsyncIterator[int]:
         )
     )
     try:
-        await asyncio.wait_for(started.wait(), 30)
+        await asyncio.wait_for(started.wait(), 60)
         yield sockets[0].getsockname()[1]
     finally:
         serving.cancel()

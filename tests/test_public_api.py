@@ -157,7 +157,7 @@ async def test_mounted_app_serves_the_official_client(example: ModuleType) -> No
 async def test_mounted_app_serves_websockets(example: ModuleType) -> None:
     async with uvicorn_server(example.app) as url:
         address = f"{url.replace('http', 'ws')}/ai/v1/responses"
-        async with websockets.connect(address) as socket, asyncio.timeout(20):
+        async with websockets.connect(address) as socket, asyncio.timeout(60):
             await socket.send('{"type": "response.create", "model": "echo", "input": "Hi"}')
             types = [json.loads(await socket.recv())["type"]]
             while types[-1] != "response.completed":

@@ -94,7 +94,7 @@ async def make_fetcher() -> AsyncIterator[MakeFetcher]:
 
 async def failure_reason(fetcher: Fetcher, url: str) -> str:
     with pytest.raises(FetchError) as failed:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await fetcher.fetch(url)
     return failed.value.reason
 

@@ -40,7 +40,7 @@ def prepare(backend: Backend) -> Awaitable[Reply]:
     return backend.prepare(TALK, OPTIONS)
 
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 def ignored(stage: str, there: int, total: int | None) -> None:

@@ -32,7 +32,7 @@ class S3Server:
 
     def request(self, method: str, path: str) -> tuple[int, bytes]:
         """Send a request. The server checks no signatures."""
-        connection = http.client.HTTPConnection(*self.address, timeout=20)
+        connection = http.client.HTTPConnection(*self.address, timeout=60)
         try:
             connection.request(method, path)
             response = connection.getresponse()

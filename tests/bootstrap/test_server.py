@@ -36,7 +36,7 @@ from tests.webhooks.receiver import SECRETS, Receiver
 
 pytestmark = pytest.mark.usefixtures("freezes_again")
 
-WAIT_S = 20
+WAIT_S = 60
 MODELS = {"echo": Model(source="Hello there.", engine="scripted")}
 
 Use = Callable[[httpx.AsyncClient, Serving], Awaitable[None]]

@@ -26,7 +26,7 @@ from antiphon.cli.client import RequestFailed, Server, sse
 from antiphon.errors import SetupError
 from antiphon.installation import antiphon_command
 
-WAIT_S = 30
+WAIT_S = 60
 
 Event = dict[str, Any]
 

@@ -20,7 +20,7 @@ from antiphon.cli.launch import CLIENTS, launch
 from antiphon.cli.main import main
 from antiphon.errors import SetupError
 
-WAIT_S = 30
+WAIT_S = 60
 Json = dict[str, Any]
 
 #: Writes down its arguments, its environment and the files of its profile.

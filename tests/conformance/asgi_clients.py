@@ -41,7 +41,7 @@ class StreamingClient:
             "query_string": b"",
             "headers": [(b"host", b"localhost")],
         }
-        self._timeout = asyncio.timeout(10)
+        self._timeout = asyncio.timeout(60)
         await self._timeout.__aenter__()
         self._app_task = asyncio.create_task(self._app(scope, self._receive, self._send))
         return self
@@ -120,7 +120,7 @@ class WebSocketClient:
             "headers": self._headers,
             "extensions": {"websocket.http.response": {}},
         }
-        self._timeout = asyncio.timeout(10)
+        self._timeout = asyncio.timeout(60)
         await self._timeout.__aenter__()
         self._incoming.put_nowait({"type": "websocket.connect"})
         self._app_task = asyncio.create_task(self._app(scope, self._incoming.get, self._output.put))

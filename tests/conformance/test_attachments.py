@@ -311,7 +311,7 @@ async def test_background_run_reads_files_in_another_process(store: Store, serve
     name = await upload(server, b"text", "a.txt")
     server.service._jobs._prepared_requests = _Forgetful()
     queued = (await server.post(input=message(file(file_id=name)), background=True)).json()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while queued["status"] in ("queued", "in_progress"):
             queued = (await server.client.get(f"/v1/responses/{queued['id']}")).json()
             await asyncio.sleep(0.01)

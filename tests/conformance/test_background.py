@@ -39,7 +39,7 @@ def client(server: Server) -> openai.AsyncOpenAI:
 async def story(serve: Serve, store: Store) -> AsyncIterator[tuple[Server, openai.AsyncOpenAI]]:
     """A server with a long answer, and the official client."""
     server = serve(ScriptedBackend([STORY]), on=store)
-    async with client(server) as asking, asyncio.timeout(20):
+    async with client(server) as asking, asyncio.timeout(60):
         yield server, asking
 
 
@@ -106,7 +106,7 @@ async def test_cancelling(serve: Serve, store: Store) -> None:
     server = serve(
         SteppedBackend([ANSWER, Text("one "), gate, Text("two"), Close(), finish()]), on=store
     )
-    async with client(server) as asking, asyncio.timeout(20):
+    async with client(server) as asking, asyncio.timeout(60):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         while not (observed := await asking.responses.retrieve(queued.id)).output:
             await asyncio.sleep(0)
@@ -137,7 +137,7 @@ async def test_cancelling_a_finished_response_changes_nothing(story: Any) -> Non
 async def test_deleting_a_running_response(serve: Serve, store: Store) -> None:
     backend = SteppedBackend([ANSWER, Text("one "), asyncio.Event()])
     server = serve(backend, on=store)
-    async with client(server) as asking, asyncio.timeout(20):
+    async with client(server) as asking, asyncio.timeout(60):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         while not (await asking.responses.retrieve(queued.id)).output:
             await asyncio.sleep(0)
@@ -150,7 +150,7 @@ async def test_deleting_a_running_response(serve: Serve, store: Store) -> None:
 @pytest.mark.requirement("VN-73")
 async def test_failed_run_fails_for_all_readers(serve: Serve, store: Store) -> None:
     server = serve(SteppedBackend([ANSWER, Text("one "), BackendError("It broke.")]), on=store)
-    async with client(server) as asking, asyncio.timeout(20):
+    async with client(server) as asking, asyncio.timeout(60):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         ended = await poll(asking, queued.id)
         assert ended.status == "failed" and ended.error is not None
@@ -178,7 +178,7 @@ async def test_unstored_background_response_can_be_fetched_but_not_continued(sto
 
 async def test_unfinished_response_cannot_be_continued(serve: Serve, store: Store) -> None:
     server = serve(SteppedBackend([ANSWER, Text("one "), asyncio.Event()]), on=store)
-    async with client(server) as asking, asyncio.timeout(20):
+    async with client(server) as asking, asyncio.timeout(60):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         with pytest.raises(openai.BadRequestError, match="only a completed or incomplete"):
             await asking.responses.create(model="tiny", input="b", previous_response_id=queued.id)
@@ -192,7 +192,7 @@ async def test_status_goes_from_queued_to_in_progress_to_terminal(
     steps = [ANSWER, Text("one "), gate, Text("two"), Close(), finish()]
     server = serve(SteppedBackend(steps), on=store)
     statuses: list[str] = []
-    async with client(server) as asking, asyncio.timeout(20):
+    async with client(server) as asking, asyncio.timeout(60):
         found = await asking.responses.create(model="tiny", input="hi", background=True)
         while found.status in ("queued", "in_progress"):
             statuses += [found.status] if found.status not in statuses else []
@@ -207,7 +207,7 @@ async def test_status_goes_from_queued_to_in_progress_to_terminal(
 @pytest.mark.requirement("D-37")
 async def test_failed_run_keeps_its_output(serve: Serve, store: Store) -> None:
     server = serve(SteppedBackend([ANSWER, Text("one "), KeyError("broken")]), on=store)
-    async with client(server) as asking, asyncio.timeout(20):
+    async with client(server) as asking, asyncio.timeout(60):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         failed = await poll(asking, queued.id)
     assert (failed.status, failed.output_text) == ("failed", "one ")
@@ -223,7 +223,7 @@ async def test_replay_ends_at_any_terminal_event(serve: Serve, store: Store, sta
         "failed": [KeyError("broken")],
     }
     server = serve(SteppedBackend([ANSWER, Text("one "), *ends[status]]), on=store)
-    async with client(server) as asking, asyncio.timeout(20):
+    async with client(server) as asking, asyncio.timeout(60):
         queued = await asking.responses.create(model="tiny", input="hi", background=True)
         await poll(asking, queued.id)
         replay = await server.get(f"responses/{queued.id}", stream=True)

@@ -42,7 +42,7 @@ async def create_store(client: AsyncOpenAI, **files: str) -> str:
 async def test_official_client_manages_vector_stores(
     store: Store, serve: Serve, client_of: Clients
 ) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         client = client_of(serve(on=store).app)
         shelves = client.vector_stores
         file = await client.files.create(file=("a.txt", b"red fox"), purpose="assistants")
@@ -76,7 +76,7 @@ async def test_official_client_manages_vector_stores(
 
 @pytest.mark.requirement("VS-FILES")
 async def test_files_of_a_vector_store(store: Store, serve: Serve, client_of: Clients) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         client = client_of(serve(on=store).app)
         text = " ".join(f"word{n}" for n in range(900))
         vector_store = await create_store(client, fox="red fox", long=text)
@@ -102,7 +102,7 @@ async def test_files_of_a_vector_store(store: Store, serve: Serve, client_of: Cl
 
 
 async def test_unreadable_file_reports_its_error(serve: Serve, client_of: Clients) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         client = client_of(serve().app)
         vector_store = await client.vector_stores.create()
         file = await client.files.create(file=("a.bin", b"\0\1\2\xff"), purpose="assistants")
@@ -116,7 +116,7 @@ async def test_unreadable_file_reports_its_error(serve: Serve, client_of: Client
 
 @pytest.mark.requirement("VS-BATCHES")
 async def test_batches_of_files(store: Store, serve: Serve, client_of: Clients) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         server = serve(on=store)
         client = client_of(server.app)
         ids = [
@@ -158,7 +158,7 @@ async def test_batches_of_files(store: Store, serve: Serve, client_of: Clients) 
 async def test_search_returns_the_best_chunks(
     store: Store, serve: Serve, client_of: Clients
 ) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         client = client_of(serve(on=store).app)
         vector_store = await create_store(
             client, fjord=FJORD, palm="Palms. No fjord.", fox="A red fox."
@@ -207,7 +207,7 @@ FILTERS = [
 
 @pytest.mark.requirement("VS-FILTERS")
 async def test_filters_select_files(store: Store, serve: Serve, client_of: Clients) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         client = client_of(serve(on=store).app)
         vector_store = await create_store(client, fjord=FJORD, palm="Palms. No fjord.")
         for request, names in FILTERS:
@@ -335,7 +335,7 @@ async def test_integer_attributes_stay_integers(
     store: Store, serve: Serve, client_of: Clients
 ) -> None:
     """No integer becomes a decimal in any answer."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         server = serve(on=store)
         vector_store = await create_store(client_of(server.app), fox="red fox")
         reply = await server.client.post(
@@ -501,7 +501,7 @@ async def test_unfinished_indexing_is_resumed(tmp_path: Path) -> None:
     await store.vectors.add_files("local", [make_indexed_file("a")], None)
     server = Server(backend_of("hi"), store)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await store.vectors.list_unfinished():
                 await asyncio.sleep(0.01)
         store_usage = await store.vectors.usage("local", "vs_a")

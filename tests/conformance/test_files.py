@@ -47,7 +47,7 @@ async def client_of() -> AsyncIterator[Clients]:
 async def test_official_client_manages_files(
     store: Store, serve: Serve, client_of: Clients
 ) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         client = client_of(serve(on=store).app)
         content = bytes(range(256)) * 9_000  # more than is held in memory while it comes
         first = await client.files.create(file=("Ünder/a 1.bin", content), purpose="user_data")
@@ -84,7 +84,7 @@ async def test_file_of_another_tenant_is_unknown(
     server = serve(on=store)
     app = create_app(server.service, AuthConfig(keys=keys), ids=counted(), log=_Log())
     mine, thief = client_of(app, "mine"), client_of(app, "theirs")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         file = await mine.files.create(file=("a.txt", b"secret"), purpose="user_data")
         for ask in (thief.files.retrieve, thief.files.content, thief.files.delete):
             with pytest.raises(openai.NotFoundError):

@@ -286,7 +286,7 @@ async def test_disconnect_stops_the_generation(serve: Serve) -> None:
 async def test_cancelling_stops_it(serve: Serve, store: Store) -> None:
     generator = FakeImageGenerator()
     server = serve(local(engine([image_call_text("hang")])), on=store, **server_options(generator))
-    async with client(server) as asking, asyncio.timeout(20):
+    async with client(server) as asking, asyncio.timeout(60):
         queued = await asking.responses.create(
             model="tiny",
             input="hi",

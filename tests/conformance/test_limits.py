@@ -64,7 +64,7 @@ async def test_official_client_ignores_keepalives(serve: Serve) -> None:
     server = serve(SteppedBackend([gate, *message_deltas("Hello"), finish()]), keepalive_s=0.005)
     observed: list[str] = []
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(60),
         httpx.AsyncClient(transport=_Piecewise(server.app)) as transport,
         openai.AsyncOpenAI(
             api_key="none", base_url="http://localhost/v1", http_client=transport
@@ -171,7 +171,7 @@ async def test_responses_run_concurrently(serve: Serve) -> None:
     gate = asyncio.Event()
     server = serve(SteppedBackend([ANSWER, Text("a"), gate, Close(), finish()]))
     lines = [StreamingClient(server.app) for _ in range(20)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         for line in lines:
             await line.__aenter__()
         for line in lines:

@@ -143,12 +143,12 @@ try { await tools.toys.hang({name: "program"}) } catch (e) { text(two, e.message
         local(engine(script)), on=store, lease=LeaseConfig(lease_s=0.2), **program_options
     )
     queued = await dying.post(tools=tools(toys), background=True, stream=False)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while toys.log.count("hang program") == before:
             await asyncio.sleep(0.01)
     await dying.service.drain(0)
     going_on = serve(local(engine(["It broke off."])), on=store, **program_options)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             found = (await going_on.get(f"responses/{queued.json()['id']}")).json()
             if found["status"] not in ("queued", "in_progress"):

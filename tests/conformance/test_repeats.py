@@ -35,7 +35,7 @@ class Waiting(asyncio.Event):
 
 
 async def ask(server: Server, key: dict[str, str] = KEY, **body: Any) -> Any:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         request_body = {"model": "tiny", "input": "hi", **body}
         return await server.client.post("/v1/responses", json=request_body, headers=key)
 
@@ -79,7 +79,7 @@ async def test_concurrent_requests_with_one_key_share_a_run(serve: Serve, store:
         SteppedBackend([ANSWER, Text("one "), waiting, Text("two"), Close(), finish()]), on=store
     )
     requests = [asyncio.create_task(ask(server, stream=stream)) for stream in (False, True, False)]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for _ in range(2):
             await waiting.arrivals.acquire()
         waiting.set()
@@ -98,7 +98,7 @@ async def test_answer_is_available_after_a_disconnect(serve: Serve, store: Store
         SteppedBackend([ANSWER, Text("one "), waiting, Text("two"), Close(), finish()]), on=store
     )
     asking = asyncio.create_task(ask(server))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await waiting.arrivals.acquire()
         asking.cancel()
         await asyncio.wait([asking])

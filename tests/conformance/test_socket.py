@@ -361,7 +361,7 @@ async def listen(server: Server, **options: Any) -> AsyncIterator[str]:
 async def test_real_client_compression_ping_and_frame_limit(serve: Serve) -> None:
     server = serve(ScriptedBackend(["one"]))
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(60),
         listen(server, max_frame_bytes=10_000) as url,
         connect(url, compression="deflate") as wire,
     ):

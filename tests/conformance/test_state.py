@@ -297,7 +297,7 @@ async def _message_texts(server: Server, send: Any) -> None:
         "type": "http", "method": "POST", "path": "/v1/responses", "query_string": b"",
         "headers": [(b"host", b"localhost")],
     }  # fmt: skip
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await server.app(scope, receive, send)
 
 

@@ -78,7 +78,7 @@ class TwoTenantServer:
 @pytest.mark.requirement("API-TENANTS-ROUTES")
 async def test_no_route_shows_objects_of_another_tenant(store: Store) -> None:
     served = TwoTenantServer(store)
-    async with asyncio.timeout(30), served.client("mine") as mine, served.client("theirs") as thief:
+    async with asyncio.timeout(60), served.client("mine") as mine, served.client("theirs") as thief:
         talk = (await mine.post("/v1/conversations", json={})).json()["id"]
         body = {"model": "scripted", "input": "x"}
         plain = (await mine.post("/v1/responses", json=body)).json()

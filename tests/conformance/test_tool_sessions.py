@@ -84,7 +84,7 @@ async def test_a_client_that_disconnects_closes_its_session(serve: Serve) -> Non
         while "delta" not in (await line.event())["type"]:
             pass
         assert provider.opened and not provider.closed
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await script.closed.wait()
         while server.service.active_runs:
             await asyncio.sleep(0)

@@ -32,7 +32,7 @@ async def test_official_client_uploads_in_parts(
     client = client_of(serve(on=store).app)
     path = tmp_path / "report.bin"
     path.write_bytes(CONTENT)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         upload = await client.uploads.upload_file_chunked(
             file=path,
             mime_type="application/octet-stream",
@@ -52,7 +52,7 @@ async def test_upload_continues_after_a_restart(
     store: Store, serve: Serve, client_of: Clients
 ) -> None:
     before, after = client_of(serve(on=store).app), client_of(serve(on=store).app)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         upload = await before.uploads.create(
             bytes=4, **NEW, expires_after={"anchor": "created_at", "seconds": 7200}
         )
@@ -83,7 +83,7 @@ async def test_concurrent_completions_create_one_file(
     store: Store, serve: Serve, client_of: Clients
 ) -> None:
     client = client_of(serve(on=store).app)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         upload = await client.uploads.create(bytes=2, **NEW)
         part = await client.uploads.parts.create(upload.id, data=b"ab")
         outcomes = await asyncio.gather(
@@ -101,7 +101,7 @@ async def test_cancelled_and_expired_uploads_end(
 ) -> None:
     server = serve(on=store)
     client = client_of(server.app)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         cancelled, expired = [await client.uploads.create(bytes=2, **NEW) for _ in range(2)]
         part = await client.uploads.parts.create(cancelled.id, data=b"ab")
         await client.uploads.parts.create(expired.id, data=b"ab")
@@ -126,7 +126,7 @@ async def test_upload_limits(store: Store, serve: Serve, client_of: Clients) -> 
         server.service, limits=RequestLimits(max_file_bytes=100), ids=counted(), log=_Log()
     )
     client = client_of(app)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         with pytest.raises(openai.APIStatusError) as large:
             await client.uploads.create(bytes=101, **NEW)
         assert (large.value.status_code, large.value.code) == (413, "file_too_large")

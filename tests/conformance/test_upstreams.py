@@ -141,7 +141,7 @@ async def serve_upstream(
     kind: str, *answers: Answer, silence_s: float = 600, **policy: Any
 ) -> AsyncIterator[UpstreamServer]:
     path, make, words = KINDS[kind]
-    async with fake(**{path: answers or [Answer(words())]}) as playing, asyncio.timeout(10):
+    async with fake(**{path: answers or [Answer(words())]}) as playing, asyncio.timeout(60):
         upstream = Upstream(playing.url, key=KEY, silence_s=silence_s, pause=_no_pause)
         backend, counting_store = make(upstream), CountingStore()
         server = UpstreamServer(backend, counting_store, reraise=True, **policy)
@@ -622,7 +622,7 @@ async def test_endless_upstream_stream_fails(kind: str, monkeypatch: pytest.Monk
         assert last["type"] == "response.failed"
         assert "too long" in last["response"]["error"]["message"]
         assert len(last["response"]["output"]) <= 20
-        await asyncio.wait_for(server.playing.gone.wait(), 5)
+        await asyncio.wait_for(server.playing.gone.wait(), 60)
 
 
 @pytest.mark.requirement("UP-NONSENSE")

@@ -29,7 +29,7 @@ class Server:
         self.url = f"{self.root}/v1"
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.root + path, timeout=10) as answer:
+        with urllib.request.urlopen(self.root + path, timeout=60) as answer:
             return str(answer.read().decode())
 
     def running(self) -> int:

@@ -271,7 +271,7 @@ def test_long_input_is_truncated_on_request(client: OpenAI) -> None:
 
 def test_disconnected_reader_frees_the_engine(server: Server) -> None:
     body = {"model": MODEL, "input": "Tell a very long story.", "stream": True}
-    with httpx.stream("POST", f"{server.url}/responses", json=body, timeout=30) as answer:
+    with httpx.stream("POST", f"{server.url}/responses", json=body, timeout=60) as answer:
         for line in answer.iter_lines():
             if "output_text.delta" in line:
                 break

@@ -70,7 +70,7 @@ async def image_server(folder: Path, url: str, model: str = "") -> AsyncIterator
 
 async def ended(client: AsyncOpenAI, response_id: str) -> Any:
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(60),
         await client.responses.retrieve(response_id, stream=True) as events,
     ):
         async for _ in events:
@@ -141,7 +141,7 @@ async def test_image_call_fails_when_its_server_dies(
             body: Any = {"input": "Draw for ever", "tools": [TOOL], "background": True}
             queued = await client.responses.create(**body)
             events = await client.responses.retrieve(queued.id, stream=True)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 async for event in events:
                     if event.type == "response.image_generation_call.generating":
                         break

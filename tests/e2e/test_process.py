@@ -31,7 +31,7 @@ def test_sigterm_finishes_streams_and_exits_cleanly(tmp_path: Path) -> None:
 
 
 async def _announced(url: str, answered: list[str]) -> None:
-    async with httpx.AsyncClient(timeout=30) as client:
+    async with httpx.AsyncClient(timeout=60) as client:
         while True:
             body = {"model": "smollm2", "input": "Hi.", "max_output_tokens": 2}
             answer = (await client.post(f"{url}/responses", json=body)).json()

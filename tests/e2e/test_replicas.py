@@ -42,7 +42,7 @@ class Fleet:
     def client(self, server: int | None = None) -> openai.AsyncOpenAI:
         """Return the official client of one server or of the proxy."""
         url = self.url if server is None else self.servers[server].url
-        return openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=3, timeout=30)
+        return openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=3, timeout=60)
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def server(folder: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def client(server: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=30) as openai_client:
+    with OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=60) as openai_client:
         yield openai_client
 
 

@@ -147,7 +147,7 @@ async def test_loads_on_demand_and_unloads_when_idle() -> None:
         catalog = await load_catalog(Settings(models={"m": model}))
         served, embeddings = catalog.find("m"), Embeddings(catalog)
         assert served.status.value == "unloaded"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             one, two = await asyncio.gather(*(embeddings.embed("m", [t]) for t in ("cat", "dog")))
             assert len(one.vectors[0]) == 256 and one.vectors != two.vectors
             with pytest.raises(InvalidRequest, match="dimensions"):

@@ -129,7 +129,7 @@ async def play(story: Story, turns: Sequence[Sequence[str]]) -> Played:
     driving = asyncio.create_task(run.drive(sink))
     painter.leave = words.leave = driving.cancel
     container_pool.local._sandbox.leave = driving.cancel  # type: ignore[attr-defined]
-    await asyncio.wait({driving}, timeout=20)
+    await asyncio.wait({driving}, timeout=60)
     await service.drain(5)
     check(sink.events)
     return Played(sink.events, run.response)

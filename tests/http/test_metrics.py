@@ -30,7 +30,7 @@ async def test_stream_is_recorded_once_at_its_end(make_app: Any, service: Any) -
     service.script = {"step": step}
     app = make_app()
     context = asyncio.create_task(app.client.post("/v1/responses", json={**ASK, "stream": True}))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await service.created.wait()
         await run_pending_tasks()
         assert (await scrape(app))["antiphon_num_requests_running{}"] == 1

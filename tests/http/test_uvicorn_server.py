@@ -27,7 +27,7 @@ from antiphon.http.uvicorn_server import ConnectionLimits, bind, raise_file_limi
 pytestmark = pytest.mark.usefixtures("freezes_again")
 
 ASK = {"model": "tiny", "input": "hi"}
-WAIT_S = 20
+WAIT_S = 60
 
 Serving = Callable[..., Any]
 

@@ -149,7 +149,7 @@ async def test_larger_limit_admits_who_waits() -> None:
     await asyncio.sleep(0)
     assert limiter.waiting == 1
     limiter.set_limits(2)
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 60)
     limiter.set_limits(1)
     limiter.release("a")
     assert not limiter.has_free_slot("a")

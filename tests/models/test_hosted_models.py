@@ -135,7 +135,7 @@ async def test_closed_generation_stops_the_hosted_engine(tmp_path: Path) -> None
         generation = engine.generate(Prompt((1,)), Sampling(max_tokens=4000))
         await anext(generation)
         await generation.aclose()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while host.catalog.result().find("m").backend.users:  # type: ignore[attr-defined]
                 await asyncio.sleep(0.01)
 
@@ -176,7 +176,7 @@ async def test_backend_answers_and_loads_again_after_an_unload(tmp_path: Path) -
             assert [deltas async for deltas in reply.deltas()]
             assert host.loads == loads
             await HostedModelManager(models.calls).unload("m")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while backend.status.value == "loaded":
                     await asyncio.sleep(0.01)
         await backend.close()

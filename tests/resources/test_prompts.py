@@ -371,7 +371,7 @@ async def test_background_run_keeps_its_prompt_version(tmp_path: Path) -> None:
     prompt_service.service._jobs._prepared_requests.clear()  # as in another process
     prompt_service.service.start()
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (
                 await prompt_service.service.retrieve("t", queued.response.id)
             ).status != "completed":

@@ -66,7 +66,7 @@ class SearchService:
             file = await self.service.files.create("t", upload)
             added = AddFile(file_id=file.id, attributes={"name": name})
             await self.stores.add_file("t", store.id, added)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await self.stores.retrieve("t", store.id)).status == "in_progress":
                 await asyncio.sleep(0)
         return await self.stores.retrieve("t", store.id)

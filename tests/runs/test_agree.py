@@ -105,7 +105,7 @@ class Agreement(RuleBasedStateMachine):
 
         async def one(world: World) -> Any:
             try:
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     return msgspec.to_builtins(await do(world))
             except RequestError as error:
                 return [type(error).__name__, error.message, error.code, error.param]

@@ -110,7 +110,7 @@ class LoopRun:
 
     async def all(self, started: ResumePoint | None = None) -> LoopRun:
         reply = await self.tool_loop()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             deltas = (reply if started is None else reply.resume(started)).deltas()
             self.deltas = [delta async for delta in flatten(deltas)]
         return self
@@ -239,7 +239,7 @@ async def test_cancelled_reader_stops_the_program(javascript: JavaScript, code: 
                     started.set()
 
     reader = asyncio.create_task(read())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await started.wait()
         reader.cancel()
         await asyncio.wait([reader])

@@ -77,7 +77,7 @@ async def test_given_up_attempt_is_released(store: LostAnswers, quota: ResponseQ
     store.lost = 1
     with pytest.raises(StoreError):
         await quota.reserve("t", "resp_a")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await asyncio.gather(*quota._releases)
     assert not quota._attempts
     assert not await is_full(store)

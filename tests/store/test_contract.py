@@ -63,7 +63,7 @@ ALL_CHECKS = {
 async def test_store_passes_the_check(kind: str, name: str, request: pytest.FixtureRequest) -> None:
     store = await open_new(kind, request)
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await ALL_CHECKS[name](store)
     finally:
         await store.close()

@@ -93,7 +93,7 @@ class StoreMachine(RuleBasedStateMachine):
 
         async def one(world: StoreUnderTest) -> Any:
             try:
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     return await ask(world)
             except AntiphonError as error:
                 return type(error)

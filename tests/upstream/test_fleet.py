@@ -61,7 +61,7 @@ async def fleet(
 
 async def ask(upstream: Upstream, key: str | None = None) -> list[bytes]:
     session = None if key is None else session_of(key)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         batches = upstream.stream(
             upstream.root + "/ask", b'{"a": 1}', None, upstream.retry_policy(session)
         )

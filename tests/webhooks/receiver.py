@@ -62,7 +62,7 @@ class Receiver:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 yield self
         finally:
             await runner.cleanup()

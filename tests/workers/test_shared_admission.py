@@ -41,7 +41,7 @@ async def pair(
 
 
 async def settled(hub: WorkerHub, running: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while hub.admission.running != running:
             await asyncio.sleep(0.01)
 
@@ -52,7 +52,7 @@ async def test_slots_count_for_all_workers(tmp_path: Path) -> None:
         await stack.enter_async_context(one.slot("t"))
         await stack.enter_async_context(other.slot("t"))
         waiting = asyncio.create_task(stack.enter_async_context(other.slot("t")))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not hub.admission.waiting:
                 await asyncio.sleep(0.01)
         assert (one.running, other.running, other.waiting_of("t")) == (1, 1, 1)
@@ -61,7 +61,7 @@ async def test_slots_count_for_all_workers(tmp_path: Path) -> None:
                 pass
         waiting.cancel()
         await asyncio.wait([waiting])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while hub.admission.waiting:
                 await asyncio.sleep(0.01)
     assert (one.running, other.running, other.waiting) == (0, 0, 0)

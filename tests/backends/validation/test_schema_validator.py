@@ -156,7 +156,7 @@ async def test_server_answers_and_closes_if_the_validator_cannot_start(
     schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
     format = {"type": "json_schema", "name": "list", "schema": schema, "strict": False}
     server = Server(local(engine(["[1, 2]"])), MemoryStore())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         answer = await server.post(stream=stream, text={"format": format})
         await server.close()
     assert "validator process could not run" in answer.text

@@ -23,7 +23,7 @@ def run(*checks):
             sys.stdout.write(f"{check.__name__}\n")
             done = check()
             if inspect.isawaitable(done):
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(60):
                     await done
 
     asyncio.run(all_of_them())

@@ -13,7 +13,7 @@ from antiphon.tokens import Chunk
 
 
 async def read(handover: ThreadChannel) -> list[Chunk]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return [chunk async for chunk in handover]
 
 

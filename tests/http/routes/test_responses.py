@@ -164,7 +164,7 @@ async def test_disconnect_cancels_the_run(
         "headers": [],
     }
     context = asyncio.create_task(app.app(scope, receive, send))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await service.created.wait()
         disconnected.set()
         await service.runs[0].left.wait()
@@ -203,7 +203,7 @@ async def test_each_batch_is_written_at_once(make_app: Any, service: Any) -> Non
         "headers": [],
     }
     context = asyncio.create_task(make_app().app(scope, receive, send))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert (await writes.get()).count(b"\n\n") == 2  # created, in_progress
         step.release()
         assert b'"delta":"Hel"' in await writes.get()

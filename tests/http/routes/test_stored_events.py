@@ -55,7 +55,7 @@ class Client:
 
     async def read(self, served: Any, after: int) -> Client:
         scope = {"type": "http", "method": "GET"}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await StoredEventStream(served, "t", "resp_1", after)(scope, self.receive, self.send)
         return self
 

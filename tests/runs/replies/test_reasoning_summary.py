@@ -43,7 +43,7 @@ async def test_reasoning_does_not_wait_for_its_summary() -> None:
     gate = asyncio.Event()
     summarizer = _Waiting(backend=None, level="auto", gate=gate)  # type: ignore[arg-type]
     reply = SummarizedReply(_AtOnce(), summarizer)
-    async with asyncio.timeout(10), aclosing(reply.deltas()) as deltas:
+    async with asyncio.timeout(60), aclosing(reply.deltas()) as deltas:
         assert await anext(deltas) == OPENED
         gate.set()
         assert await anext(deltas) == (Text("Checking: Two and two.", channel="summary"),)

@@ -80,7 +80,7 @@ class LoopRun:
         return ToolLoop(reply, self.spec)
 
     async def all(self) -> LoopRun:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             tool_loop = await self.tool_loop()
             self.deltas = [delta async for delta in flatten(tool_loop.deltas())]
         return self
@@ -487,7 +487,7 @@ async def test_closing_the_reply_stops_running_tools() -> None:
             stopped.set()
 
     tool_loop = await LoopRun(look(), run=waits).tool_loop()
-    async with asyncio.timeout(10), aclosing(flatten(tool_loop.deltas())) as deltas:
+    async with asyncio.timeout(60), aclosing(flatten(tool_loop.deltas())) as deltas:
         async for delta in deltas:
             if isinstance(delta, Progress) and not stopped.is_set():
                 break
@@ -506,7 +506,7 @@ def _point(*open: it.Item, done: tuple[it.Item, ...] = ()) -> ResumePoint:
 
 async def _resume(loop: LoopRun, point: ResumePoint) -> LoopRun:
     reply = (await loop.tool_loop()).resume(point)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         loop.deltas = [delta async for delta in flatten(reply.deltas())]
     return loop
 
@@ -574,7 +574,7 @@ async def test_calls_are_persisted_before_they_run() -> None:
 
     tool_loop = await LoopRun(look("1"), message_deltas("x"), run=notes).tool_loop()
     was_checkpointed = False
-    async with asyncio.timeout(10), aclosing(flatten(tool_loop.deltas())) as deltas:
+    async with asyncio.timeout(60), aclosing(flatten(tool_loop.deltas())) as deltas:
         async for delta in deltas:
             if isinstance(delta, Checkpoint):
                 assert ran == [] and not was_checkpointed

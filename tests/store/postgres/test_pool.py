@@ -283,7 +283,7 @@ async def test_pool_recovers_from_a_killed_server() -> None:
                     await work
             tail.is_stale = False
             await asyncio.to_thread(server.start)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await tail.wait()  # it hears again: what was said meanwhile has to be read
             assert tail.is_stale
         assert await store.runs.append((Append(claim, batch(2)),)) == frozenset()
@@ -295,7 +295,7 @@ async def test_pool_reopens_a_lost_connection(database: Postgres) -> None:
     url = await database.migrated()
     store = await open_store(url)
     await begin_run(store)
-    async with connected(url) as connection, asyncio.timeout(30):
+    async with connected(url) as connection, asyncio.timeout(60):
         with store.runs.subscribe("t", "resp_a") as tail:
             await tail.wait()  # it hears
             tail.is_stale = False
@@ -313,7 +313,7 @@ async def test_pool_reopens_a_lost_connection(database: Postgres) -> None:
 async def test_cancelled_append_still_notifies(database: Postgres) -> None:
     store = await open_store(await database.migrated())
     claim = await begin_run(store)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         with store.runs.subscribe("t", "resp_a") as tail:
             for _ in ("the process listens", "the run is marked"):
                 await tail.wait()
@@ -347,7 +347,7 @@ async def test_a_tenant_that_waits_for_its_lock_leaves_connections_to_others(
         ]
 
     try:
-        async with asyncio.timeout(30), connected(url) as other, asyncio.TaskGroup() as group:
+        async with asyncio.timeout(60), connected(url) as other, asyncio.TaskGroup() as group:
             lock = store._pool.queries["lock_files"]
             async with other.transaction():  # another server stores a large file of this tenant
                 await other.fetch(lock, "flood")
@@ -366,7 +366,7 @@ async def test_two_servers_together_do_not_exceed_a_quota(database: Postgres) ->
     stores = [await PostgresStore.open(url, connections=3) for _ in range(2)]
     limits: dict[str, Any] = {"max_responses": 3, "max_bytes": None, "lease_s": 60}
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             for writes in (
                 [
                     store.reserve_response("t", f"resp_{number}{n}", str(number), **limits)

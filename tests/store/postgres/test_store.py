@@ -439,7 +439,7 @@ async def test_reader_sees_an_end_whose_answer_was_lost(
     database: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process that ended the run does not know that it has."""
-    async with two(database) as (one, _, _), asyncio.timeout(30):
+    async with two(database) as (one, _, _), asyncio.timeout(60):
         claim = await begin_run(one, "a")
         with one.runs.subscribe("t", "resp_a") as tail:
             monkeypatch.setattr(one.runs, "mark_stale", lambda tenant, response_id: None)
@@ -459,7 +459,7 @@ async def test_claimed_run_wakes_no_other_process(
         queue = queue._notifications._queue
         listener.news.clear()
         await one.runs.create(job("a"), queued("a"), batch(0))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while queue._timer is None:
                 await asyncio.sleep(0)
             (claim,) = await one.runs.claim("one", ["m"], limit=1, lease_s=60)

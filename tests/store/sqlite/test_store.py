@@ -263,7 +263,7 @@ async def test_failing_write_fails_alone(tmp_path: Path) -> None:
 async def test_unstorable_value_fails_alone(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     saves = [store.save(tenant, turn("a")) for tenant in ("t", "\ud800", "u")]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         first, broken, last = await asyncio.gather(*saves, return_exceptions=True)
         assert (first, last) == (True, True) and isinstance(broken, RunError)
         assert await store.load("u", "resp_a") == turn("a")
@@ -508,7 +508,7 @@ async def test_cancelled_close_still_closes(tmp_path: Path) -> None:
         await asyncio.sleep(0)
     closing_.cancel()
     assert isinstance((await asyncio.gather(closing_, return_exceptions=True))[0], BaseException)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await saving
         await store.close()
     store = await SqliteStore.open(tmp_path / "a.db")

@@ -176,7 +176,7 @@ def serve_images_api_in_thread() -> Iterator[FakeImagesApi]:
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
     thread.start()
-    api, loop, stopping = started.get(timeout=30)
+    api, loop, stopping = started.get(timeout=60)
     try:
         yield api
     finally:

@@ -20,7 +20,7 @@ from antiphon.models.catalog import Catalog, load
 from tests.conformance.documented import DocumentedClient, record_query
 from tests.models.test_files import tiny_gguf
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 @pytest.fixture

@@ -215,7 +215,7 @@ async def test_conversation_allows_one_response_at_a_time(store: Store) -> None:
     api = ConversationApi(GatedBackend(), store)
     created = await api("POST", "/conversations", {})
     body = {"input": "b", "conversation": created["id"]}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         first = asyncio.create_task(api("POST", "/responses", body))
         await api.backend.started.wait()
         answer = (await api.http.post("/v1/responses", json=body)).json()

@@ -37,7 +37,7 @@ async def receive(store: Store, last: int) -> list[EventBatch]:
     received: list[EventBatch] = []
     with store.runs.subscribe("t", "resp_a") as tail:
         after = 1
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while after < last:
                 if (found := tail.next_batch(after)) is not None:
                     received.append(found)
@@ -61,7 +61,7 @@ def url_of(store: Store) -> str:
 async def until_followed(url: str) -> None:
     """Wait until the run is marked in the store."""
     connection = await asyncpg.connect(url)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await connection.fetchval(
             "SELECT count(*) FROM antiphon.runs WHERE followed_until > now()"
         ):
