@@ -1,9 +1,9 @@
 """Writes the events of all background runs of this process to the store.
 
-One append is in progress at a time. Events that are emitted meanwhile share the next one. The
-writer rests between appends, the longer the more runs share them: a transaction for many runs costs
-little more than one for a single run. If the store does not answer, the append is retried. A run
-that another server has taken over raises ``ReaderGone``.
+One append is in progress at a time. Events that are emitted meanwhile share the next one. The more
+runs share an append, the later the next one begins: a transaction for many runs costs little more
+than one for a single run. If the store does not answer, the append is retried. A run that another
+server has taken over raises ``ReaderGone``.
 """
 
 from __future__ import annotations
@@ -41,14 +41,16 @@ _RUNS_OF_FULL_REST = 16
 
 
 class EventLogWriter:
-    """Appends events to the store. One instance per process. ``flush_s``: seconds that the writer
-    rests at most between two appends, so that more events share the next one.
+    """Appends events to the store. One instance per process. ``flush_s``: the most
+    seconds from the beginning of one append to the next, so that more events share that one. After
+    an append that took longer, the writer does not rest.
     """
 
     def __init__(self, store: RunStore, *, flush_s: float) -> None:
         self._store = store
         self._flush_s = flush_s
         self._last_runs = 0
+        self._began_at = -math.inf
         self._unwritten: dict[LogSink, None] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -74,13 +76,15 @@ class EventLogWriter:
             self._task = None
 
     def _rest_s(self) -> float:
-        """Return the pause before the next append, by the number of runs in the last one: events
-        of a single run hardly wait."""
-        return self._flush_s * min(self._last_runs / _RUNS_OF_FULL_REST, 1)
+        """Return the pause before the next append, by the number of runs in the last one and when
+        that one began: events of a single run hardly wait."""
+        period_s = self._flush_s * min(self._last_runs / _RUNS_OF_FULL_REST, 1)
+        return max(0.0, self._began_at + period_s - asyncio.get_running_loop().time())
 
     async def _write(self, entries: list[LogSink]) -> None:
         appends = tuple(append for entry in entries if (append := entry.next_append()) is not None)
         self._last_runs = len(appends)
+        self._began_at = asyncio.get_running_loop().time()
         lost = frozenset[str]()
         if appends:
             lost = await retry_until_available(lambda: self._store.append(appends))

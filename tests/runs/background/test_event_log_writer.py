@@ -12,12 +12,12 @@ from antiphon.store.base import Store
 from antiphon.testing.run_check import begin_run
 from antiphon.wire.events import OutputTextDelta
 
-FLUSH_S = 0.001
+#: No test lasts so long, and any append lasts longer.
+LONG_S, SHORT_S = 3600.0, 1e-9
 
 
-async def test_writer_rests_longer_the_more_runs_share_an_append(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def rests_of(store: Store, monkeypatch: pytest.MonkeyPatch, *, flush_s: float) -> list[float]:
+    """Return the pauses before appends that 1, 1, 20 and 20 runs share."""
     rests: list[float] = []
     sleep = asyncio.sleep
 
@@ -25,7 +25,7 @@ async def test_writer_rests_longer_the_more_runs_share_an_append(
         rests.append(seconds)
         await sleep(0)
 
-    writer = EventLogWriter(store.runs, flush_s=FLUSH_S)
+    writer = EventLogWriter(store.runs, flush_s=flush_s)
     claims = [await begin_run(store, str(n)) for n in range(20)]
     monkeypatch.setattr(asyncio, "sleep", record_rest)
     sinks = [
@@ -53,4 +53,17 @@ async def test_writer_rests_longer_the_more_runs_share_an_append(
             )
             sink.write((delta,))
         await writer.wait_until_idle()
-    assert rests == [0, FLUSH_S / 16, FLUSH_S / 16, FLUSH_S]
+    return rests
+
+
+async def test_writer_rests_longer_the_more_runs_share_an_append(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests = await rests_of(store, monkeypatch, flush_s=LONG_S)
+    assert [round(rest / LONG_S * 16) for rest in rests] == [0, 1, 1, 16]
+
+
+async def test_writer_does_not_rest_after_a_slow_append(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await rests_of(store, monkeypatch, flush_s=SHORT_S) == [0, 0, 0, 0]
