@@ -37,8 +37,8 @@ __all__ = ["PostgresRuns", "SaveStep", "has_lock"]
 
 #: Bytes of events after which a page ends.
 _PAGE_BYTES = 1 << 20
-#: Seconds after which runs are claimed that were locked.
-_LOCKED_WAIT_S = 0.02
+#: Seconds after which runs are claimed that were locked: at first, and at most.
+_LOCKED_WAIT_S, _LOCKED_WAIT_MAX_S = 0.02, 1.0
 #: The largest sequence number.
 _MAX_SEQUENCE_NUMBER = 2**31 - 1
 
@@ -61,6 +61,8 @@ class PostgresRuns:
         self._subscriptions = Subscriptions()
         self._process_id = secrets.token_hex(6)
         self._notifications = RunNotifications(pool, self._subscriptions, self._process_id, bus)
+        self._claim_timer: asyncio.TimerHandle | None = None
+        self._locked_wait_s = _LOCKED_WAIT_S
 
     async def create(
         self,
@@ -144,11 +146,23 @@ class PostgresRuns:
                 await self._notify(transaction, Notice(lost=tuple(lost)))
         self._notifications.publish_claimed([claim.job.id for claim in claims])
         self._notifications.notify_lost(lost)
-        if len(claims) < min(limit, candidates):
-            # Others had locked them: to claim them, or for a moment, to mark that they follow them.
-            loop = asyncio.get_running_loop()
-            loop.call_later(_LOCKED_WAIT_S, self._notifications.notify_queued)
+        # Others had locked the rest: to claim them, or for a moment, to mark that they follow them.
+        self._claim_again(are_locked=len(claims) < min(limit, candidates))
         return claims
+
+    def _claim_again(self, *, are_locked: bool) -> None:
+        """Notify the listener soon of runs that others had locked. The wait grows: a process that
+        was stopped may keep a lock for long."""
+        if not are_locked:
+            self._locked_wait_s = _LOCKED_WAIT_S
+        elif self._claim_timer is None:
+            loop = asyncio.get_running_loop()
+            self._claim_timer = loop.call_later(self._locked_wait_s, self._on_claim_timer)
+            self._locked_wait_s = min(2 * self._locked_wait_s, _LOCKED_WAIT_MAX_S)
+
+    def _on_claim_timer(self) -> None:
+        self._claim_timer = None
+        self._notifications.notify_queued()
 
     async def heartbeat(
         self,
@@ -315,6 +329,8 @@ class PostgresRuns:
 
     async def close(self) -> None:
         """Stop the notifications."""
+        if self._claim_timer is not None:
+            self._claim_timer.cancel()
         await self._notifications.close()
 
     # --- notifications ---------------------------------------------------------------------------
