@@ -41,9 +41,9 @@ _RUNS_OF_FULL_REST = 16
 
 
 class EventLogWriter:
-    """Appends events to the store. One instance per process. ``flush_s``: the most
-    seconds from the beginning of one append to the next, so that more events share that one. After
-    an append that took longer, the writer does not rest.
+    """Appends events to the store. One instance per process. ``flush_s``: the most seconds from the
+    beginning of one append to that of the next, so that more events share it. After an append that
+    took longer, the writer does not rest.
     """
 
     def __init__(self, store: RunStore, *, flush_s: float) -> None:

@@ -32,8 +32,7 @@ _log = structlog.get_logger(__name__)
 class LeaseConfig(Struct, frozen=True, kw_only=True):
     """How a server shares background runs with others. ``lease_s``: without a heartbeat for this
     long, a server loses its runs. ``max_runs``: runs that it executes at a time.
-    ``max_runs_per_tenant``: of one tenant; None: all. ``flush_s``: seconds between
-    the beginnings of two appends at most, as in ``EventLogWriter``."""
+    ``max_runs_per_tenant``: of one tenant; None: all. ``flush_s``: as in ``EventLogWriter``."""
 
     lease_s: float = 5.0
     max_runs: int = 64
