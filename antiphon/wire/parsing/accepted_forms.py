@@ -35,6 +35,8 @@ ACCEPTED_FORMS: Mapping[tuple[type[Struct], str], Any] = {
     (InputTokensRequest, "input"): _Input,
     (InputTokensRequest, "conversation"): _Conversation,
     (CompactRequest, "input"): _Input,
+    # Gateways invent types of their own.
+    (it.OutputText, "annotations"): tuple[Json, ...],
     (it.Message, "role"): Literal["user", "assistant", "system", "developer"],
     (it.Message, "content"): str | tuple[it.Part, ...],
     (it.Reasoning, "content"): tuple[it.ReasoningText | it.PlainText, ...],

@@ -100,6 +100,12 @@ def test_fields_of_answers_are_required_unless_they_may_be_absent(document: Json
     assert {"type": "null"} in schemas["CreateResponse"]["properties"]["store"]["anyOf"]
 
 
+def test_clients_may_send_annotations_of_any_type(document: Json) -> None:
+    schemas = document["components"]["schemas"]
+    accepted = schemas["OutputTextParam"]["properties"]["annotations"]
+    assert {"type": "array", "items": {"type": "object"}} in accepted["anyOf"]
+
+
 def test_chat_body_has_the_fields_that_the_parser_reads() -> None:
     own = set(ChatFields.__struct_fields__)
     assert own >= chat_request._READERS.keys()
