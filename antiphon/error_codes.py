@@ -14,14 +14,14 @@ __all__ = ["ERROR_CODES", "ErrorCode"]
 
 class ErrorCode(Struct, frozen=True):
     """``fails_run``: the code may also be that of a failed response; ``status`` is the HTTP status
-    then, if no event was sent before. ``other_status``: in some endpoints.
+    then, if no event was sent before. ``other_statuses``: in some cases.
     """
 
     status: int
     meaning: str
     action: str
     fails_run: bool = False
-    other_status: int | None = None
+    other_statuses: tuple[int, ...] = ()
 
 
 #: Code → row. Codes and their meanings are OpenAI's where OpenAI has them.
@@ -113,7 +113,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
         400,
         "The file, or the text in it, is larger than the server reads.",
         "Send a smaller file. Operator: see `max_file_bytes`.",
-        other_status=413,
+        other_statuses=(413,),
     ),
     "host_not_allowed": ErrorCode(
         400,
@@ -365,10 +365,10 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "server_error": ErrorCode(
         500,
-        "The server or the model failed.",
+        "The server failed (500), or the model or its upstream (502), or the server stops (503).",
         "Try again. Operator: the log has the cause under the `x-request-id`.",
         fails_run=True,
-        other_status=503,
+        other_statuses=(502, 503),
     ),
     "server_is_overloaded": ErrorCode(
         503,

@@ -13,10 +13,11 @@ AntiphonError
 │   ├── QuotaExceeded   429, which a retry does not mend
 │   └── Overloaded      429 or 503, with ``retry-after``
 ├── RunError                  during a run: becomes ``error`` and ``response.failed``; an HTTP
-│   │                         error if no event of the run was sent yet
+│   │                         error if no event of the run was sent yet: 502, unless said otherwise
 │   ├── BackendError
 │   ├── ToolError             (ConnectorError: HTTP 424)
 │   ├── StoreError            the store does not answer: HTTP 503
+│   ├── InternalError         a bug in Antiphon: HTTP 500
 │   ├── Unavailable           the server cannot end the run: HTTP 503
 │   │                         (CannotContinue, ConversationLost, PeerLost, ServerStopped)
 │   └── Timeout
@@ -27,7 +28,9 @@ from __future__ import annotations
 
 __all__ = [
     "CONTEXT_LENGTH_EXCEEDED",
+    "INTERNAL_ERROR",
     "SERVICE_UNAVAILABLE",
+    "UNEXPECTED",
     "AntiphonError",
     "BackendError",
     "CannotContinue",
@@ -36,6 +39,7 @@ __all__ = [
     "ConversationLost",
     "Forbidden",
     "GrammarError",
+    "InternalError",
     "InvalidRequest",
     "NotFound",
     "Overloaded",
@@ -61,6 +65,10 @@ __all__ = [
 CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
 #: OpenAI's error type of a server that cannot answer now.
 SERVICE_UNAVAILABLE = "service_unavailable_error"
+#: The error type of a bug in Antiphon, as opposed to a model, an upstream or a tool that failed.
+INTERNAL_ERROR = "internal_server_error"
+#: The message of a bug. Details are only logged.
+UNEXPECTED = "The server had an error while processing your request."
 #: Some clients retry a failure only if its message has certain words, of which these are some.
 _RETRY_SENTENCE = "You can retry your request."
 #: Messages are cut to this many characters: they may quote a client's input.
@@ -193,6 +201,15 @@ class RunError(AntiphonError):
     def client_message(self) -> str:
         """The message, with the sentence on which clients retry if the failure is transient."""
         return retryable(self.message) if self.is_transient else self.message
+
+
+class InternalError(RunError):
+    """A bug in Antiphon: HTTP 500. The details are only logged."""
+
+    type = INTERNAL_ERROR
+
+    def __init__(self) -> None:
+        super().__init__(UNEXPECTED)
 
 
 class BackendError(RunError):

@@ -141,9 +141,7 @@ def errors_page() -> str:
     """Render ``docs/errors.md``."""
     lines = [_ERRORS_HEAD, "| code | status | | meaning | what to do |", "|---|---|---|---|---|"]
     for code, row in ERROR_CODES.items():
-        status = (
-            str(row.status) if row.other_status is None else f"{row.status}, {row.other_status}"
-        )
+        status = ", ".join(map(str, (row.status, *row.other_statuses)))
         run = "run" if row.fails_run else ""
         lines.append(_row((f"`{code}`", status, run, row.meaning, row.action)))
     return "\n".join(lines) + "\n"

@@ -318,7 +318,7 @@ def _older_routes(deps: EndpointDependencies) -> list[Route]:
             body=chat_completion_body(frozenset(CHAT_FIELDS)),
             answer=ChatCompletion,
             events=ChatChunk,
-            errors=(404, 424),
+            errors=(404, 424, 502),
         ),
     )
     completions = CompletionsEndpoint(
@@ -336,7 +336,7 @@ def _older_routes(deps: EndpointDependencies) -> list[Route]:
             body=completion_body(frozenset(COMPLETION_FIELDS)),
             answer=Completion,
             events=Completion,
-            errors=(404,),
+            errors=(404, 502),
         ),
     )
     return [
@@ -360,7 +360,7 @@ def _messages_routes(deps: EndpointDependencies) -> list[Route]:
             answer=MessageAnswer,
             events=MessageEvent,
             response_headers=(IGNORED_TOOLS,),
-            errors=(404, 424),
+            errors=(404, 424, 502),
             error_body=MessageError,
         ),
         end_mark=b"",

@@ -611,7 +611,7 @@ async def test_failure_before_the_first_token(serve: Serve, clients: Clients) ->
     server = serve([BackendError("The engine is gone.")])
     error = await rejection(server)
     assert (error["status"], error["message"]) == (
-        500,
+        502,
         "The engine is gone. You can retry your request.",
     )
     with pytest.raises(openai.APIError, match="The engine is gone"):

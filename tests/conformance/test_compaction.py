@@ -244,7 +244,7 @@ async def test_failed_compaction_is_an_error(serve: Serve) -> None:
     server = serve(ScriptedBackend([BackendError("The engine stopped.")]))
     body = {"model": "tiny", "input": "x"}
     answer = await server.client.post("/v1/responses/compact", json=body)
-    assert answer.status_code == 500
+    assert answer.status_code == 502
     assert answer.json()["error"]["message"] == "The engine stopped. You can retry your request."
 
 

@@ -238,7 +238,7 @@ async def test_engine_failure(serve: Serve) -> None:
     server = serve(engine([BackendError("The engine is gone.")]))
     reply = await post(server)
     assert (reply.status_code, reply.json()["error"]["message"]) == (
-        500,
+        502,
         "The engine is gone. You can retry your request.",
     )
     *_, last = await streamed(server)

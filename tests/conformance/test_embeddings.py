@@ -146,7 +146,7 @@ async def test_generation_and_embedding_models_are_separate(serve: Serve, server
 async def test_model_failure(server: Server, embedder: WordEmbedder) -> None:
     embedder.error = BackendError("The model is gone.")
     reply = await ask(server, input="a")
-    assert reply.status_code == 500
+    assert reply.status_code == 502
     assert reply.json()["error"]["message"] == "The model is gone. You can retry your request."
     embedder.error = BackendError("Too long.", code="context_length_exceeded")
     reply = await ask(server, input="a")

@@ -580,6 +580,13 @@ async def test_official_client_parses_structured_output(serve: Serve, clients: A
     assert constraint is not None and constraint.needed
 
 
+@pytest.mark.requirement("AM-FORMAT")
+async def test_output_in_another_format_is_no_internal_error(serve: Serve) -> None:
+    body = {"model": "tiny", **HI, "output_format": {"type": "json_schema", "schema": {}}}
+    reply = await serve(local(engine(["Rome"]))).client.post("/v1/messages", json=body)
+    assert (reply.status_code, reply.json()["error"]["type"]) == (502, "api_error")
+
+
 # --- errors --------------------------------------------------------------------------------------
 
 

@@ -80,4 +80,4 @@ async def test_wrong_kind_of_model_is_rejected(serve: Serve, server: Server) -> 
 async def test_failure_of_the_model_is_an_error(server: Server, reranker: WordReranker) -> None:
     reranker.error = BackendError("The upstream failed.")
     answer = await ask(server, query="a", documents=["a"])
-    assert answer.status_code == 500
+    assert answer.status_code == 502

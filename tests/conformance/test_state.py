@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.backends.scripted import ScriptedBackend
-from antiphon.errors import BackendError, RunError
+from antiphon.errors import BackendError, StoreError
 from antiphon.store.base import Retention, Store
 from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import ConversationLock, StoredResponse
@@ -312,12 +312,12 @@ async def test_store_failure_fails_the_response(serve: Serve, ask: Ask) -> None:
             lock: ConversationLock | None = None,
             usage: UsageRecord | None = None,
         ) -> bool:
-            raise RunError("The store could not be written.")
+            raise StoreError("The store could not be written.")
 
     server = serve(on=Full())
     reply = await server.post()
-    assert reply.status_code == 500
-    assert reply.json()["error"]["message"] == "The store could not be written."
+    assert reply.status_code == 503
+    assert reply.json()["error"]["message"].startswith("The store could not be written.")
     body = (await server.post(stream=True)).text
     assert event_types([{"type": line[7:]} for line in body.split("\n") if line[:7] == "event: "])[
         -3:

@@ -134,7 +134,7 @@ async def test_failure_closes_open_items_and_sends_two_events(serve: Serve, kind
 @pytest.mark.requirement("CL-FAILURE-PLAIN")
 async def test_failure_without_streaming_is_an_http_error(serve: Serve) -> None:
     answer = await send_in_mode("plain", serve(SteppedBackend([Text("x")])), {})
-    assert answer.http == 500
+    assert answer.http == 502
     assert answer.error is not None and answer.error["type"] == "server_error"
 
 

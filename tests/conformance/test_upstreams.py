@@ -639,7 +639,7 @@ async def test_sse_comments_are_ignored(kind: str) -> None:
 async def test_broken_plain_answer_tells_clients_not_to_retry(kind: str) -> None:
     async with serve_upstream(kind, Answer(_half(kind), cut=True)) as server:
         error = await server.error()
-        assert error["http"] == 500 and error["headers"]["x-should-retry"] == "false"
+        assert error["http"] == 502 and error["headers"]["x-should-retry"] == "false"
         assert server.kept.saved == ["failed"]
 
 
@@ -703,7 +703,7 @@ async def test_token_ids_of_another_vocabulary_are_dropped() -> None:
     chunks = sse({"choices": [{"token_ids": [5000], "finish_reason": "stop"}]})
     async with serve_upstream("completions", Answer(chunks)) as server:
         error = await server.error()
-        assert error["http"] == 500 and "do not belong to" in error["message"]
+        assert error["http"] == 502 and "do not belong to" in error["message"]
         assert len(server.playing.bodies) == 1
 
 

@@ -15,7 +15,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.error_codes import ERROR_CODES
 from antiphon.errors import (
+    INTERNAL_ERROR,
     SERVICE_UNAVAILABLE,
+    UNEXPECTED,
     BackendError,
     NotFound,
     Overloaded,
@@ -32,7 +34,6 @@ from .error_forms import send_for_client
 from .request_context import ClientDisconnected, request_context
 
 __all__ = [
-    "UNEXPECTED",
     "ErrorMiddleware",
     "error_reply",
     "failed_response_reply",
@@ -43,18 +44,25 @@ __all__ = [
     "unknown_url",
 ]
 
-#: Message of an unexpected error. Details are only logged.
-UNEXPECTED = "The server had an error while processing your request."
-
-#: ``response.error.code`` → HTTP status. Other codes are server errors (500).
+#: ``response.error.code`` → HTTP status. With other codes, a model, an upstream or a tool failed.
 _FAILURES: Mapping[str, int] = {
-    name: code.status for name, code in ERROR_CODES.items() if code.fails_run
+    name: code.status
+    for name, code in ERROR_CODES.items()
+    if code.fails_run and name != "server_error"
 }
 
 #: ``response.error.type`` → HTTP status, whatever the code is.
-_STATUSES: Mapping[str, int] = {"external_connector_error": 424, SERVICE_UNAVAILABLE: 503}
+_STATUSES: Mapping[str, int] = {
+    "external_connector_error": 424,
+    INTERNAL_ERROR: 500,
+    SERVICE_UNAVAILABLE: 503,
+}
 
-_TYPES: Mapping[int, str] = {400: "invalid_request_error", 429: "rate_limit_error"}
+_TYPES: Mapping[int, str] = {
+    400: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "server_error",
+}
 
 
 def error_reply(
@@ -141,7 +149,7 @@ def _failed(error: RunError | ResponseError, message: str, headers: Mapping[str,
 
 def status_of(error: RunError | ResponseError) -> int:
     """Return the HTTP status for the failure of a run."""
-    return _STATUSES.get(error.type) or _FAILURES.get(error.code, 500)
+    return _STATUSES.get(error.type) or _FAILURES.get(error.code, 502)
 
 
 def type_of(status: int, otherwise: str = "server_error") -> str:

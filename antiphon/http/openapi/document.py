@@ -85,7 +85,8 @@ _STATUS_TEXTS: Mapping[int, str] = {
     424: "The tools of an MCP server cannot be listed.",
     426: "The server cannot upgrade the connection to a WebSocket.",
     429: "A rate limit or a quota is reached. `retry-after` says when to try again.",
-    500: "The server or its model failed.",
+    500: "The server failed.",
+    502: "The model or its upstream failed, or its output is not in the requested format.",
     503: "The server or its store is overloaded or stopping. `retry-after` says when to try again.",
 }
 _PATH_PARAM = re.compile(r"\{(\w+)(?::\w+)?\}")

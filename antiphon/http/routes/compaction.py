@@ -29,7 +29,7 @@ class CompactEndpoint:
         summary="Compact a conversation.",
         body=CompactRequest,
         answer=CompactedResponse,
-        errors=(404, 409),
+        errors=(404, 409, 502),
     )
 
     def __init__(self, deps: EndpointDependencies) -> None:

@@ -28,7 +28,7 @@ class EmbeddingsEndpoint:
         summary="Compute the embeddings of texts.",
         body=EmbeddingsRequest,
         answer=EmbeddingList,
-        errors=(404,),
+        errors=(404, 502),
     )
 
     def __init__(self, deps: EndpointDependencies) -> None:

@@ -27,7 +27,7 @@ class MessageRoutes:
         "countMessageTokens",
         body=CountTokensFields,
         answer=InputTokens,
-        errors=(404,),
+        errors=(404, 502),
         error_body=MessageError,
     )
     async def count_tokens(self, request: Request) -> Reply:

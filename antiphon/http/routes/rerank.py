@@ -28,7 +28,7 @@ class RerankEndpoint:
         summary="Rank documents by how well they answer a query.",
         body=RerankRequest,
         answer=RerankAnswer,
-        errors=(404,),
+        errors=(404, 502),
     )
 
     def __init__(self, deps: EndpointDependencies) -> None:

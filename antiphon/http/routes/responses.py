@@ -93,7 +93,7 @@ class CreateEndpoint:
         events=StreamEvent,
         headers=(_IDEMPOTENCY_KEY,),
         response_headers=(IGNORED_TOOLS, repeats.REPLAYED_HEADER[0].decode()),
-        errors=(404, 409, 424),
+        errors=(404, 409, 424, 502),
     )
 
     def __init__(self, deps: EndpointDependencies) -> None:
@@ -402,7 +402,7 @@ class ResponseRoutes:
         )
 
     @operation(
-        "getInputTokenCounts", body=InputTokensRequest, answer=InputTokensCount, errors=(404,)
+        "getInputTokenCounts", body=InputTokensRequest, answer=InputTokensCount, errors=(404, 502)
     )
     async def count_input_tokens(self, request: Request) -> Reply:
         """Count the input tokens of a request."""

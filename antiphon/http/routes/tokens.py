@@ -28,7 +28,7 @@ class TokenRoutes:
     def __init__(self, deps: EndpointDependencies) -> None:
         self._deps = deps
 
-    @operation("tokenize", body=TokenizeRequest, answer=Tokenized, errors=(404,))
+    @operation("tokenize", body=TokenizeRequest, answer=Tokenized, errors=(404, 502))
     async def tokenize(self, request: Request) -> Reply:
         """Return the token ids of a text."""
         parsed = parse_tokenize(await self._body(request), self._deps.limits.body)

@@ -14,10 +14,10 @@ from contextlib import suppress
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from antiphon.errors import InvalidRequest, Overloaded, RequestError, RunError
+from antiphon.errors import UNEXPECTED, InvalidRequest, Overloaded, RequestError, RunError
 from antiphon.http.endpoint_context import EndpointDependencies, with_trace
 from antiphon.http.metrics import RunTiming
-from antiphon.http.middleware.errors import UNEXPECTED, status_of, type_of
+from antiphon.http.middleware.errors import status_of, type_of
 from antiphon.http.middleware.request_context import (
     ClientDisconnected,
     RequestContext,

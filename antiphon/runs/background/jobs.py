@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import Reply
 from antiphon.conversation import PromptTokens
-from antiphon.errors import CannotContinue, RequestError, RunError, StoreError
+from antiphon.errors import CannotContinue, InternalError, RequestError, RunError, StoreError
 from antiphon.resources.conversations import Conversations, conversation_locked
 from antiphon.resources.prompts import Prompts
 from antiphon.runs.dependencies import RunDependencies
@@ -166,7 +166,7 @@ class BackgroundJobs:
             reply = FailedReply(RunError(error.message))
         except Exception:
             _log.exception("a run could not be prepared", response=job.id)
-            reply = FailedReply(RunError("The server had an error while processing your request."))
+            reply = FailedReply(InternalError())
         run = self._runs.background_run(job.tenant, request, reply, parent, restored)
         sink = LogSink(
             log_writer,

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from antiphon.backends.base import Reply, RetryState, track_retries
 from antiphon.conversation import PromptTokens
-from antiphon.errors import BackendError, RequestError, RunError, Timeout
+from antiphon.errors import BackendError, InternalError, RequestError, RunError, Timeout
 from antiphon.store.records import StoredResponse, TurnTokens
 from antiphon.stream.deltas import FinishReason
 from antiphon.stream.writer import ResponseWriter
@@ -208,8 +208,7 @@ class Run:
             _log.exception("run failed", response=self.id)
             if self._spec.reraise:
                 raise
-            internal_error = RunError("The server had an error while processing your request.")
-            await self._fail_response(internal_error)
+            await self._fail_response(InternalError())
         finally:
             for timer in (self._keepalive_timer, self._first_write_timer):
                 if timer is not None:

@@ -84,12 +84,12 @@ async def test_invalid_json_is_400(make_app: Any, service: Any, error_of: ErrorO
 @pytest.mark.parametrize(
     ("code", "output", "status", "type", "retry"),
     [
-        ("server_error", (), 500, "server_error", None),
-        ("server_error", ("a",), 500, "server_error", "false"),
+        ("server_error", (), 502, "server_error", None),
+        ("server_error", ("a",), 502, "server_error", "false"),
         ("rate_limit_exceeded", (), 429, "rate_limit_error", None),
         ("context_length_exceeded", (), 400, "invalid_request_error", "false"),
         ("failed_to_download_image", (), 400, "invalid_request_error", "false"),
-        ("a_code_from_the_future", (), 500, "server_error", None),
+        ("a_code_from_the_future", (), 502, "server_error", None),
     ],
 )
 async def test_failed_run_without_streaming_is_an_http_error(

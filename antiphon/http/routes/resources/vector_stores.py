@@ -81,7 +81,7 @@ class VectorStoreRoutes:
         await self._stores.delete(tenant, store_id)
         return json_reply(Deleted(id=store_id, object="vector_store.deleted"))
 
-    @operation("searchVectorStore", body=wire.SearchBody, answer=SearchResultPage)
+    @operation("searchVectorStore", body=wire.SearchBody, answer=SearchResultPage, errors=(502,))
     async def search(self, request: Request) -> Reply:
         """Return the best matching chunks of the files."""
         parsed = wire.parse_search(await self._body(request), self._limits.body)
