@@ -59,8 +59,10 @@ def accepted_schemas(
     found = _generate([*types, *forms.values()], unions, _describe_accepted)
     components = {name: {**schema} for name, schema in found.components.items()}
     for name in names & components.keys():
-        required = [field for field in components[name]["required"] if field != "type"]
-        components[name]["required"] = required
+        component = components[name]
+        properties = component["properties"]
+        component["required"] = [field for field in component["required"] if field != "type"]
+        component["properties"] = {**properties, "type": _nullable(properties["type"])}
     for (cls, field), schema in zip(forms, found.roots[len(types) :], strict=True):
         if cls.__name__ in components:
             component = components[cls.__name__]

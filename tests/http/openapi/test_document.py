@@ -97,6 +97,7 @@ def test_fields_of_answers_are_required_unless_they_may_be_absent(document: Json
     assert "usage" in schemas["Response"]["required"]
     assert "conversation" not in schemas["Response"]["required"]
     assert "status" not in schemas["MessageParam"]["required"]
+    assert {"type": "null"} in schemas["MessageParam"]["properties"]["type"]["anyOf"]
     assert {"type": "null"} in schemas["CreateResponse"]["properties"]["store"]["anyOf"]
 
 
