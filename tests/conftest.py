@@ -44,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 SLOW_FILES = (
     "e2e/test_durable.py",
     "e2e/test_replicas.py",
+    "store/test_contract.py",
     "e2e/test_tutorial.py",
     "e2e/test_process.py",
     "e2e/test_images.py",
