@@ -116,7 +116,8 @@ class Store(Protocol):
         lock: ConversationLock | None = None,
         usage: UsageRecord | None = None,
     ) -> bool:
-        """Store a response, replacing one with the same id. Return when it is durable.
+        """Store a response, replacing one with the same id. Return when it is durable. A response
+        that has a run is a background response each time.
 
         ``stored.response.previous_response_id`` links to the parent. ``lock``: append the input and
         the output to this conversation in the same transaction, if it still exists. False, and

@@ -63,6 +63,8 @@ class StoreMachine(RuleBasedStateMachine):
         #: The parent of each response at its first save: no response is its own ancestor.
         self.parents: dict[tuple[str, str], str | None] = {}
         self.claims: list[Claim] = []
+        #: The responses that had a run.
+        self.background: set[tuple[str, str]] = set()
         self.last_append: tuple[Append, ...] = ()
         self.clock = 0
 
@@ -147,6 +149,8 @@ class StoreMachine(RuleBasedStateMachine):
         response."""
         items = () if added == name else turn(added).input
         stored = self.with_unique_time(turn(name, self.parent(tenant, name, on), added=items))
+        is_background = (tenant, name) in self.background
+        stored = replace(stored, response=replace(stored.response, background=is_background))
         if locked and talk is not None:
             self.lock(tenant, talk, name, owner, 10_000)
         self.all("save", tenant, stored, lock=lock_of(talk, owner))
@@ -221,7 +225,9 @@ class StoreMachine(RuleBasedStateMachine):
     ) -> None:
         stored = self.with_unique_time(queued(name, previous=self.parent(tenant, name, on)))
         created = self.run_all("create", job(name, tenant, model), stored, batch(0, 2), lock=lock)
-        if created is True:  # subscriptions of a former run of this id end
+        if created is True:
+            self.background.add((tenant, name))
+            # Subscriptions of a former run of this id end.
             for world in self.worlds:
                 world.unsubscribe(tenant, f"resp_{name}")
 
