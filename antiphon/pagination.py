@@ -47,7 +47,7 @@ class PageParams(Struct, frozen=True, kw_only=True):
 
 
 class PagedList(Generic[_T]):
-    """A list that is read in pages. A page costs what it contains, not what the list does.
+    """A list that is read in pages. A page takes time for its own items, however long the list is.
 
     ``items``: in order of age, oldest first. Of several with one id, the last one counts.
     """

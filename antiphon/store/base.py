@@ -117,7 +117,7 @@ class Store(Protocol):
         usage: UsageRecord | None = None,
     ) -> bool:
         """Store a response, replacing one with the same id. Return when it is durable. A response
-        that has a run is a background response each time.
+        that has a run must have ``background`` set in each call.
 
         ``stored.response.previous_response_id`` links to the parent. ``lock``: append the input and
         the output to this conversation in the same transaction, if it still exists. False, and

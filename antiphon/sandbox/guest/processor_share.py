@@ -52,7 +52,7 @@ class ProcessorShare:
             for _, task in _tasks(pids):
                 try:
                     os.sched_setscheduler(task, os.SCHED_IDLE, os.sched_param(0))
-                except OSError:  # it has ended, or the kernel lacks the class
+                except OSError:  # the task has ended, or the kernel lacks the class
                     continue
 
 
@@ -79,8 +79,8 @@ def _is_runnable(pid: int, task: int) -> bool:
 
 
 def _stat(path: str) -> list[str]:
-    """Return the fields of a ``stat`` file from the state on, or none if the process has ended
-    (proc(5))."""
+    """Return the fields of a ``stat`` file, beginning with the state (proc(5)); an empty list if
+    the process has ended."""
     try:
         with open(path) as file:
             return file.read().rpartition(")")[2].split()

@@ -29,15 +29,15 @@ class OwnerHeartbeats:
     def free_runs(
         self, owner: str, lease_s: float, held: Collection[str] | None
     ) -> Callable[[str, str | None], bool]:
-        """Return which runs ``owner`` may claim: see ``free_runs``."""
+        """``free_runs`` with the owners that live now."""
         return free_runs(owner, self.living_owners(lease_s), held)
 
 
 def free_runs(
     owner: str, living_owners: Collection[str], held: Collection[str] | None
 ) -> Callable[[str, str | None], bool]:
-    """Return whether ``owner`` may claim a run, as a function of the run's id and owner. ``held``:
-    as in ``RunStore.claim``."""
+    """Return the function that says, for the id and the owner of a run, whether ``owner`` may claim
+    it. ``held``: as in ``RunStore.claim``."""
     alive = {owner, *living_owners}
 
     def is_free(response_id: str, run_owner: str | None) -> bool:

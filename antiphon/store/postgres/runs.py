@@ -151,8 +151,8 @@ class PostgresRuns:
         return claims
 
     def _claim_again(self, *, are_locked: bool) -> None:
-        """Notify the listener soon of runs that others had locked. The wait grows: a process that
-        was stopped may keep a lock for long."""
+        """Try later to claim the runs that other processes had locked. Each wait is longer than the
+        one before: a process that was stopped may keep a lock for long."""
         if not are_locked:
             self._locked_wait_s = _LOCKED_WAIT_S
         elif self._claim_timer is None:

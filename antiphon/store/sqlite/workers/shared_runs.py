@@ -250,7 +250,7 @@ class SharedSqliteRuns(SqliteEventLogs):
         lease_s: float,
         held: Collection[str] | None,
     ) -> Callable[[str, str | None], bool]:
-        """Return whether ``owner`` may claim a run, as ``OwnerHeartbeats.free_runs``."""
+        """``free_runs`` with the owners that live now."""
         return free_runs(owner, self._living_owners(connection, lease_s), held)
 
     def _living_owners(self, connection: sqlite3.Connection, lease_s: float) -> frozenset[str]:
