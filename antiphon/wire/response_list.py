@@ -6,8 +6,9 @@ its id.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import UNSET, Struct
 
@@ -20,6 +21,7 @@ __all__ = ["ResponseSummary", "Transcript", "is_call", "summarize"]
 #: Characters of a preview.
 _PREVIEW = 300
 _CALL = "_call"
+_TEXT_PARTS = (InputText, OutputText, PlainText)
 
 
 class ResponseSummary(Struct, frozen=True, kw_only=True):
@@ -81,11 +83,16 @@ def summarize(response: Response, input: tuple[Item, ...]) -> ResponseSummary:
     )
 
 
-def _last_message(input: tuple[Item, ...]) -> list[Message]:
+def _last_message(input: tuple[Item, ...]) -> tuple[Message, ...]:
     """Return the last message of the client, or else of the model: a client may send what the model
     shall continue."""
-    messages = [item for item in input if isinstance(item, Message)]
-    return [item for item in messages if item.role != "assistant"][-1:] or messages[-1:]
+    last: tuple[Message, ...] = ()
+    for item in reversed(input):
+        if isinstance(item, Message):
+            if item.role != "assistant":
+                return (item,)
+            last = last or (item,)
+    return last
 
 
 def is_call(item: Item) -> bool:
@@ -101,17 +108,17 @@ def _called_tool(kind: type[ItemBase]) -> str | None:
 
 
 def _called_tools(output: tuple[Item, ...]) -> tuple[str, ...]:
-    tools = (_called_tool(type(item)) for item in output)
-    return tuple(dict.fromkeys(tool for tool in tools if tool is not None))
+    tools = {_called_tool(type(item)): None for item in output}
+    return tuple(tool for tool in tools if tool is not None)
 
 
-def _preview(items: Any) -> str:
+def _preview(items: Iterable[Item]) -> str:
     """Return the beginning of the messages' text in one line. U+0000 is left out: PostgreSQL cannot
     store it."""
     text = ""
     for item in items:
         for part in item.content if isinstance(item, Message) else ():
-            if isinstance(part, (InputText, OutputText, PlainText)):
+            if isinstance(part, _TEXT_PARTS):
                 text += f" {part.text[: 4 * _PREVIEW]}"
             if len(text) > 4 * _PREVIEW:
                 break

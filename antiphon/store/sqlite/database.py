@@ -42,6 +42,11 @@ _log = structlog.get_logger(__name__)
 _SHARED_LOCKS = _WRITES, _SWEEPS = "writes", "sweeps"
 
 
+#: Types of arguments that SQLite stores as they are. Before sqlite3 passes one on, it looks for an
+#: adapter in three places, which raises two exceptions inside; a registered one is found first.
+_STORED_AS_IS = (bool, bytes, type(None))
+
+
 class _Write:
     """A queued write: its work, its future, and a callback for after the commit."""
 
@@ -110,6 +115,8 @@ class Database:
 
     @classmethod
     def _open(cls, path: Path, is_shared: bool) -> Database:
+        for kind in _STORED_AS_IS:
+            sqlite3.register_adapter(kind, _as_is)
         with contextlib.ExitStack() as opened:  # closes everything if a step fails
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -261,6 +268,10 @@ class Database:
 
 #: The queue is empty: wait for the next write.
 _QUEUE_EMPTY: Any = object()
+
+
+def _as_is(argument: _T) -> _T:
+    return argument
 
 
 def _settle_writes(jobs: list[_Write]) -> None:

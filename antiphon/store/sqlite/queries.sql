@@ -1,23 +1,23 @@
--- save
+-- insert
 INSERT INTO responses
     (tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint,
      expires_at, times)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (tenant, id) DO UPDATE SET
-    parent = excluded.parent, created_at = excluded.created_at, live = 1,
-    bytes = excluded.bytes, body = excluded.body, input = excluded.input,
-    output = excluded.output, base = excluded.base, tokens = excluded.tokens,
-    fingerprint = excluded.fingerprint, expires_at = excluded.expires_at,
-    times = excluded.times
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+ON CONFLICT (tenant, id) DO NOTHING
+
+-- replace
+UPDATE responses SET
+    parent = ?3, created_at = ?4, live = 1, bytes = ?5, body = ?6, input = ?7, output = ?8,
+    base = ?9, tokens = ?10, fingerprint = ?11, expires_at = ?12, times = ?13
+WHERE tenant = ?1 AND id = ?2
 
 -- save_items
-INSERT OR IGNORE INTO items (tenant, id, response)
-SELECT tenant, value, seq FROM responses, json_each(?) WHERE tenant = ? AND responses.id = ?
+INSERT OR IGNORE INTO items (tenant, id, response) SELECT ?2, value, ?3 FROM json_each(?1)
 
 -- save_summary
 INSERT INTO summaries
     (seq, tenant, status, model, parent, conversation, background, failed, tools, text, body)
-SELECT seq, tenant, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM responses WHERE tenant = ? AND id = ?
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (seq) DO UPDATE SET
     status = excluded.status, model = excluded.model, parent = excluded.parent,
     conversation = excluded.conversation, background = excluded.background,
@@ -83,11 +83,20 @@ DELETE FROM responses WHERE seq = ?
 -- row_of
 SELECT seq FROM responses WHERE tenant = ? AND id = ?
 
--- oldest
-SELECT seq, created_at FROM responses WHERE live = 1 AND NOT EXISTS (
-    SELECT 1 FROM runs WHERE runs.tenant = responses.tenant AND runs.id = responses.id
-    AND runs.ended_at IS NULL
-) ORDER BY created_at, seq LIMIT ?
+-- outdated
+WITH RECURSIVE tenants (name) AS (
+    SELECT min(tenant) FROM responses INDEXED BY responses_of_tenant WHERE live = 1
+    UNION ALL
+    SELECT (
+        SELECT min(tenant) FROM responses INDEXED BY responses_of_tenant
+        WHERE live = 1 AND tenant > name
+    ) FROM tenants WHERE name IS NOT NULL
+)
+SELECT r.seq FROM tenants
+JOIN responses AS r INDEXED BY responses_of_tenant ON r.tenant = name AND r.live = 1
+WHERE r.created_at < ? AND NOT EXISTS (
+    SELECT 1 FROM runs WHERE runs.tenant = r.tenant AND runs.id = r.id AND runs.ended_at IS NULL
+) LIMIT ?
 
 -- oldest_of
 SELECT seq FROM responses WHERE tenant = ? AND live = 1 AND NOT EXISTS (

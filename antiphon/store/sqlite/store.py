@@ -379,18 +379,25 @@ class SqliteStore(KeepsResponses):
         def work(connection: sqlite3.Connection) -> None:
             # Encoded here: a long response takes a while, and memory only while it is written.
             # Each statement switches between this thread and the event loop's, so use few.
-            connection.execute(self._queries["save"], response_row(tenant, stored, expires_at))
-            summary = (*summary_row(stored), tenant, stored.response.id)
-            connection.execute(self._queries["save_summary"], summary)
+            row = self._put_response(connection, response_row(tenant, stored, expires_at))
+            connection.execute(self._queries["save_summary"], (row, tenant, *summary_row(stored)))
             if ids is not None:
-                arguments = (ids, tenant, stored.response.id)
-                connection.execute(self._queries["save_items"], arguments)
+                connection.execute(self._queries["save_items"], (ids, tenant, row))
             if conversation is not None:
                 self._append_items(connection, tenant, conversation, added)
             if usage is not None:
                 add_usage(connection, self._queries, usage)
 
         return work
+
+    def _put_response(self, connection: sqlite3.Connection, columns: tuple[Any, ...]) -> int:
+        """Insert or replace a response. Return its row."""
+        inserted = connection.execute(self._queries["insert"], columns)
+        if inserted.rowcount:
+            return inserted.lastrowid or 0
+        connection.execute(self._queries["replace"], columns)
+        row: int = connection.execute(self._queries["row_of"], columns[:2]).fetchone()[0]
+        return row
 
     def _conversation_row(
         self, connection: sqlite3.Connection, tenant: str, conversation: str

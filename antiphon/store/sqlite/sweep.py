@@ -111,27 +111,13 @@ class SqliteSweep:
         return total
 
     def _expire_by_time(self, connection: sqlite3.Connection) -> int:
-        end = time.monotonic() + _SLICE_S
-        deleted = 0
-        lapsed = connection.execute(self._queries["lapsed"], (self._now, _ROWS)).fetchall()
-        for (seq,) in lapsed:
-            self._delete_response(connection, seq)
-            deleted += 1
-            if time.monotonic() > end:
-                break
-        return deleted
+        return self._delete_responses(connection, "lapsed", (self._now, _ROWS))
 
     def _expire_by_age(self, connection: sqlite3.Connection) -> int:
-        end = time.monotonic() + _SLICE_S
-        deleted = 0
-        for seq, created_at in connection.execute(self._queries["oldest"], (_ROWS,)).fetchall():
-            if not self._retention.is_too_old(self._now - created_at):
-                break
-            self._delete_response(connection, seq)
-            deleted += 1
-            if time.monotonic() > end:
-                break
-        return deleted
+        if self._retention.max_age_s is None:
+            return 0
+        arguments = (self._now - self._retention.max_age_s, _ROWS)
+        return self._delete_responses(connection, "outdated", arguments)
 
     def _expire_by_size(self, connection: sqlite3.Connection) -> int:
         """Delete the oldest responses of the tenant that holds most, until the bounds hold."""
@@ -147,6 +133,20 @@ class SqliteSweep:
                 continue
             freed = self._delete_response(connection, oldest[tenant].popleft())
             self._totals.remove_responses(tenant, 1, freed)
+            deleted += 1
+            if time.monotonic() > end:
+                break
+        return deleted
+
+    def _delete_responses(
+        self, connection: sqlite3.Connection, query: str, arguments: tuple[Any, ...]
+    ) -> int:
+        """Delete the responses that a query finds, for the time that one write may take. Return how
+        many."""
+        end = time.monotonic() + _SLICE_S
+        deleted = 0
+        for (seq,) in connection.execute(self._queries[query], arguments).fetchall():
+            self._delete_response(connection, seq)
             deleted += 1
             if time.monotonic() > end:
                 break

@@ -19,8 +19,9 @@ from msgspec.structs import replace
 from antiphon.errors import RunError, SetupError
 from antiphon.store.base import Retention
 from antiphon.store.common.sql import migrations
-from antiphon.store.records import Append, ConversationLock
+from antiphon.store.records import Append, ConversationLock, ResponseQuery
 from antiphon.store.sqlite.store import SqliteStore
+from antiphon.store.usage import UsageQuery
 from antiphon.testing.run_check import batch, begin_run, ended, job, queued
 from antiphon.testing.store_check import turn
 from antiphon.wire.resources.conversations import ConversationResource
@@ -456,6 +457,43 @@ async def test_older_database_is_migrated(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         applied = connection.execute("SELECT name FROM migrations ORDER BY name").fetchall()
     assert applied == [(name,) for name, _ in migrations("antiphon.store.sqlite")]
+
+
+async def test_migrated_rows_go_with_their_response(tmp_path: Path) -> None:
+    """Items, list entries and usage of the version before survive the copy of their tables."""
+    path = tmp_path / "a.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE migrations (name TEXT PRIMARY KEY)")
+        for name, script in migrations("antiphon.store.sqlite"):
+            if name >= "0028":
+                break
+            connection.executescript(script)
+            connection.execute("INSERT INTO migrations VALUES (?)", (name,))
+        item = b'[{"type":"message","id":"msg_a","role":"user","content":[]}]'
+        connection.execute(
+            "INSERT INTO responses (seq, tenant, id, created_at, bytes, body, input, output)"
+            " VALUES (7, 't', 'resp_a', 1, 9, ?, ?, '[]')",
+            (b'{"id":"resp_a","created_at":1,"model":"m"}', item),
+        )
+        connection.execute("INSERT INTO items VALUES ('t', 'msg_a', 7)")
+        connection.execute(
+            "INSERT INTO summaries VALUES (7, 't', 'completed', 'm', NULL, NULL, 0, 0, '', '', ?)",
+            (b'{"id":"resp_a","created_at":1,"status":"completed","model":"m"}',),
+        )
+        used = ("resp_a", 5, "completion", "t", "", "m", 1, *([0] * 8))
+        connection.execute(f"INSERT INTO usage_rows VALUES ({', '.join('?' * 15)})", used)
+        connection.commit()
+    store = await SqliteStore.open(path)
+    listed = await store.list_responses("t", ResponseQuery(limit=5))
+    assert listed is not None and [each.id for each in listed] == ["resp_a"]
+    assert await store.load_item("t", "msg_a") is not None
+    totals = await store.usage_log.totals(UsageQuery(start=0, end=60, width=60))
+    assert [each.requests for each in totals] == [1]
+    assert await store.delete("t", "resp_a")
+    assert await store.list_responses("t", ResponseQuery(limit=5)) == ()
+    await store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM items").fetchone() == (0,)
 
 
 async def test_runs_keep_their_conversations_locked_over_a_restart(tmp_path: Path) -> None:
