@@ -260,6 +260,8 @@ class UpstreamReply(Reply):
         self.input_tokens = request.input_tokens
         self.dropped_ids = request.dropped_ids
         self._is_stopped = False
+        #: Estimated bytes of the deltas that were parsed.
+        self._output_bytes = 0
 
     def resume(self, point: ResumePoint) -> UpstreamReply:
         if point.sampled_ids:
@@ -275,7 +277,7 @@ class UpstreamReply(Reply):
         If the upstream rejects the conversation as too long and truncation is allowed, send a
         shorter one, unless the answer has begun.
         """
-        may_shorten, written = self._options.truncate, 0
+        may_shorten = self._options.truncate
         while True:
             offered_calls = OfferedCalls(self._options, self._shown)
             calls = _AllCalls() if self._options.allows_parallel_calls else _FirstCall()
@@ -283,25 +285,21 @@ class UpstreamReply(Reply):
                 async with aclosing(self._stream_with_retries()) as batches:
                     async for batch in batches:
                         may_shorten = False
-                        written += sum(map(_estimated_bytes, batch))
                         batch = offered_calls.filter(self._without_shared_cache(batch))
                         yield calls.filter(batch)
                         if self._is_stopped or calls.discarded_bytes > _MAX_DISCARDED_BYTES:
                             if not (batch and isinstance(batch[-1], Finish)):
-                                yield (
-                                    self._cut_off(
-                                        "length" if self._is_stopped else "stop", written
-                                    ),
-                                )
+                                yield (self._cut_off("length" if self._is_stopped else "stop"),)
                             return
                 return
             except BackendError as error:
                 if error.code != CONTEXT_LENGTH_EXCEEDED or not may_shorten or not self._shorten():
                     raise
 
-    def _cut_off(self, reason: FinishReason, written: int) -> Finish:
-        """The end of an answer that was not read to its end. ``written``: its estimated bytes."""
-        return Finish(reason, upstream_usage(self.input_tokens, written // _TOKEN_BYTES))
+    def _cut_off(self, reason: FinishReason) -> Finish:
+        """The end of an answer that was not read to its end."""
+        output_tokens = self._output_bytes // _TOKEN_BYTES
+        return Finish(reason, upstream_usage(self.input_tokens, output_tokens))
 
     def _without_shared_cache(self, deltas: tuple[Delta, ...]) -> tuple[Delta, ...]:
         """Drop the count of cached tokens if it may count those of another tenant."""
@@ -318,7 +316,7 @@ class UpstreamReply(Reply):
         """Send the request, and again after an error as long as no delta was parsed. Raises
         ``BackendError`` for an endless answer.
         """
-        backend, has_output, output_bytes = self._backend, False, 0
+        backend, has_output = self._backend, False
         retry_policy = backend.upstream.retry_policy(self._options.session)
         while True:
             parser = backend.stream_parser(
@@ -332,9 +330,9 @@ class UpstreamReply(Reply):
                         done = not payloads
                         if deltas := parser.feed(payloads):
                             has_output = True
-                            output_bytes += sum(map(_estimated_bytes, deltas))
+                            self._output_bytes += sum(map(_estimated_bytes, deltas))
                             yield deltas
-                        if output_bytes > MAX_RESPONSE_BYTES:
+                        if self._output_bytes > MAX_RESPONSE_BYTES:
                             raise BackendError("The upstream's answer is too long.")
                 yield parser.finish(done=done)
                 return

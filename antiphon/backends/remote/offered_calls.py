@@ -46,7 +46,13 @@ class OfferedCalls:
 
     def filter(self, deltas: Sequence[Delta]) -> tuple[Delta, ...]:
         """Return the deltas that may be passed on."""
-        return tuple(each for delta in deltas for each in self._filter(delta))
+        passed: list[Delta] = []
+        for delta in deltas:
+            if not isinstance(delta, Text):
+                passed.extend(self._filter(delta))
+            elif not self._is_dropped:  # nearly all are text
+                passed.append(delta)
+        return tuple(passed)
 
     def _filter(self, delta: Delta) -> Iterator[Delta]:
         if isinstance(delta, Open):
