@@ -90,7 +90,8 @@ class ItemWriter:
             part.logprobs.extend(logprobs)
         out = self._out
         number = out.number
-        out.pending.append(part.make_delta(number, text, logprobs))
+        if out.has_reader:
+            out.pending.append(part.make_delta(number, text, logprobs))
         out.number = number + 1
 
     def begin(self, channel: Channel = "text") -> None:
@@ -295,6 +296,7 @@ class ResponseWriter:
         "_kinds",
         "_open",
         "_response",
+        "has_reader",
         "number",
         "pending",
         "started",
@@ -317,6 +319,8 @@ class ResponseWriter:
         self.number = first_number
         #: The events since the last ``take``.
         self.pending: list[ev.Event] = []
+        #: Whether somebody takes the events. Otherwise they are numbered, but not made.
+        self.has_reader = True
         #: ``start`` has been called.
         self.started = False
         self.timer = RunTimer(clock)
@@ -477,11 +481,8 @@ class ResponseWriter:
 
     def emit(self, event: type[ev.Event], **fields: Any) -> None:
         """Number an event and queue it."""
-        self.push(event(sequence_number=self.number, **fields))
-
-    def push(self, event: ev.Event) -> None:
-        """Queue an event that already has the next ``number``."""
-        self.pending.append(event)
+        if self.has_reader:
+            self.pending.append(event(sequence_number=self.number, **fields))
         self.number += 1
 
 

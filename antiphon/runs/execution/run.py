@@ -188,7 +188,7 @@ class Run:
         errors end the run ``failed``.
         """
         self._driver = asyncio.current_task()
-        self._has_reader = sink is not None
+        self._has_reader = self._writer.has_reader = sink is not None
         self._sink = sink or self._sink
         self._keep_alive()
         self._supervisor.enter(self)
