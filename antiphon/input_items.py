@@ -33,14 +33,15 @@ async def resolve_items(
     Raises ``NotFound``.
     """
     items = tuple(items)
-    has_references = any(map(_is_reference, items))
-    earlier = {known.id: known for known in reversed(past)} if has_references else {}
-    admitted = [
-        await _resolve(item, store, tenant, earlier, param)
-        if _is_reference(item)
-        else _with_id(item, ids)
-        for item in items
-    ]
+    earlier: dict[str, it.Item] | None = None
+    admitted: list[it.Item] = []
+    for item in items:
+        if not _is_reference(item):
+            admitted.append(_with_id(item, ids))
+            continue
+        if earlier is None:
+            earlier = {known.id: known for known in reversed(past)}
+        admitted.append(await _resolve(item, store, tenant, earlier, param))
     if not any(isinstance(item, it.LocalShellCallOutput) for item in admitted):
         return tuple(admitted)
     calls: dict[str, it.LocalShellCall] = {}

@@ -262,6 +262,7 @@ class Metrics:
         )
         self._children: dict[str, _Series] = {}
         self._http_children: dict[tuple[str, str, int], Counter] = {}
+        self._run_children: dict[tuple[str, str], Counter] = {}
         self._store_children: dict[str, Histogram] = {}
         self._followers: WeakSet[_Follower] = WeakSet()
         self._store.followers.set_function(lambda: len(self._followers))
@@ -324,7 +325,7 @@ class Metrics:
     def record_background(self, response: Response) -> None:
         """Count a background response that ended here, and its tokens. Its times are not those of
         a client that waits."""
-        self._runs.labels(response.model, response.status).inc()
+        self._count_run(response.model, response.status)
         if response.usage is not None:
             _count_tokens(self._series_of(response.model), response.usage)
 
@@ -333,7 +334,7 @@ class Metrics:
     ) -> None:
         """Record a response that reached its end. ``events``: number of its events."""
         of = self._series_of(response.model)
-        self._runs.labels(response.model, response.status).inc()
+        self._count_run(response.model, response.status)
         of.end_to_end.observe(now - timing.started)
         if timing.streamed:
             of.events.inc(events)
@@ -351,11 +352,11 @@ class Metrics:
 
     def count_abandoned(self, model: str) -> None:
         """Count a response whose client disconnected."""
-        self._runs.labels(model, "cancelled").inc()
+        self._count_run(model, "cancelled")
 
     def record_embeddings(self, model: str, tokens: int) -> None:
         """Count a request for embeddings."""
-        self._runs.labels(model, "completed").inc()
+        self._count_run(model, "completed")
         self._series_of(model).input_tokens.inc(tokens)
 
     # --- of the store ----------------------------------------------------------------------------
@@ -418,6 +419,13 @@ class Metrics:
         shown = own if self._collect is None else await self._collect(own)
         return encode(SummedMetrics(shown)), media_type
 
+    def _count_run(self, model: str, status: str) -> None:
+        key = (model, status)
+        child = self._run_children.get(key)
+        if child is None:
+            child = self._run_children[key] = self._runs.labels(model, status)
+        child.inc()
+
     def _series_of(self, model: str) -> _Series:
         found = self._children.get(model)
         if found is None:
@@ -427,7 +435,8 @@ class Metrics:
 
 def _count_tokens(of: _Series, usage: Usage) -> None:
     of.input_tokens.inc(usage.input_tokens)
-    of.cached_tokens.inc(usage.input_tokens_details.cached_tokens)
+    if cached := usage.input_tokens_details.cached_tokens:
+        of.cached_tokens.inc(cached)
     of.output_tokens.inc(usage.output_tokens)
 
 

@@ -112,7 +112,8 @@ class FairLimiter:
         """Free a slot that this tenant holds."""
         self.running -= 1
         self._held[tenant] -= 1
-        self._grant_waiting()
+        if self._queues:
+            self._grant_waiting()
         self._forget_idle(tenant)
 
     def _grant_waiting(self) -> None:

@@ -191,23 +191,23 @@ class RequestContextMiddleware:
         is_quiet = path in _QUIET or path.startswith(_PAGE_FILES)
         log = self._log.debug if is_quiet else self._log.info
         fields: dict[str, Any] = {
-            "key": context.key,
-            "model": context.model,
-            "response_id": context.response_id,
+            "method": method,
+            "path": scope["path"],
+            "status": status,
+            "ms": round((self._clock() - context.started) * 1000, 1),
+            "tenant": context.tenant,
         }
+        if (key := context.client.key) is not None:
+            fields["key"] = key
+        if context.model is not None:
+            fields["model"] = context.model
+        if context.response_id is not None:
+            fields["response_id"] = context.response_id
         if (usage := context.usage) is not None:
             fields["input_tokens"] = usage.input_tokens
             fields["cached_tokens"] = usage.input_tokens_details.cached_tokens
             fields["output_tokens"] = usage.output_tokens
-        log(
-            "request",
-            method=method,
-            path=scope["path"],
-            status=status,
-            ms=round((self._clock() - context.started) * 1000, 1),
-            tenant=context.tenant,
-            **{name: value for name, value in fields.items() if value is not None},
-        )
+        log("request", **fields)
 
     def _end_span(self, context: RequestContext, method: str, route: str, status: int) -> None:
         span = context.span
