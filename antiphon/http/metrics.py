@@ -261,8 +261,7 @@ class Metrics:
             registry=registry,
         )
         self._children: dict[str, _Series] = {}
-        self._http_children: dict[tuple[str, str, int], Counter] = {}
-        self._run_children: dict[tuple[str, str], Counter] = {}
+        self._counters: dict[tuple[object, ...], Counter] = {}
         self._store_children: dict[str, Histogram] = {}
         self._followers: WeakSet[_Follower] = WeakSet()
         self._store.followers.set_function(lambda: len(self._followers))
@@ -307,11 +306,7 @@ class Metrics:
 
     def count_request(self, method: str, route: str, status: int) -> None:
         """Count one HTTP request. ``route`` is a route template, or ``unknown``."""
-        key = (method, route, status)
-        child = self._http_children.get(key)
-        if child is None:
-            child = self._http_children[key] = self._http.labels(method, route, status)
-        child.inc()
+        self._count(self._http, method, route, status)
 
     def record_outcome(
         self, timing: RunTiming, response: Response, events: int, now: float
@@ -325,7 +320,7 @@ class Metrics:
     def record_background(self, response: Response) -> None:
         """Count a background response that ended here, and its tokens. Its times are not those of
         a client that waits."""
-        self._count_run(response.model, response.status)
+        self._count(self._runs, response.model, response.status)
         if response.usage is not None:
             _count_tokens(self._series_of(response.model), response.usage)
 
@@ -334,7 +329,7 @@ class Metrics:
     ) -> None:
         """Record a response that reached its end. ``events``: number of its events."""
         of = self._series_of(response.model)
-        self._count_run(response.model, response.status)
+        self._count(self._runs, response.model, response.status)
         of.end_to_end.observe(now - timing.started)
         if timing.streamed:
             of.events.inc(events)
@@ -352,11 +347,11 @@ class Metrics:
 
     def count_abandoned(self, model: str) -> None:
         """Count a response whose client disconnected."""
-        self._count_run(model, "cancelled")
+        self._count(self._runs, model, "cancelled")
 
     def record_embeddings(self, model: str, tokens: int) -> None:
         """Count a request for embeddings."""
-        self._count_run(model, "completed")
+        self._count(self._runs, model, "completed")
         self._series_of(model).input_tokens.inc(tokens)
 
     # --- of the store ----------------------------------------------------------------------------
@@ -419,11 +414,12 @@ class Metrics:
         shown = own if self._collect is None else await self._collect(own)
         return encode(SummedMetrics(shown)), media_type
 
-    def _count_run(self, model: str, status: str) -> None:
-        key = (model, status)
-        child = self._run_children.get(key)
+    def _count(self, counter: Counter, *labels: str | int) -> None:
+        """Count one more with these labels. Their counter is looked up once."""
+        key = (counter, *labels)
+        child = self._counters.get(key)
         if child is None:
-            child = self._run_children[key] = self._runs.labels(model, status)
+            child = self._counters[key] = counter.labels(*labels)
         child.inc()
 
     def _series_of(self, model: str) -> _Series:
