@@ -200,7 +200,7 @@ def open_log(stream: TextIO, *, style: Style = "json", level: str | LogLevel = "
     lowest = level if isinstance(level, str) else "debug"
     filters = [] if isinstance(level, str) else [level.filter]
     return structlog.wrap_logger(
-        structlog.PrintLogger(stream),
+        structlog.WriteLogger(stream),
         processors=[*filters, _line_processor(render)],
         wrapper_class=structlog.make_filtering_bound_logger(lowest),
         cache_logger_on_first_use=True,

@@ -120,6 +120,8 @@ def collect_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
         (namespace, tool.name): (tool, path, found)
         for tool, namespace, path, found in _flat(options.tools, sources)
     }
+    if not latest and not choice.must_call:
+        return PromptTools()
     taken: set[str] = set()
     tools = tuple(
         replace(_prompt_tool(tool, namespace, path, taken), found=found)
