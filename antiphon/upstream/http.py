@@ -168,8 +168,8 @@ class HttpClient:
 def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:
     """Open a socket as aiohttp does, and note that the request is sent over a new connection.
 
-    aiohttp's own tracing reports reused connections, but it sends six more signals and runs a task
-    for each request.
+    aiohttp's own tracing reports reused connections, but it sends a signal for every other step of
+    a request, too.
     """
     if (connection := _connection.get(None)) is not None:
         connection.is_new = True
