@@ -208,12 +208,12 @@ WHERE NOT EXISTS (
 -- oldest
 -- After the last one that was deleted: so its index entry, and those before it, are not read again.
 SELECT seq, created_at FROM responses AS r WHERE live AND (created_at, seq) > ($2, $3) AND NOT EXISTS (
-    SELECT 1 FROM runs WHERE runs.tenant = r.tenant AND runs.id = r.id AND runs.ended_at IS NULL
+    SELECT 1 FROM runs WHERE runs.tenant = r.tenant AND runs.id = r.id AND num_nulls(runs.ended_at) = 1
 ) ORDER BY created_at, seq LIMIT $1
 
 -- oldest_of
 SELECT seq, bytes FROM responses AS r WHERE tenant = $1 AND live AND NOT EXISTS (
-    SELECT 1 FROM runs WHERE runs.tenant = r.tenant AND runs.id = r.id AND runs.ended_at IS NULL
+    SELECT 1 FROM runs WHERE runs.tenant = r.tenant AND runs.id = r.id AND num_nulls(runs.ended_at) = 1
 ) ORDER BY created_at, seq LIMIT $2
 
 -- tenant_totals
@@ -501,7 +501,7 @@ WITH RECURSIVE queued (tenant) AS (
 ), free AS (
     SELECT r.seq, r.owner AS had, ranked.rank FROM ranked JOIN runs AS r ON r.seq = ranked.seq
     -- again, of the locked row: it may have changed meanwhile
-    WHERE r.ended_at IS NULL AND (
+    WHERE num_nulls(r.ended_at) = 1 AND (
         r.owner IS NULL OR (r.owner = $1 AND r.id <> ALL ($5::text[])) OR (
             r.owner <> $1 AND r.claimed_at <= now() - $4::float8 * interval '1 second'
         )
@@ -554,17 +554,20 @@ WITH mine AS (
 ), let_go AS (
     DELETE FROM holds WHERE owner = $1 AND NOT has_run AND NOT EXISTS (
         SELECT FROM runs
-        WHERE runs.tenant = holds.tenant AND runs.id = holds.holder AND runs.ended_at IS NULL
+        WHERE runs.tenant = holds.tenant AND runs.id = holds.holder
+        AND num_nulls(runs.ended_at) = 1
     )
 )
 UPDATE runs SET owner = NULL FROM mine WHERE runs.seq = mine.seq
 
 -- seize
 UPDATE runs SET owner = '', claimed_at = now(), epoch = epoch + 1, attempts = attempts + 1
-WHERE tenant = $1 AND id = $2 AND ended_at IS NULL
+WHERE tenant = $1 AND id = $2 AND num_nulls(ended_at) = 1
 RETURNING tenant, id, model, request, prompt, epoch, attempts
 
 -- append
+-- Of one run, num_nulls(ended_at) = 1 says that it has not ended, here and elsewhere: as ended_at IS
+-- NULL, the planner may read all runs that have not ended instead, if its statistics know of few.
 -- A plain insert, without a notification: commits that notify wait for one another. The rows of the
 -- runs are locked: who takes a run away waits until this is there, and what comes later is refused.
 -- The answer: which runs are the caller's, and their rows with the other processes that follow them.
@@ -577,9 +580,10 @@ WITH asked AS MATERIALIZED (
     ) AS r
     ORDER BY r.seq
 ), mine AS MATERIALIZED (
-    SELECT r.seq, a.place, r.followers, r.followed_until FROM asked AS a CROSS JOIN LATERAL (
-        SELECT seq, followers, followed_until FROM runs
-        WHERE seq = a.seq AND epoch = a.epoch AND ended_at IS NULL FOR NO KEY UPDATE
+    SELECT r.seq, a.place, r.followers, r.followed_until, r.attempts
+    FROM asked AS a CROSS JOIN LATERAL (
+        SELECT seq, followers, followed_until, attempts FROM runs
+        WHERE seq = a.seq AND epoch = a.epoch AND num_nulls(ended_at) = 1 FOR NO KEY UPDATE
     ) AS r
 ), kept AS (
     INSERT INTO event_batches (run, first, count, lines, tokens, at)
@@ -589,7 +593,8 @@ WITH asked AS MATERIALIZED (
     WHERE b.count > 0
     ON CONFLICT DO NOTHING
 ), spoken AS (
-    UPDATE runs SET attempts = 0 FROM mine WHERE runs.seq = mine.seq AND runs.attempts <> 0
+    UPDATE runs SET attempts = 0
+    WHERE seq = ANY (ARRAY(SELECT seq FROM mine WHERE attempts <> 0))
 )
 SELECT (SELECT coalesce(array_agg(place), '{}') FROM mine), f.places, f.seqs, f.names FROM (
     SELECT array_agg(m.place) AS places, array_agg(m.seq) AS seqs, array_agg(p.name) AS names
@@ -599,7 +604,7 @@ SELECT (SELECT coalesce(array_agg(place), '{}') FROM mine), f.places, f.seqs, f.
 
 -- end_run
 UPDATE runs SET ended_at = 0, owner = NULL, request = '', prompt = ''
-WHERE tenant = $1 AND id = $2 AND epoch = $3 AND ended_at IS NULL RETURNING seq
+WHERE tenant = $1 AND id = $2 AND epoch = $3 AND num_nulls(ended_at) = 1 RETURNING seq
 
 -- forget_hold
 DELETE FROM holds WHERE tenant = $1 AND holder = $2
@@ -647,7 +652,7 @@ WITH asked AS MATERIALIZED (
 ), found AS MATERIALIZED (
     SELECT r.seq, a.place, r.followers, r.followed_until FROM asked AS a CROSS JOIN LATERAL (
         SELECT seq, followers, followed_until FROM runs
-        WHERE seq = a.seq AND ended_at IS NULL FOR NO KEY UPDATE
+        WHERE seq = a.seq AND num_nulls(ended_at) = 1 FOR NO KEY UPDATE
     ) AS r
 ), marked AS (
     UPDATE runs SET followed_until = now() + $4::float8 * interval '1 second', followers = CASE
@@ -685,11 +690,9 @@ WITH run AS MATERIALIZED (
     WHERE holds.holder = excluded.holder OR NOT (EXISTS (
         SELECT FROM owners
         WHERE name = holds.owner AND heard_at > now() - $5::float8 * interval '1 second'
-    ) OR EXISTS (
-        SELECT FROM runs
-        WHERE runs.tenant = holds.tenant AND runs.id = holds.holder
-        AND runs.ended_at IS NULL
-    ) OR holds.confirmed_at > now() - $5::float8 * interval '1 second')
+    ) OR (
+        SELECT num_nulls(ended_at) = 1 FROM runs WHERE tenant = holds.tenant AND id = holds.holder
+    ) IS TRUE OR holds.confirmed_at > now() - $5::float8 * interval '1 second')
     RETURNING holder
 ), heard AS (
     INSERT INTO owners (name) SELECT $4 FROM held
@@ -710,7 +713,7 @@ SELECT holder FROM held
 -- let_go
 -- has_run also counts a run whose creation is about to be committed.
 DELETE FROM holds WHERE tenant = $1 AND conversation = $2 AND holder = $3 AND NOT has_run
-AND NOT EXISTS (SELECT FROM runs WHERE tenant = $1 AND id = $3 AND ended_at IS NULL)
+AND NOT EXISTS (SELECT FROM runs WHERE tenant = $1 AND id = $3 AND num_nulls(ended_at) = 1)
 
 -- see_ended
 UPDATE runs SET ended_at = $1
