@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -35,11 +36,13 @@ _Work = Callable[[], Coroutine[Any, Any, None]]
 
 class _FollowedRun(Struct):
     """A followed run: its row, the last event delivered to its subscriptions, and when its mark is
-    renewed. ``grew_here``: this process has appended to it since the last look."""
+    renewed. Since the last look: ``grew`` (a batch was delivered), ``grew_here`` (this process
+    appended it)."""
 
     row: int
     last: int
     renewed_at: float
+    grew: bool = False
     grew_here: bool = False
 
 
@@ -68,7 +71,7 @@ class FollowedRuns:
         """Record a batch that this process appended and delivered."""
         if (run := self._runs.get(key)) is not None:
             run.last = max(run.last, batch.last)
-            run.grew_here = True
+            run.grew = run.grew_here = True
 
     def on_batches(self, payload: bytes) -> None:
         """Deliver the batches in a notification."""
@@ -149,22 +152,24 @@ class FollowedRuns:
         self._start("look", self._look_regularly)
 
     async def _look_regularly(self) -> None:
-        """Fetch what no notification brought, renew marks, and forget runs without readers."""
         while self._runs:
             await asyncio.sleep(_LOOK_S)
-            subscribed = set(self._subscriptions.subscribed_runs())
-            for key in self._runs.keys() - subscribed:
-                del self._keys[self._runs.pop(key).row]
-            quiet = {key: run for key, run in self._runs.items() if not run.grew_here}
-            for run in self._runs.values():
-                run.grew_here = False
-            for run in quiet.values():
+            await self._look()
+
+    async def _look(self) -> None:
+        """Fetch what no notification brought, renew marks, and forget runs without readers."""
+        for key in self._runs.keys() - set(self._subscriptions.subscribed_runs()):
+            del self._keys[self._runs.pop(key).row]
+        now = asyncio.get_running_loop().time()
+        old_marks: list[_Key] = []
+        for key, run in self._runs.items():
+            if not run.grew:  # otherwise, a notification that is lost leaves a gap
                 self._fetch(run.row)
-            now = asyncio.get_running_loop().time()
-            try:
-                await self._mark(sorted(key for key, run in quiet.items() if run.renewed_at < now))
-            except RunError:
-                continue  # the readers get the error of the query that fetches
+            if not run.grew_here and run.renewed_at < now:
+                old_marks.append(key)
+            run.grew = run.grew_here = False
+        with suppress(RunError):  # the readers get the error of the query that fetches
+            await self._mark(sorted(old_marks))
 
     def _fetch(self, row: int) -> None:
         """Fetch the new batches of a run soon."""
@@ -191,6 +196,7 @@ class FollowedRuns:
         if batch.first == run.last + 1:
             self._subscriptions.publish(*key, batch)
             run.last = batch.last
+            run.grew = True
         elif batch.last > run.last:  # in the store, and not what was expected: readers read it
             self._subscriptions.mark_stale([key])
             run.last = batch.last

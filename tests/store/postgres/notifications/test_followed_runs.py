@@ -110,6 +110,39 @@ async def test_lost_notifications_are_made_up_for_by_a_look(
         await reading
 
 
+class QueryLog:
+    """A pool whose only run has row 7, and that has no news."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    async def rows(self, name: str, *arguments: object) -> list[tuple[int, int, int]]:
+        self.names.append(name)
+        return [(1, 7, 1)] if name == "follow" else []
+
+
+async def test_look_fetches_only_runs_that_did_not_grow() -> None:
+    """A run that grows needs none: a notification that is lost leaves a gap before the next one."""
+    pool: Any = QueryLog()
+    subscriptions = Subscriptions()
+    followed = followed_runs.FollowedRuns(pool, subscriptions, "process")
+    followed.on_connected()
+    with subscriptions.subscribe("t", "resp_a") as tail:
+        followed.follow(("t", "resp_a"))
+        async with asyncio.timeout(60):
+            while not tail.is_stale:
+                await asyncio.sleep(0)
+        (payload,) = encode_batches([(7, padded(2, 10))])
+        followed.on_batches(payload)
+        await followed._look()
+        await asyncio.sleep(0)
+        assert pool.names == ["follow"]
+        await followed._look()
+        await asyncio.sleep(0)
+        assert pool.names == ["follow", "news"]
+    await followed.close()
+
+
 async def test_work_that_has_not_begun_is_cancelled_at_close() -> None:
     pool: Any = None
     followed = followed_runs.FollowedRuns(pool, Subscriptions(), "process")
