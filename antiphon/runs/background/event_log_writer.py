@@ -1,9 +1,9 @@
 """Writes the events of all background runs of this process to the store.
 
-One append is in progress at a time. Events that are emitted meanwhile share the next one. The more
-runs share an append, the later the next one begins: a transaction for many runs costs little more
-than one for a single run. If the store does not answer, the append is retried. A run that another
-server has taken over raises ``ReaderGone``.
+One append is in progress at a time. Events that are emitted meanwhile share the next one. The
+longer an append takes, the later the next one begins: a transaction for many runs costs little
+more than one for a single run. If the store does not answer, the append is retried. A run that
+another server has taken over raises ``ReaderGone``.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ _log = structlog.get_logger(__name__)
 _MAX_UNWRITTEN = 512
 #: Seconds between retries while the store does not answer: the first and the longest pause.
 _RETRY_S, _RETRY_MAX_S = 0.05, 2.0
-#: Runs in one append from which on the writer rests for the full time.
-_RUNS_OF_FULL_REST = 16
+#: An append begins this many times as late after the last one as that one took.
+_PERIOD_FACTOR = 3
 
 
 class EventLogWriter:
     """Appends events to the store. One instance per process. ``flush_s``: the most seconds from the
-    beginning of one append to that of the next, so that more events share it. After an append that
-    took longer, the writer does not rest.
+    beginning of one append to that of the next, unless the first takes longer.
     """
 
     def __init__(self, store: RunStore, *, flush_s: float) -> None:
         self._store = store
         self._flush_s = flush_s
-        self._last_runs = 0
         self._began_at = -math.inf
+        #: Seconds that the last append took.
+        self._append_s = 0.0
         self._unwritten: dict[LogSink, None] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -76,18 +76,19 @@ class EventLogWriter:
             self._task = None
 
     def _rest_s(self) -> float:
-        """Return the pause before the next append, by the number of runs in the last one and when
-        that one began: events of a single run hardly wait."""
-        period_s = self._flush_s * min(self._last_runs / _RUNS_OF_FULL_REST, 1)
+        """Return the pause before the next append: what appends fast hardly waits, and what has
+        much to do gathers more at a time."""
+        period_s = min(self._flush_s, _PERIOD_FACTOR * self._append_s)
         return max(0.0, self._began_at + period_s - asyncio.get_running_loop().time())
 
     async def _write(self, entries: list[LogSink]) -> None:
         appends = tuple(append for entry in entries if (append := entry.next_append()) is not None)
-        self._last_runs = len(appends)
-        self._began_at = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        self._began_at = loop.time()
         lost = frozenset[str]()
         if appends:
             lost = await retry_until_available(lambda: self._store.append(appends))
+        self._append_s = loop.time() - self._began_at
         for entry in entries:
             entry.acknowledge(lost=entry.claim.job.id in lost)
 

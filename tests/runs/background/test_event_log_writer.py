@@ -4,66 +4,75 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from antiphon.runs.background.event_log_writer import EventLogWriter, LogSink
-from antiphon.store.base import Store
+from antiphon.store.memory.store import MemoryStore
+from antiphon.store.records import Append
 from antiphon.testing.run_check import begin_run
 from antiphon.wire.events import OutputTextDelta
 
-#: No test lasts so long, and any append lasts longer.
-LONG_S, SHORT_S = 3600.0, 1e-9
+FLUSH_S = 8.0
 
 
-async def rests_of(store: Store, monkeypatch: pytest.MonkeyPatch, *, flush_s: float) -> list[float]:
-    """Return the pauses before appends that 1, 1, 20 and 20 runs share."""
+class SlowRuns:
+    """Appends that take the next of these times, in seconds of the clock."""
+
+    def __init__(self, times_s: Sequence[float]) -> None:
+        self.now = 0.0
+        self._times_s = iter(times_s)
+
+    async def append(self, appends: Sequence[Append]) -> frozenset[str]:
+        self.now += next(self._times_s)
+        return frozenset()
+
+
+async def rests_after(times_s: Sequence[float], monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the pauses before appends that take these times, and before one more."""
     rests: list[float] = []
     sleep = asyncio.sleep
+    runs: Any = SlowRuns((*times_s, 0))
 
     async def record_rest(seconds: float) -> None:
         rests.append(seconds)
+        runs.now += seconds
         await sleep(0)
 
-    writer = EventLogWriter(store.runs, flush_s=flush_s)
-    claims = [await begin_run(store, str(n)) for n in range(20)]
+    claim = await begin_run(MemoryStore(), "a")
     monkeypatch.setattr(asyncio, "sleep", record_rest)
-    sinks = [
-        LogSink(
-            writer,
-            store.runs,
-            claim,
-            array("I"),
-            conversation=None,
-            expires_at=lambda: None,
-            webhook=lambda response: None,
-            usage=lambda response: None,
-            clock=lambda: 1_000.0,
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: runs.now)
+    writer = EventLogWriter(runs, flush_s=FLUSH_S)
+    sink = LogSink(
+        writer,
+        runs,
+        claim,
+        array("I"),
+        conversation=None,
+        expires_at=lambda: None,
+        webhook=lambda response: None,
+        usage=lambda response: None,
+        clock=lambda: 1_000.0,
+    )
+    for number in range(2, 3 + len(times_s)):
+        delta = OutputTextDelta(
+            item_id="msg", output_index=0, content_index=0, delta="a", sequence_number=number
         )
-        for claim in claims
-    ]
-    for number, count in enumerate((1, 1, 20, 20), start=2):
-        for sink in sinks[:count]:
-            delta = OutputTextDelta(
-                item_id="msg",
-                output_index=0,
-                content_index=0,
-                delta="a",
-                sequence_number=number,
-            )
-            sink.write((delta,))
+        sink.write((delta,))
         await writer.wait_until_idle()
     return rests
 
 
-async def test_writer_rests_longer_the_more_runs_share_an_append(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+async def test_writer_rests_longer_the_longer_appends_take(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rests = await rests_of(store, monkeypatch, flush_s=LONG_S)
-    assert [round(rest / LONG_S * 16) for rest in rests] == [0, 1, 1, 16]
+    """The first append begins at once, each other one three times as late as the last one took."""
+    assert await rests_after((0, 0.5, 2), monkeypatch) == [0, 0, 1, 4]
 
 
-async def test_writer_does_not_rest_after_a_slow_append(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+async def test_appends_begin_at_most_flush_s_apart_unless_they_take_longer(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert await rests_of(store, monkeypatch, flush_s=SHORT_S) == [0, 0, 0, 0]
+    assert await rests_after((4, 7, 9), monkeypatch) == [0, 4, 1, 0]
