@@ -17,6 +17,7 @@ from contextlib import ExitStack
 
 import msgspec
 
+from antiphon.http.uvicorn_server import frozen_gc, run
 from antiphon.testing.bus import BusServer, bus_server
 from antiphon.testing.postgres import Postgres, postgres
 
@@ -38,7 +39,7 @@ def listeners() -> Iterator[Line]:
                 bus = None if kind is None else stack.enter_context(bus_server(kind))
                 if kind is None or bus is not None:
                     server = stack.enter_context(postgres(max_connections="400"))
-                    yield from asyncio.run(_listeners(server, count, bus))
+                    yield from run(_listeners(server, count, bus))
 
 
 async def _listeners(server: Postgres, processes: int, bus: BusServer | None) -> list[Line]:
@@ -143,7 +144,7 @@ def commits() -> Iterator[Line]:
     """Commits a second of 16 connections, with fsync: plain inserts, and appends to followed runs,
     by turns."""
     with postgres(fsync="on") as server:
-        yield from asyncio.run(_commits(server))
+        yield from run(_commits(server))
 
 
 async def _commits(server: Postgres) -> list[Line]:
@@ -226,8 +227,9 @@ async def _follow(url: str, bus: str | None, ids: Sequence[str]) -> list[float]:
 
     tasks = [asyncio.create_task(one(each)) for each in ids]
     await asyncio.sleep(0.5)
-    print("ready", flush=True)
-    await asyncio.gather(*tasks)
+    with frozen_gc():
+        print("ready", flush=True)
+        await asyncio.gather(*tasks)
     await store.close()
     return ages
 
@@ -237,8 +239,4 @@ def _bus(argument: str) -> str | None:
 
 
 if __name__ == "__main__":
-    print(
-        msgspec.json.encode(
-            asyncio.run(_follow(sys.argv[1], _bus(sys.argv[2]), sys.argv[3:]))
-        ).decode()
-    )
+    print(msgspec.json.encode(run(_follow(sys.argv[1], _bus(sys.argv[2]), sys.argv[3:]))).decode())

@@ -32,7 +32,15 @@ from antiphon.http.middleware.errors import error_reply
 from antiphon.http.streaming.disconnect import DISCONNECT_EXTENSION
 from antiphon.http.streaming.response import DIRECT_WRITE_EXTENSION, DirectWrite
 
-__all__ = ["ConnectionLimits", "bind", "has_terminal", "raise_file_limit", "run", "serve"]
+__all__ = [
+    "ConnectionLimits",
+    "bind",
+    "frozen_gc",
+    "has_terminal",
+    "raise_file_limit",
+    "run",
+    "serve",
+]
 
 T = TypeVar("T")
 
@@ -208,7 +216,7 @@ async def serve(
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_FLUSH_S,
     )
-    with _frozen_gc():
+    with frozen_gc():
         server = _Server(config, drain, grace_s, started, on_hangup)
         await server.serve(sockets=list(sockets))
 
@@ -225,7 +233,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 @contextmanager
-def _frozen_gc() -> Iterator[None]:
+def frozen_gc() -> Iterator[None]:
     """Exclude all existing objects from garbage collection, and collect less often.
 
     A full collection in the middle of streams takes tens of milliseconds.
