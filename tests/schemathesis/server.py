@@ -88,7 +88,7 @@ _EXCEPTIONS = (
     # The scripted model obeys no format.
     "[checks.not_a_server_error]",
     'expected-statuses = ["2xx", "3xx", "4xx", 502]',
-    # A text in place of a file is a file, too.
+    # The server takes a text field in place of an uploaded file.
     "[[operations]]",
     'include-operation-id = "createContainerFile"',
     "checks.negative_data_rejection.enabled = false",

@@ -36,7 +36,7 @@ _log = structlog.get_logger(__name__)
 _MAX_UNWRITTEN = 512
 #: Seconds between retries while the store does not answer: the first and the longest pause.
 _RETRY_S, _RETRY_MAX_S = 0.05, 2.0
-#: An append begins this many times as late after the last one as that one took.
+#: An append and the pause after it last this many times as long as the append.
 _PERIOD_FACTOR = 3
 
 

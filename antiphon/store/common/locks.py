@@ -29,15 +29,15 @@ class OwnerHeartbeats:
     def free_runs(
         self, owner: str, lease_s: float, held: Collection[str] | None
     ) -> Callable[[str, str | None], bool]:
-        """``free_runs`` with the owners that live now."""
+        """Call ``free_runs`` with the owners whose heartbeats are recent."""
         return free_runs(owner, self.living_owners(lease_s), held)
 
 
 def free_runs(
     owner: str, living_owners: Collection[str], held: Collection[str] | None
 ) -> Callable[[str, str | None], bool]:
-    """Return the function that says, for the id and the owner of a run, whether ``owner`` may claim
-    it. ``held``: as in ``RunStore.claim``."""
+    """Return a predicate of a run's id and its owner: whether ``owner`` may claim the run.
+    ``held``: as in ``RunStore.claim``."""
     alive = {owner, *living_owners}
 
     def is_free(response_id: str, run_owner: str | None) -> bool:

@@ -31,7 +31,7 @@ class SlowRuns:
 
 
 async def rests_after(times_s: Sequence[float], monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return the pauses before appends that take these times, and before one more."""
+    """Make appends that take these times, then one more. Return the pause before each."""
     rests: list[float] = []
     sleep = asyncio.sleep
     runs: Any = SlowRuns((*times_s, 0))
@@ -68,7 +68,7 @@ async def rests_after(times_s: Sequence[float], monkeypatch: pytest.MonkeyPatch)
 async def test_writer_rests_longer_the_longer_appends_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first append begins at once, each other one three times as late as the last one took."""
+    """An append and the pause after it last three times as long as the append."""
     assert await rests_after((0, 0.5, 2), monkeypatch) == [0, 0, 1, 4]
 
 

@@ -59,7 +59,7 @@ def discarded_rows(plan: dict[str, Any]) -> Iterator[int]:
 
 @pytest.mark.parametrize("statistics", ["none", "all runs have ended"])
 async def test_runs_are_looked_up_by_key(database: Postgres, statistics: str) -> None:
-    """Not by reading all runs that have not ended, even if the planner believes them to be few."""
+    """A query does not read all runs that have not ended, even if the planner expects few."""
     url = await database.migrated()
     store: Any = await open_store(url)
     async with connected(url) as connection:

@@ -460,7 +460,7 @@ async def test_older_database_is_migrated(tmp_path: Path) -> None:
 
 
 async def test_migrated_rows_go_with_their_response(tmp_path: Path) -> None:
-    """Items, list entries and usage of the version before survive the copy of their tables."""
+    """The migration copies items, list entries and usage, and items are deleted as before."""
     path = tmp_path / "a.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE migrations (name TEXT PRIMARY KEY)")

@@ -93,7 +93,7 @@ def connector() -> BusConnector:
                 socket_timeout=_ANSWER_S,
                 retry=Retry(NoBackoff(), 0),
                 client_name="antiphon",
-                protocol=2,  # the client formats each message of version 3 for its log
+                protocol=2,  # with 3, the client formats each message for its debug log
             )
         except ValueError as error:
             raise BusError(first_line(error)) from error

@@ -163,7 +163,7 @@ class FollowedRuns:
         now = asyncio.get_running_loop().time()
         old_marks: list[_Key] = []
         for key, run in self._runs.items():
-            if not run.grew:  # otherwise, a notification that is lost leaves a gap
+            if not run.grew:  # if it grew, the next batch shows what was lost
                 self._fetch(run.row)
             if not run.grew_here and run.renewed_at < now:
                 old_marks.append(key)

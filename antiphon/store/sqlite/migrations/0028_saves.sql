@@ -4,7 +4,7 @@
 -- What is too old is found tenant by tenant, in the index of the tenants.
 DROP INDEX responses_by_age;
 
--- A row of this table is its index.
+-- WITHOUT ROWID: the rows are in the index of the key, and there is no second B-tree.
 ALTER TABLE usage_rows RENAME TO usage_rows_before;
 DROP INDEX usage_rows_by_start;
 CREATE TABLE usage_rows (

@@ -250,7 +250,7 @@ class SharedSqliteRuns(SqliteEventLogs):
         lease_s: float,
         held: Collection[str] | None,
     ) -> Callable[[str, str | None], bool]:
-        """``free_runs`` with the owners that live now."""
+        """Call ``free_runs`` with the owners whose heartbeats are recent."""
         return free_runs(owner, self._living_owners(connection, lease_s), held)
 
     def _living_owners(self, connection: sqlite3.Connection, lease_s: float) -> frozenset[str]:

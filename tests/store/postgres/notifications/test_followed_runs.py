@@ -111,7 +111,7 @@ async def test_lost_notifications_are_made_up_for_by_a_look(
 
 
 class QueryLog:
-    """A pool whose only run has row 7, and that has no news."""
+    """A pool that records the names of queries. Its only run has row 7 and no new batches."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -122,7 +122,7 @@ class QueryLog:
 
 
 async def test_look_fetches_only_runs_that_did_not_grow() -> None:
-    """A run that grows needs none: a notification that is lost leaves a gap before the next one."""
+    """A run that grows needs no query: the batch after a lost notification shows the gap."""
     pool: Any = QueryLog()
     subscriptions = Subscriptions()
     followed = followed_runs.FollowedRuns(pool, subscriptions, "process")
