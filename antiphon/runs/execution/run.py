@@ -119,7 +119,6 @@ class Run:
         "_failure",
         "_first_write_timer",
         "_has_deltas",
-        "_has_reader",
         "_hold_until",
         "_is_writing",
         "_keepalive_timer",
@@ -160,7 +159,6 @@ class Run:
         self._retry_state = RetryState()
         #: Time of the event loop's clock until which the first events may be held back.
         self._hold_until = 0.0
-        self._has_reader = False
         #: The number of the next event when the keepalive timer last ran.
         self._checked_number = -1
         self._is_writing = False
@@ -188,7 +186,7 @@ class Run:
         errors end the run ``failed``.
         """
         self._driver = asyncio.current_task()
-        self._has_reader = self._writer.has_reader = sink is not None
+        self._writer.has_reader = sink is not None
         self._sink = sink or self._sink
         self._keep_alive()
         self._supervisor.enter(self)
@@ -254,7 +252,7 @@ class Run:
         if self._writer.number == 0:
             self._writer.create()
             self._may_fail_early = spec.first_delta_wait_s > 0 and spec.reply.may_fail_early
-            if self._may_fail_early and self._has_reader:
+            if self._may_fail_early and self._writer.has_reader:
                 loop = asyncio.get_running_loop()
                 self._retry_state = track_retries()
                 self._hold_until = loop.time() + _MAX_HOLD_S
@@ -435,7 +433,7 @@ class Run:
         """Emit a keepalive event if none was emitted since the last check. One timer per run checks
         twice in ``keepalive_s``.
         """
-        if self._spec.keepalive_s <= 0 or self._ended or not self._has_reader:
+        if self._spec.keepalive_s <= 0 or self._ended or not self._writer.has_reader:
             return
         writer = self._writer
         is_idle = not self._is_writing and self._timer_write is None and not self._is_refused
