@@ -57,6 +57,8 @@ class SaveQueue:
         self._pool = pool
         self._waiting: deque[tuple[ResponseRow, asyncio.Future[None]]] = deque()
         self._running = 0
+        #: The keys of the responses in running statements.
+        self._saving: set[tuple[str, str]] = set()
         #: Nothing waits and nothing is running.
         self._idle = asyncio.Event()
         self._idle.set()
@@ -66,31 +68,38 @@ class SaveQueue:
         await self._idle.wait()
 
     async def save(self, row: ResponseRow) -> None:
-        """Save a response. Return when it is durable. Raises ``StoreError``."""
-        if self._running < _MAX_STATEMENTS and not self._waiting:
-            self._running += 1
-            self._idle.clear()
+        """Save a response. Return when it is durable. Saves of the same response are made in the
+        order of their calls. Raises ``StoreError``."""
+        if self._running < _MAX_STATEMENTS and not self._waiting and row.key not in self._saving:
+            self._begin([row])
             try:
                 await self._pool.rows("save", *row.arguments)
             finally:
-                self._running -= 1
-                self._start_next()
+                self._end([row])
             return
         done = asyncio.get_running_loop().create_future()
         self._waiting.append((row, done))
         await done
 
-    def _start_next(self) -> None:
-        while self._waiting and self._running < _MAX_STATEMENTS:
-            self._running += 1
-            self._pool.start(self._save_waiting(self._take_batch()))
+    def _begin(self, rows: Sequence[ResponseRow]) -> None:
+        self._running += 1
+        self._idle.clear()
+        self._saving.update(row.key for row in rows)
+
+    def _end(self, rows: Sequence[ResponseRow]) -> None:
+        self._running -= 1
+        self._saving.difference_update(row.key for row in rows)
+        while self._running < _MAX_STATEMENTS and (batch := self._take_batch()):
+            self._begin([row for row, _ in batch])
+            self._pool.start(self._save_waiting(batch))
         if not self._running:
             self._idle.set()
 
     def _take_batch(self) -> list[tuple[ResponseRow, asyncio.Future[None]]]:
-        """Remove the rows of a statement from the queue. No response is among them twice."""
+        """Remove the rows of a statement from the queue. No response is among them twice, and none
+        that a running statement saves: whichever ended last would be what is stored."""
         batch: list[tuple[ResponseRow, asyncio.Future[None]]] = []
-        keys: set[tuple[str, str]] = set()
+        keys = set(self._saving)
         size = 0
         while self._waiting and len(batch) < _MAX_ROWS and size < _MAX_BYTES:
             row, done = self._waiting[0]
@@ -113,8 +122,7 @@ class SaveQueue:
         finally:
             for _, done in batch:
                 done.cancel()  # no effect on those that are settled
-            self._running -= 1
-            self._start_next()
+            self._end([row for row, _ in batch])
 
     async def _save_together(self, batch: list[tuple[ResponseRow, asyncio.Future[None]]]) -> None:
         """Save a batch by one statement. If that fails, each row is tried by itself: it may be the

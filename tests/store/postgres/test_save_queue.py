@@ -46,6 +46,28 @@ async def test_concurrent_saves_share_statements(
     assert statements[4:] == ["save"]
 
 
+async def test_saves_of_one_response_keep_their_order(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, released = store._pool.rows, asyncio.Event()
+
+    async def slow_at_first(name: str, *arguments: Any) -> list[Any]:
+        if name == "save_many" and not released.is_set():
+            await released.wait()
+        return await rows(name, *arguments)
+
+    monkeypatch.setattr(store._pool, "rows", slow_at_first)
+    named = [store.save("t", turn(str(number))) for number in range(6)]
+    saves = [asyncio.create_task(each) for each in named]
+    await saves[0]
+    await saves[1]  # the statement with the other four is held
+    saves.append(asyncio.create_task(store.save("t", turn("5", text="new"))))
+    await store.load("t", "resp_0")  # longer than a save that overtook it would take
+    released.set()
+    await asyncio.gather(*saves)
+    assert await store.load("t", "resp_5") == turn("5", text="new")
+
+
 async def test_a_response_that_cannot_be_stored_fails_alone(store: PostgresStore) -> None:
     bad = replace(turn("bad"), tokens=TurnTokens(base=0, ids=b"", fingerprint="\0"))
     good = [turn(str(number)) for number in range(5)]
