@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -83,6 +82,7 @@ async def _claims(server: Postgres, rate: int) -> list[Line]:
 
 def _service(store: Any) -> Any:
     from antiphon.backends.scripted import ScriptedBackend
+    from antiphon.ids import new_id
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.runs.service import Policy, RunDependencies, Service
 
@@ -92,7 +92,7 @@ def _service(store: Any) -> Any:
             models=Catalog((ServedModel(name="scripted", backend=backend, created=0),)),
             store=store,
             clock=time.time,
-            ids=lambda prefix: f"{prefix}_{secrets.token_hex(24)}",
+            ids=lambda prefix: new_id(prefix, time.time()),
             policy=Policy(),
         )
     )

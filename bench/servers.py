@@ -8,10 +8,8 @@ terminated.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
-import secrets
 import sys
 import tempfile
 import time
@@ -71,7 +69,7 @@ async def _replica(store_url: str, places: int, words: int, wait_s: float) -> No
     backend = ClockBackend([()], wait_s=wait_s)
     models = Catalog((ServedModel(name="scripted", backend=backend, created=0),))
     store = await open_store(store_url)
-    await _serve(models, store, lease=LeaseConfig(lease_s=1.0, max_runs=places), unique=True)
+    await _serve(models, store, lease=LeaseConfig(lease_s=1.0, max_runs=places))
     await store.close()
 
 
@@ -80,7 +78,6 @@ async def _serve(
     store: Any,
     *,
     lease: Any = None,
-    unique: bool = False,
     providers: Any = None,
     embeddings: str | None = None,
 ) -> None:
@@ -88,13 +85,12 @@ async def _serve(
     from antiphon.http.app import create_app
     from antiphon.http.middleware.auth import RequestLimits
     from antiphon.http.uvicorn_server import bind, serve
+    from antiphon.ids import new_id
     from antiphon.logs import open_log
     from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
 
-    numbers = itertools.count()
-
     def ids(prefix: str) -> str:
-        return f"{prefix}_{secrets.token_hex(24) if unique else format(next(numbers), '048x')}"
+        return new_id(prefix, time.time())
 
     policy = Policy(file_search_embeddings=embeddings)
     if lease is not None:

@@ -90,9 +90,8 @@ def turns() -> Iterator[Line]:
 
 
 async def _turns(url: str) -> tuple[list[float], list[int]]:
-    import secrets
-
     from antiphon.backends.scripted import ScriptedBackend
+    from antiphon.ids import new_id
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.runs.service import Policy, RunDependencies, Service
     from antiphon.store import open_store
@@ -105,7 +104,7 @@ async def _turns(url: str) -> tuple[list[float], list[int]]:
             models=Catalog((served,)),
             store=store,
             clock=time.time,
-            ids=lambda prefix: f"{prefix}_{secrets.token_hex(24)}",
+            ids=lambda prefix: new_id(prefix, time.time()),
             policy=Policy(keepalive_s=0),
         )
     )

@@ -46,6 +46,7 @@ from antiphon.http.admission import Admission, admission_queue
 from antiphon.http.app import create_app
 from antiphon.http.metrics import Metrics
 from antiphon.http.middleware import auth as guard
+from antiphon.ids import new_id
 from antiphon.installation import antiphon_command
 from antiphon.ipc.http_calls import HttpCaller
 from antiphon.ipc.http_endpoint import HttpCallEndpoint, is_call
@@ -840,7 +841,7 @@ def _check_embeddings(name: str, models: ModelCatalog) -> None:
 
 
 def _new_id(prefix: str) -> str:
-    return f"{prefix}_{secrets.token_hex(24)}"
+    return new_id(prefix, _wall_clock())
 
 
 def _check_exposure(settings: Settings) -> None:

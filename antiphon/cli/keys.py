@@ -7,7 +7,6 @@ store in memory, the command asks the server.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -19,6 +18,7 @@ from msgspec.structs import asdict
 from antiphon.config.load import Loaded
 from antiphon.config.settings import Settings
 from antiphon.errors import RequestError, SetupError, StoreError
+from antiphon.ids import new_id
 from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.resources.admin.audit import AuditTrail
 from antiphon.store import open_store
@@ -132,7 +132,7 @@ def _names(settings: Settings) -> list[str]:
 
 
 def _new_id(prefix: str) -> str:
-    return f"{prefix}_{secrets.token_hex(24)}"
+    return new_id(prefix, _clock())
 
 
 def _clock() -> float:
