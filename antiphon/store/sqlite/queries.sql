@@ -679,8 +679,8 @@ ON CONFLICT (width, start, kind, tenant, api_key, model) DO UPDATE SET
     latency_ms = usage_sums.latency_ms + excluded.latency_ms
 
 -- drop_usage_rows
-DELETE FROM usage_rows WHERE id IN (
-    SELECT id FROM usage_rows WHERE start < ?1 ORDER BY start, id LIMIT ?2
+DELETE FROM usage_rows WHERE (start, id) IN (
+    SELECT start, id FROM usage_rows WHERE start < ?1 ORDER BY start, id LIMIT ?2
 )
 
 -- roll_up_usage_sums
@@ -809,7 +809,9 @@ DELETE FROM approvals WHERE (tenant, id) IN (
 )
 
 -- drop_tenant_usage_rows
-DELETE FROM usage_rows WHERE id IN (SELECT id FROM usage_rows WHERE tenant = ?1 LIMIT ?2)
+DELETE FROM usage_rows WHERE (start, id) IN (
+    SELECT start, id FROM usage_rows WHERE tenant = ?1 LIMIT ?2
+)
 
 -- drop_tenant_usage_sums
 DELETE FROM usage_sums WHERE rowid IN (SELECT rowid FROM usage_sums WHERE tenant = ?1 LIMIT ?2)
