@@ -25,6 +25,7 @@ ROOTS = {
 ALLOWED_IMPORTS: dict[str, set[str]] = {
     "errors": set(),
     "error_codes": set(),
+    "ids": set(),
     "installation": set(),
     "text": set(),
     "tokens": set(),
