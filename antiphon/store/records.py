@@ -107,11 +107,13 @@ class Job(Struct, frozen=True, kw_only=True):
 
 class Claim(Struct, frozen=True, kw_only=True):
     """The right to work on a run. It ends when another owner raises the run's epoch. ``attempts``:
-    how many times the run was claimed since its last append, this claim included."""
+    how many times the run was claimed since its last append, this claim included. ``row``: the
+    number of the run in the store, which spares the store a search by the run's id."""
 
     job: Job
     epoch: int
     attempts: int = 1
+    row: int = 0
 
 
 class ConversationLock(Struct, frozen=True):

@@ -284,10 +284,10 @@ def event_batch_of(row: Row) -> EventBatch:
 
 
 def claim_of(row: Row) -> Claim:
-    """Read the columns tenant, id, model, request, prompt, epoch, attempts."""
-    tenant, name, model, request, prompt, epoch, attempts = row
+    """Read the columns tenant, id, model, request, prompt, epoch, attempts, seq."""
+    tenant, name, model, request, prompt, epoch, attempts, seq = row
     job = Job(tenant=tenant, id=name, model=model, request=request, prompt=prompt)
-    return Claim(job=job, epoch=epoch, attempts=attempts)
+    return Claim(job=job, epoch=epoch, attempts=attempts, row=seq)
 
 
 def encode_usage(records: Sequence[UsageRecord]) -> str:

@@ -517,7 +517,7 @@ WITH RECURSIVE queued (tenant) AS (
 ), heard AS (
     INSERT INTO owners (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET heard_at = now()
 )
-SELECT tenant, id, model, request, prompt, epoch, attempts, had, c.candidates
+SELECT tenant, id, model, request, prompt, epoch, attempts, seq, had, c.candidates
 FROM (SELECT count(*) AS candidates FROM ranked) AS c LEFT JOIN taken ON TRUE ORDER BY rank, seq
 
 -- beat
@@ -563,7 +563,7 @@ UPDATE runs SET owner = NULL FROM mine WHERE runs.seq = mine.seq
 -- seize
 UPDATE runs SET owner = '', claimed_at = now(), epoch = epoch + 1, attempts = attempts + 1
 WHERE tenant = $1 AND id = $2 AND num_nulls(ended_at) = 1
-RETURNING tenant, id, model, request, prompt, epoch, attempts
+RETURNING tenant, id, model, request, prompt, epoch, attempts, seq
 
 -- append
 -- Of one run, num_nulls(ended_at) = 1 says that it has not ended, here and elsewhere: as ended_at IS
@@ -571,24 +571,19 @@ RETURNING tenant, id, model, request, prompt, epoch, attempts
 -- A plain insert, without a notification: commits that notify wait for one another. The rows of the
 -- runs are locked: who takes a run away waits until this is there, and what comes later is refused.
 -- The answer: which runs are the caller's, and their rows with the other processes that follow them.
--- Each run is looked up by itself (a limit and a lock see to that), whatever the planner knows.
-WITH asked AS MATERIALIZED (
-    SELECT r.seq, a.epoch, a.place FROM unnest($2::text[], $3::text[], $4::int[])
-    WITH ORDINALITY AS a (tenant, id, epoch, place)
-    CROSS JOIN LATERAL (
-        SELECT seq FROM runs WHERE tenant = a.tenant AND id = a.id LIMIT 1
-    ) AS r
-    ORDER BY r.seq
-), mine AS MATERIALIZED (
+-- The caller sorts the runs by seq, so that all transactions lock them in the same order. Each run
+-- is looked up by itself (its lock sees to that), whatever the planner knows.
+WITH mine AS MATERIALIZED (
     SELECT r.seq, a.place, r.followers, r.followed_until, r.attempts
-    FROM asked AS a CROSS JOIN LATERAL (
+    FROM unnest($2::bigint[], $3::int[]) WITH ORDINALITY AS a (seq, epoch, place)
+    CROSS JOIN LATERAL (
         SELECT seq, followers, followed_until, attempts FROM runs
         WHERE seq = a.seq AND epoch = a.epoch AND num_nulls(ended_at) = 1 FOR NO KEY UPDATE
     ) AS r
 ), kept AS (
     INSERT INTO event_batches (run, first, count, lines, tokens, at)
     SELECT m.seq, b.first, b.count, b.lines, b.tokens, b.at
-    FROM unnest($5::bigint[], $6::int[], $7::int[], $8::bytea[], $9::bytea[], $10::float8[])
+    FROM unnest($4::bigint[], $5::int[], $6::int[], $7::bytea[], $8::bytea[], $9::float8[])
     AS b (place, first, count, lines, tokens, at) JOIN mine AS m USING (place)
     WHERE b.count > 0
     ON CONFLICT DO NOTHING

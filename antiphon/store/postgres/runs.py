@@ -136,7 +136,7 @@ class PostgresRuns:
             )
             candidates = rows[0]["candidates"]
             rows = [row for row in rows if row["id"] is not None]
-            claims = tuple(claim_of(tuple(row)[:7]) for row in rows)
+            claims = tuple(claim_of(tuple(row)[:8]) for row in rows)
             lost = [
                 (claim.job.id, claim.epoch)
                 for claim, row in zip(claims, rows, strict=True)
@@ -197,22 +197,16 @@ class PostgresRuns:
         return await self._pool.run_to_completion(self._append(appends)) if appends else frozenset()
 
     async def _append(self, appends: Sequence[Append]) -> frozenset[str]:
-        claim_numbers: dict[tuple[str, str, int], int] = {}
-        numbers: list[int] = []  # of each append's claim
-        for append in appends:
-            job = append.claim.job
-            claim = (job.tenant, job.id, append.claim.epoch)
-            numbers.append(claim_numbers.setdefault(claim, len(claim_numbers) + 1))
+        claims = sorted({(append.claim.row, append.claim.epoch) for append in appends})
+        claim_numbers = {claim: number for number, claim in enumerate(claims, 1)}
+        numbers = [claim_numbers[append.claim.row, append.claim.epoch] for append in appends]
         parts = [
             (number, *_columns(part))
             for number, append in zip(numbers, appends, strict=True)
             for part in append.batch.rows
         ]
         rows = await self._pool.rows(
-            "append",
-            self._process_id,
-            *zip(*claim_numbers, strict=True),
-            *zip(*parts, strict=True),
+            "append", self._process_id, *zip(*claims, strict=True), *zip(*parts, strict=True)
         )
         ((valid_numbers, *followed),) = rows
         valid = set(valid_numbers)
@@ -226,7 +220,9 @@ class PostgresRuns:
             for process_id, row in followers.get(number, ()):
                 self._notifications.publish_to(process_id, row, append.batch)
         return frozenset(
-            run_id for (_, run_id, _), number in claim_numbers.items() if number not in valid
+            append.claim.job.id
+            for number, append in zip(numbers, appends, strict=True)
+            if number not in valid
         )
 
     async def end(

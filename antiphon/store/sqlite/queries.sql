@@ -292,7 +292,7 @@ SELECT tenant FROM queued WHERE tenant IS NOT NULL
 UPDATE runs SET owner = ?, epoch = epoch + 1, attempts = attempts + 1 WHERE seq = ?
 
 -- claim
-SELECT r.tenant, r.id, r.model, j.request, j.prompt, r.epoch, r.attempts
+SELECT r.tenant, r.id, r.model, j.request, j.prompt, r.epoch, r.attempts, r.seq
 FROM runs AS r JOIN jobs AS j ON j.run = r.seq WHERE r.seq = ?
 
 -- release_runs

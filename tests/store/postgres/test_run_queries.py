@@ -16,6 +16,7 @@ from tests.store.postgres.test_pool import connected
 UNENDED, SEVERAL = 300, 20
 IDS = [f"resp_{n}" for n in range(SEVERAL)]
 TENANTS = ["t"] * SEVERAL
+ROWS = [*range(1, SEVERAL + 1)]
 
 INSERT_RUNS = """
 INSERT INTO runs (tenant, id, model, request, prompt, ended_at)
@@ -27,10 +28,9 @@ LOOKUPS: dict[str, tuple[tuple[object, ...], int]] = {
     "append": (
         (
             "process",
-            TENANTS,
-            IDS,
+            ROWS,
             [0] * SEVERAL,
-            [*range(1, SEVERAL + 1)],
+            ROWS,
             [0] * SEVERAL,
             [1] * SEVERAL,
             [b"{}\n"] * SEVERAL,
