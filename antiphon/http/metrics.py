@@ -60,7 +60,7 @@ class RunTiming:
     def record_events(self, batch: tuple[Event, ...]) -> None:
         """Note the events that were sent to the client."""
         self.streamed = True
-        if self.first is None and any(type(event) in _DELTAS for event in batch):
+        if self.first is None and not _DELTAS.isdisjoint(map(type, batch)):
             self.first = self._clock()
 
 
