@@ -298,10 +298,10 @@ def refuse_unsupported(request: CreateResponse) -> None:
         value = getattr(request, name)
         if value is not None and not _NO_EFFECT.get(name, _has_effect)(value):
             raise _unsupported_error(name)
-    options = request.prompt_cache_options or {}
-    for name in ("prewarm", "comparison_response_id"):
-        if options.get(name):
-            raise _unsupported_error(f"prompt_cache_options.{name}")
+    if request.prompt_cache_options:
+        for name in ("prewarm", "comparison_response_id"):
+            if request.prompt_cache_options.get(name):
+                raise _unsupported_error(f"prompt_cache_options.{name}")
     if request.reasoning is not None and request.reasoning.mode not in (UNSET, "standard"):
         raise _unsupported_error("reasoning.mode")
     _refuse_async(request.tools, "tools")

@@ -200,22 +200,26 @@ def _item_limits(limits: BodyLimits) -> BodyLimits:
 
 
 def _read_request(raw: Json, cls: type[_R], limits: BodyLimits) -> _R:
-    for old, new in _MOVED_FIELDS.items():
-        if old in raw:
-            raise InvalidRequest(
-                f"Unsupported parameter: '{old}'. In the Responses API, this parameter has moved "
-                f"to '{new}'. Try again with the new parameter.",
-                param=old,
-                code="unsupported_parameter",
-            )
+    if not _MOVED_FIELDS.keys().isdisjoint(raw):
+        raise _moved_field(raw)
     refuse_unsupported_fields(raw)
     if "generation_config" in raw:
         raw = {**read_generation_config(raw["generation_config"], "generation_config"), **raw}
         raw["generation_config"] = {}
-    for name, read in _READERS.items():
-        if name in raw:
-            raw[name] = read(raw[name], name, limits)
+    for name in [name for name in raw if name in _READERS]:
+        raw[name] = _READERS[name](raw[name], name, limits)
     return convert(raw, cls, "")
+
+
+def _moved_field(raw: Json) -> InvalidRequest:
+    """Return the error for the first moved field."""
+    old = next(name for name in _MOVED_FIELDS if name in raw)
+    return InvalidRequest(
+        f"Unsupported parameter: '{old}'. In the Responses API, this parameter has moved "
+        f"to '{_MOVED_FIELDS[old]}'. Try again with the new parameter.",
+        param=old,
+        code="unsupported_parameter",
+    )
 
 
 # --- fields with a parser of their own -----------------------------------------------------------

@@ -65,6 +65,8 @@ def refuse_unsupported_fields(
     ``known``: fields that the current API supports. ``path``: path of the object that holds the
     fields.
     """
+    if _NEUTRAL_VALUES.keys().isdisjoint(raw):
+        return
     for name, value in raw.items():
         if name in _NEUTRAL_VALUES and name not in known and value not in _NEUTRAL_VALUES[name]:
             field = name if path is None else f"{path}.{name}"
