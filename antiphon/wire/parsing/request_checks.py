@@ -42,7 +42,8 @@ def check_tools(request: CreateResponse) -> None:
                     code="invalid_value",
                 )
             labels.add(tool.server_label)
-    check_tool_choice(request.tool_choice, _all_tools(request.tools, request.input or ()))
+    if request.tool_choice is not None:
+        check_tool_choice(request.tool_choice, _all_tools(request.tools, request.input or ()))
 
 
 def _check_context(request: CreateResponse) -> None:

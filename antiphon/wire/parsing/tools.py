@@ -153,7 +153,7 @@ def _read_allowed_tools(raw: Any, path: str) -> tuple[tl.ToolChoiceObject, ...]:
     return tuple(_read_choice(choice, f"{path}[{index}]") for index, choice in enumerate(choices))
 
 
-def check_tool_choice(choice: tl.ToolChoiceParam | None, tools: Iterable[tl.Tool]) -> None:
+def check_tool_choice(choice: tl.ToolChoiceParam, tools: Iterable[tl.Tool]) -> None:
     """Check that a choice names declared tools only. Raises ``InvalidRequest``."""
     declared = tuple(tools)
     if choice == "required" and not declared:
