@@ -20,9 +20,9 @@ from .request_context import header, request_context, route_path
 
 __all__ = ["is_messages_client", "send_for_client"]
 
-#: Part of the user agents of clients that require strings.
-_STRICT_CLIENTS = (b"ai-sdk/open-responses",)
-_MESSAGES_PATH = "/v1/messages"
+#: Part of the user agent of the client that requires strings.
+_STRICT_CLIENT = b"ai-sdk/open-responses"
+_MESSAGES_PATH = "/v1/messages/"
 
 #: Turns the status and the error of a body into another body.
 _Rewrite = Callable[[int, dict[str, Any]], Any]
@@ -30,12 +30,8 @@ _Rewrite = Callable[[int, dict[str, Any]], Any]
 
 def is_messages_client(scope: Scope) -> bool:
     """Whether the request comes from a client of the Messages API."""
-    path = route_path(scope)
-    return (
-        path == _MESSAGES_PATH
-        or path.startswith(f"{_MESSAGES_PATH}/")
-        or header(scope, b"anthropic-version") is not None
-    )
+    is_messages_path = f"{route_path(scope)}/".startswith(_MESSAGES_PATH)
+    return is_messages_path or header(scope, b"anthropic-version") is not None
 
 
 def send_for_client(scope: Scope, send: Send) -> Send:
@@ -45,8 +41,7 @@ def send_for_client(scope: Scope, send: Send) -> Send:
     if is_messages_client(scope):
         id = request_context(scope).id
         return _rewriting(_with_request_id(send, id), partial(_anthropic_error, id))
-    agent = header(scope, b"user-agent") or b""
-    if any(name in agent for name in _STRICT_CLIENTS):
+    if _STRICT_CLIENT in (header(scope, b"user-agent") or b""):
         return _rewriting(send, _with_strings)
     return send
 

@@ -107,7 +107,7 @@ def route_path(scope: Scope) -> str:
     """Return the path below the mount point, which is ``root_path`` for an app inside another."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
-    return path[len(root) :] if path.startswith(f"{root}/") else path
+    return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 
 def trace_headers(scope: Scope) -> dict[str, str]:
