@@ -30,7 +30,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from antiphon.errors import SetupError
 from antiphon.http.middleware.errors import error_reply
 from antiphon.http.streaming.disconnect import DISCONNECT_EXTENSION
-from antiphon.http.streaming.response import DIRECT_WRITE_EXTENSION, DirectWrite
+from antiphon.http.streaming.response import DIRECT_WRITE_EXTENSION
 
 __all__ = [
     "ConnectionLimits",
@@ -296,7 +296,7 @@ class _Protocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = _FlowControl(transport)
         self.pipeline = _ShortQueue()  # type: ignore[assignment]
-        self._output = _BufferedTransport(transport)
+        self._output = _BufferedTransport(transport, self.flow)
         self._head_bytes = self._body_bytes = 0
         self._in_head, self._in_body = True, False
         #: When the body began to arrive, in the loop's time.
@@ -308,7 +308,7 @@ class _Protocol(HttpToolsProtocol):
         self.disconnect_callbacks: set[Callable[[], None]] = set()
         self.is_lost = False
         self._extensions = {
-            DIRECT_WRITE_EXTENSION: {"write": _direct_writer(self._output, self.flow)},
+            DIRECT_WRITE_EXTENSION: {"write": self._output.write_chunk},
             DISCONNECT_EXTENSION: {"connection": self},
         }
         self._count_connection()
@@ -469,23 +469,46 @@ class _BufferedTransport:
     Sending a packet and waking its reader costs more than building both.
     """
 
-    __slots__ = ("_head", "_transport", "is_closing")
+    __slots__ = ("_flow", "_head", "_transport", "is_closing")
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, flow: FlowControl) -> None:
         self._transport = transport
+        self._flow = flow
         self._head = b""
         self.is_closing = transport.is_closing
 
     def write(self, piece: bytes) -> None:
         """Write more of a response."""
         if self._head:
-            if len(piece) < _MAX_JOINED_BYTES:
-                piece, self._head = self._head + piece, b""
-            self._flush()
+            self._write_joined(piece)
         elif piece[:9] == b"HTTP/1.1 ":  # not startswith: piece may be a memoryview
             self._head = piece
             asyncio.get_running_loop().call_soon(self._flush)
-            return
+        else:
+            self._transport.write(piece)
+
+    def write_chunk(self, piece: bytes) -> bool:
+        """Write a chunk of a body, unless it has to wait. The function of
+        ``DIRECT_WRITE_EXTENSION``.
+
+        uvicorn's ``send`` does the same with a message, a coroutine and a dozen checks, which would
+        be the larger part of the cost of a token.
+        """
+        # An empty chunk would end the body.
+        if self._flow.write_paused or not piece or self.is_closing():
+            return False
+        chunk = b"%x\r\n%b\r\n" % (len(piece), piece)
+        if self._head:
+            self._write_joined(chunk)
+        else:
+            self._transport.write(chunk)
+        return True
+
+    def _write_joined(self, piece: bytes) -> None:
+        """Write the delayed headers and ``piece``, together if it is short."""
+        if len(piece) < _MAX_JOINED_BYTES:
+            piece, self._head = self._head + piece, b""
+        self._flush()
         self._transport.write(piece)
 
     def _flush(self) -> None:
@@ -498,23 +521,6 @@ class _BufferedTransport:
         """Close the connection after everything is written."""
         self._flush()
         self._transport.close()
-
-
-def _direct_writer(output: _BufferedTransport, flow: FlowControl) -> DirectWrite:
-    """Return the function behind ``DIRECT_WRITE_EXTENSION``.
-
-    uvicorn's ``send`` does the same with a message, a coroutine and a dozen checks, which would be
-    the larger part of the cost of a token.
-    """
-    is_closing = output.is_closing
-
-    def write(piece: bytes) -> bool:
-        if flow.write_paused or is_closing() or not piece:  # an empty chunk would end the body
-            return False
-        output.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-        return True
-
-    return write
 
 
 class _Server(uvicorn.Server):

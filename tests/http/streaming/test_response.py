@@ -10,7 +10,7 @@ import pytest
 from antiphon.http.middleware.request_context import ClientDisconnected
 from antiphon.http.streaming.response import DIRECT_WRITE_EXTENSION, EventStream
 from antiphon.http.streaming.sse import DONE
-from antiphon.http.uvicorn_server import _BufferedTransport, _direct_writer
+from antiphon.http.uvicorn_server import _BufferedTransport
 
 
 class Connection:
@@ -112,7 +112,7 @@ HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 
 def test_direct_write_encodes_http_chunks_and_refuses_empty_ones() -> None:
     socket, flow = FakeTransport(), Flow()
-    write = _direct_writer(_BufferedTransport(socket), flow)  # type: ignore[arg-type]
+    write = _BufferedTransport(socket, flow).write_chunk  # type: ignore[arg-type]
     assert write(b"x" * 26)
     assert socket.written == b"1a\r\n" + b"x" * 26 + b"\r\n"
     assert not write(b"")  # an empty chunk would end the body
@@ -125,8 +125,8 @@ def test_direct_write_encodes_http_chunks_and_refuses_empty_ones() -> None:
 
 async def test_headers_are_sent_with_the_first_chunk() -> None:
     socket = FakeTransport()
-    transport = _BufferedTransport(socket)
-    write = _direct_writer(transport, Flow())  # type: ignore[arg-type]
+    transport = _BufferedTransport(socket, Flow())  # type: ignore[arg-type]
+    write = transport.write_chunk
     transport.write(HEAD)
     assert write(b"a") and write(b"b")
     assert socket.packets == [HEAD + b"1\r\na\r\n", b"1\r\nb\r\n"]
@@ -139,7 +139,7 @@ async def test_headers_are_sent_with_the_first_chunk() -> None:
 
 async def test_large_chunk_is_not_copied() -> None:
     socket, much = FakeTransport(), b"x" * 2**20
-    transport = _BufferedTransport(socket)
+    transport = _BufferedTransport(socket, Flow())  # type: ignore[arg-type]
     transport.write(HEAD)
     transport.write(much)
     await asyncio.sleep(0)
@@ -148,7 +148,7 @@ async def test_large_chunk_is_not_copied() -> None:
 
 async def test_headers_alone_are_sent_in_the_next_loop_step() -> None:
     socket = FakeTransport()
-    transport = _BufferedTransport(socket)
+    transport = _BufferedTransport(socket, Flow())  # type: ignore[arg-type]
     transport.write(HEAD)
     assert socket.packets == []
     await asyncio.sleep(0)
