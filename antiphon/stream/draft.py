@@ -25,7 +25,16 @@ MAX_PIECES = 1024
 class PartDraft:
     """One text under construction: a part, or the whole text of a kind without parts."""
 
-    __slots__ = ("annotations", "channel", "index", "joined", "logprobs", "make_delta", "texts")
+    __slots__ = (
+        "annotations",
+        "channel",
+        "closed",
+        "index",
+        "joined",
+        "logprobs",
+        "make_delta",
+        "texts",
+    )
 
     def __init__(self, channel: TextChannel, index: int) -> None:
         self.channel = channel
@@ -38,6 +47,8 @@ class PartDraft:
         self.joined: list[str] = []
         self.logprobs: list[Logprob] = []
         self.annotations: list[Annotation] = []
+        #: The part as it stays, once ``close`` has been called.
+        self.closed: Struct | None = None
 
     def text(self) -> str:
         """Return the whole text so far. The pieces are joined in place, so that a second call is
@@ -62,16 +73,20 @@ class PartDraft:
             fields["logprobs"] = tuple(self.logprobs)
         return self.channel.part(**fields)
 
+    def close(self) -> Struct:
+        """Return the complete part, which the item shares."""
+        self.closed = self.part()
+        return self.closed
+
 
 class Draft:
     """The shell of an item and what has been written into it."""
 
-    __slots__ = ("appended", "fields", "item_id", "part_drafts", "shell", "whole_text")
+    __slots__ = ("appended", "item_id", "part_drafts", "shell", "whole_text")
 
     def __init__(self, shell: Item) -> None:
         self.shell = shell
         self.item_id = shell.id
-        self.fields: frozenset[str] = frozenset(shell.__struct_fields__)
         self.part_drafts: dict[str, list[PartDraft]] = {}
         self.whole_text: PartDraft | None = None
         #: List fields that events append to, with the values so far.
@@ -96,9 +111,9 @@ class Draft:
         outcome."""
         changed: dict[str, Any] = dict(self.appended)
         for name, drafts in self.part_drafts.items():
-            changed[name] = tuple(draft.part() for draft in drafts)
+            changed[name] = tuple(draft.closed or draft.part() for draft in drafts)
         if self.whole_text is not None:
             changed[self.whole_text.channel.field] = self.whole_text.text()
-        if "status" in self.fields:
+        if "status" in self.shell.__struct_fields__:
             changed["status"] = status
         return replace(self.shell, **(changed | result))

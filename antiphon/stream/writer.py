@@ -206,7 +206,7 @@ class ItemWriter:
         self._emit(text_channel.done, **fields)
         if text_channel.part_done is not None:
             self._emit(
-                text_channel.part_done, part=part.part(), **{text_channel.index_field: part.index}
+                text_channel.part_done, part=part.close(), **{text_channel.index_field: part.index}
             )
 
     def _emit(self, event: type[ev.Event], **fields: Any) -> None:
