@@ -47,6 +47,16 @@ class TextChannel(Struct, frozen=True, kw_only=True):
     #: Fields of the item that the ``done`` event repeats.
     repeated_fields: tuple[str, ...] = ()
 
+    @property
+    def start_event_count(self) -> int:
+        """The number of events with which a text begins."""
+        return 0 if self.part_added is None else 1
+
+    @property
+    def end_event_count(self) -> int:
+        """The number of events with which a text ends."""
+        return 1 if self.part_done is None else 2
+
 
 class ErrorField(Struct, frozen=True):
     """The field in which an item reports its error. ``value`` makes its new value from the item

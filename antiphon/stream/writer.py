@@ -55,7 +55,8 @@ class ItemWriter:
         item = cls(out, draft.shell, kind, index)
         item._draft = draft
         if part is not None:
-            item._set_part(part)
+            channels = kind.channels.items()
+            item._set_part(part, next(c for c, each in channels if each is part.channel))
         # A call whose text is no longer written is complete: its tool was at work.
         item._sealed = part is None and draft.whole_text is not None
         return item
@@ -177,18 +178,20 @@ class ItemWriter:
         if self._part is not None:
             self._close_part()
         part = self._draft.open_part(text_channel)
-        self._set_part(part)
-        if text_channel.part_added is not None:
+        self._set_part(part, channel)
+        if not self._out.has_reader:
+            self._out.number += text_channel.start_event_count
+        elif text_channel.part_added is not None:
             self._emit(
                 text_channel.part_added, part=part.part(), **{text_channel.index_field: part.index}
             )
         return part
 
-    def _set_part(self, part: PartDraft) -> None:
+    def _set_part(self, part: PartDraft, channel: Channel) -> None:
         self._part = part
-        self._channel = next(
-            c for c, text_channel in self._kind.channels.items() if text_channel is part.channel
-        )
+        self._channel = channel
+        if not self._out.has_reader:
+            return
         make = _DELTA_MAKERS[part.channel.index_field if part.channel.part is not None else None]
         part.make_delta = make(part.channel, self._draft.item_id, self.index, part.index)
 
@@ -196,6 +199,9 @@ class ItemWriter:
         part, self._part, self._channel = self._part, None, None
         assert part is not None
         text_channel = part.channel
+        if not self._out.has_reader:
+            self._out.number += text_channel.end_event_count
+            return
         fields: dict[str, Any] = {text_channel.field: part.text()}
         if text_channel.part is not None:
             fields[text_channel.index_field] = part.index
