@@ -27,25 +27,32 @@ class RunTimer:
 
     ``times``: those of the part of the run that was made earlier."""
 
-    __slots__ = ("_clock", "_items", "_run")
+    __slots__ = ("_clock", "_completed_at", "_created_at", "_items", "_started_at")
 
     def __init__(self, clock: OptionalClock = no_clock, times: RunTimes = RunTimes()) -> None:  # noqa: B008
         self._clock = clock
-        self._run = times
+        self._created_at = times.created_at
+        self._started_at = times.started_at
+        self._completed_at = times.completed_at
         self._items = list(times.items)
 
     @property
     def times(self) -> RunTimes:
         """The times so far."""
-        return replace(self._run, items=tuple(self._items))
+        return RunTimes(
+            created_at=self._created_at,
+            started_at=self._started_at,
+            items=tuple(self._items),
+            completed_at=self._completed_at,
+        )
 
     def create(self) -> None:
         """Record that the response was accepted."""
-        self._run = replace(self._run, created_at=self._clock())
+        self._created_at = self._clock()
 
     def start(self) -> None:
         """Record that work on the response started."""
-        self._run = replace(self._run, started_at=self._clock())
+        self._started_at = self._clock()
 
     def open_item(self) -> None:
         """Record that the next item was opened."""
@@ -61,7 +68,7 @@ class RunTimer:
 
     def end(self) -> None:
         """Record that the response ended."""
-        self._run = replace(self._run, completed_at=self._clock())
+        self._completed_at = self._clock()
 
 
 class LoggedTimes:
