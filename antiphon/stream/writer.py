@@ -375,6 +375,8 @@ class ResponseWriter:
     @property
     def response(self) -> Response:
         """The response so far, with finished and open items."""
+        if not self._items:
+            return self._response
         output = tuple(
             item if item is not None else self._open[index].value
             for index, item in enumerate(self._items)
@@ -397,7 +399,8 @@ class ResponseWriter:
         """Emit ``in_progress``: the run starts."""
         self.started = True
         self.timer.start()
-        self._response = replace(self._response, status="in_progress")
+        if self._response.status != "in_progress":
+            self._response = replace(self._response, status="in_progress")
         self.emit(ev.InProgress, response=self._response)
 
     def keepalive(self) -> None:
