@@ -127,11 +127,11 @@ class RunFactory:
         )
         recorder = Recorder(
             writer,
-            restored.tokens,
             reasoning_fields=self._reasoning_fields(tenant, request),
             hidden_types=hidden_item_types(request),
             prompt=restored.prompt,
         )
+        recorder.resume(restored.tokens)
         spec = self._spec(
             reply, request.input or (), _release_nothing, parent_tokens=parent, keepalive_s=0
         )

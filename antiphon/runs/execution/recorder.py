@@ -75,15 +75,13 @@ class _DiscardingWriter:
 class Recorder:
     """Records the deltas of one run into a response.
 
-    ``sampled``: token log of an interrupted run (see ``token_log``). ``prompt``: token ids of the
-    run's first prompt. ``hidden_types``: item types that are sampled and counted as usage, but do
-    not become items.
+    ``prompt``: token ids of the run's first prompt. ``hidden_types``: item types that are sampled
+    and counted as usage, but do not become items.
     """
 
     def __init__(
         self,
         writer: ResponseWriter,
-        sampled: array[int] | None = None,
         *,
         reasoning_fields: ReasoningFields = lambda item: {},
         hidden_types: tuple[type[ItemBase], ...] = (),
@@ -94,19 +92,12 @@ class Recorder:
         self._hidden_types = hidden_types
         self._prompt = prompt
         #: The item that deltas without a key belong to.
-        self._current: ItemWriter | _DiscardingWriter | None = next(iter(writer.open_items), None)
+        self._current: ItemWriter | _DiscardingWriter | None = None
         #: Open calls of server-side tools by key; after an interruption the key is the item's id.
-        self._calls: dict[str, ItemWriter] = {
-            item.value.id: item
-            for item in writer.open_items
-            if not KINDS[type(item.value)].written_by_model
-        }
-        if hidden_types and sampled and self._current is None:
-            # The run may have been interrupted inside a hidden item.
-            self._current = _DiscardingWriter()
-        self._last_closed: Item | None = next(reversed(writer.items), None)
+        self._calls: dict[str, ItemWriter] = {}
+        self._last_closed: Item | None = None
         #: The token log.
-        self.sampled = array("I") if sampled is None else sampled
+        self.sampled = array("I")
         #: What is recorded must be persisted before anything more is recorded.
         self.checkpoint_pending = False
         self.finish_reason: FinishReason | None = None
@@ -115,6 +106,22 @@ class Recorder:
         self.usage: Usage | None = None
         #: Usage of hosted tools, as ``Response.tool_usage``.
         self.tool_usage: Mapping[str, Any] = {}
+
+    def resume(self, sampled: array[int]) -> None:
+        """Continue an interrupted run, whose items the writer has. ``sampled``: its token log (see
+        ``token_log``)."""
+        writer = self._writer
+        self.sampled = sampled
+        self._current = next(iter(writer.open_items), None)
+        self._calls = {
+            item.value.id: item
+            for item in writer.open_items
+            if not KINDS[type(item.value)].written_by_model
+        }
+        if self._hidden_types and sampled and self._current is None:
+            # The run may have been interrupted inside a hidden item.
+            self._current = _DiscardingWriter()
+        self._last_closed = next(reversed(writer.items), None)
 
     def record(self, deltas: Iterable[Delta]) -> None:
         """Record deltas. Raises ``BackendError`` for text outside an item."""
@@ -147,6 +154,8 @@ class Recorder:
                 self._close_current(**delta.result)
             case Close():
                 self._close_call(delta)
+            case Finish():
+                self._finish(delta)
             case Summary():
                 self._current_item().add_summary(delta.text)
             case Annotate():
@@ -158,8 +167,6 @@ class Recorder:
                 append_prompt(self.sampled, self._prompt, delta.ids)
             case Checkpoint():
                 self.checkpoint_pending = True
-            case Finish():
-                self._finish(delta)
 
     def _current_item(self) -> ItemWriter | _DiscardingWriter:
         if self._current is None:
@@ -178,6 +185,8 @@ class Recorder:
     def _close_current(self, status: str = "completed", **result: Any) -> None:
         """Close the current item. For a server-side tool call, only its arguments are complete."""
         item, self._current = self._current, None
+        if item is None:
+            return
         if item in self._calls.values():
             if isinstance(item, ItemWriter):
                 item.seal()
