@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from functools import partial
 from typing import Any
 
@@ -266,9 +266,10 @@ class Run:
         """Record the deltas of the reply and write their events."""
         writer, write = self._writer, self._sink.write
         wait_for_room, recorder = self._sink.wait_for_room, self.recorder
+        timeout_s = self._spec.timeout_s
         try:
             async with (
-                asyncio.timeout(self._spec.timeout_s),
+                nullcontext() if timeout_s is None else asyncio.timeout(timeout_s),
                 aclosing(self._spec.reply.deltas()) as batches,
             ):
                 async for batch in batches:
