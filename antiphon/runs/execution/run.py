@@ -13,10 +13,9 @@ from array import array
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, nullcontext
 from functools import partial
-from typing import Any
 
 import structlog
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from antiphon.backends.base import Reply, RetryState, track_retries
 from antiphon.conversation import PromptTokens
@@ -300,29 +299,29 @@ class Run:
         """Persist the response, then send its terminal event: a client that has received it can
         already continue the response.
         """
+        spec, writer, recorder = self._spec, self._writer, self.recorder
         status, reason = self._terminal_status()
         finalize = partial(
-            self._writer.finalize,
+            writer.finalize,
             status,
-            at=int(self._spec.clock()),
-            usage=self.recorder.usage,
+            at=int(spec.clock()),
+            usage=recorder.usage,
             reason=reason,
-            **self._tool_usage(),
-            **self._matched_stop(),
+            tool_usage=recorder.tool_usage or UNSET,
+            matched_stop=UNSET if recorder.stop_text is None else recorder.stop_text,
         )
         response = finalize()
-        sampled, output = self.recorder.sampled, response.output
-        if extra_fields := self._spec.reply.final_fields(sampled, output):
+        if extra_fields := spec.reply.final_fields(recorder.sampled, response.output):
             response = finalize(**extra_fields)
         stored = StoredResponse(
             response=response,
-            input=self._spec.input,
+            input=spec.input,
             tokens=self._tokens(),
-            times=self._writer.timer.times,
+            times=writer.timer.times,
         )
-        if self._spec.save is not None:
+        if spec.save is not None:
             await self._flush()
-            await self._spec.save(stored)
+            await spec.save(stored)
         else:
             self._count(response)
         await self._emit_end(stored)
@@ -343,7 +342,7 @@ class Run:
             at=int(self._spec.clock()),
             usage=self.recorder.usage or self._partial_usage(),
             error=_response_error(error),
-            **self._tool_usage(),
+            tool_usage=self.recorder.tool_usage or UNSET,
         )
         stored = StoredResponse(
             response=response, input=self._spec.input, times=self._writer.timer.times
@@ -393,14 +392,6 @@ class Run:
         if reply.prompt_tokens is not None:
             prompt, sampled = total_counts(reply.prompt_tokens.ids, self.recorder.sampled)
         return Usage(input_tokens=prompt, output_tokens=sampled, total_tokens=prompt + sampled)
-
-    def _tool_usage(self) -> Mapping[str, Any]:
-        used = self.recorder.tool_usage
-        return {"tool_usage": used} if used else {}
-
-    def _matched_stop(self) -> Mapping[str, Any]:
-        stop = self.recorder.stop_text
-        return {"matched_stop": stop} if stop is not None else {}
 
     def _tokens(self) -> TurnTokens | None:
         """The token ids that this turn adds to those of its parent."""
