@@ -409,7 +409,8 @@ class Service:
         model = self._models.find(request.model)
         refuse_unsupported(request)
         client.check_model(model.name, request.model)
-        client.check_tools(self._preparer.tool_types(request))
+        if request.tools:
+            client.check_tools(self._preparer.tool_types(request))
         await model.ready()
         request = apply_defaults(request, model.defaults, model.thinking_budgets)
         response_id = response_id or self._dependencies.ids("resp")
