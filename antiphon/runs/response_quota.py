@@ -31,16 +31,18 @@ class ResponseQuota:
         #: The attempts at each response that have not ended: the last one releases the room.
         self._attempts: dict[_Key, set[object]] = {}
 
+    def applies_to(self, tenant: str) -> bool:
+        """Whether room has to be reserved for the responses of a tenant."""
+        return self._tenants.of(tenant).limits_responses
+
     async def reserve(self, tenant: str, response_id: str) -> Callable[[], Awaitable[None]]:
         """Reserve room and return the function that ends the reservation: once the response is
-        stored, or will not be.
+        stored, or will not be. ``applies_to`` holds for the tenant.
 
         The function may be called repeatedly and does not raise ``StoreError``. Raises
         ``QuotaExceeded`` and ``StoreError``.
         """
         limits = self._tenants.of(tenant)
-        if not limits.limits_responses:
-            return _release_nothing
         key, attempt = (tenant, response_id), object()
         attempts = self._attempts.setdefault(key, set())
         is_only = not attempts
@@ -113,7 +115,3 @@ class ResponseQuota:
             if confirmed < 2:
                 await asyncio.sleep(self._lease_s)
         self._remove(key, attempt)
-
-
-async def _release_nothing() -> None:
-    """Release nothing: the tenant has no quota."""

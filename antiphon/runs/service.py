@@ -416,10 +416,11 @@ class Service:
         response_id = response_id or self._dependencies.ids("resp")
         with self._dependencies.tracer.start("prepare", request.trace or {}):
             held = await self.conversations.lock(tenant, request.conversation, response_id)
-            releases = [held.release]
+            releases = [held.release] if held.lock is not None else []
             try:
                 release_quota: Callable[[], Awaitable[None]] = _release_nothing
-                if request.store is not False or request.background:
+                is_stored = request.store is not False or request.background
+                if is_stored and self._quota.applies_to(tenant):
                     release_quota = await self._quota.reserve(tenant, response_id)
                     releases.append(release_quota)
                 prepared = await self._preparer.prepare(
@@ -434,8 +435,9 @@ class Service:
             except BaseException:
                 await _release_all(releases)
                 raise
-        release_both = partial(_release_all, releases)
-        return _Accepted(prepared, replace(held, release=release_both), release_quota)
+        if releases:
+            held = HeldConversation(held.lock, partial(_release_all, releases))
+        return _Accepted(prepared, held, release_quota)
 
     # --- what is stored --------------------------------------------------------------------------
 
@@ -517,7 +519,7 @@ class Service:
 
 
 async def _release_nothing() -> None:
-    """Release nothing: the response is not stored."""
+    """Release nothing: no room is reserved."""
 
 
 async def _release_all(releases: list[Callable[[], Awaitable[None]]]) -> None:
