@@ -158,17 +158,18 @@ class Preparer:
         items; otherwise more has to be loaded."""
         resolved, tools = self._select_tools(request, model)
         self._ignored_tools.report(tools.ignored_tools)
-        context = replace(
-            await self._load_context(
-                tenant, request, model, session_chains, max_past_tokens=max_past_tokens
-            ),
+        context = await self._load_context(
+            tenant,
+            request,
+            model,
+            session_chains,
             prompt_items=prompt_items,
-            client_tokens=_client_tokens(request),
+            max_past_tokens=max_past_tokens,
         )
         tool_context = ResponseContext(
             tenant=tenant,
             response_id=response_id,
-            items=context.conversation.items,
+            items=context.items,
             include=frozenset(request.include or ()),
             conversation_id=_conversation_id(request, context),
         )
@@ -213,9 +214,7 @@ class Preparer:
         resolved, tools = self._select_tools(as_create, model)
         context = await self._load_context(tenant, resolved, model)
         backend = self._attachments.resolving_backend(model.backend, tenant)
-        tool_context = ResponseContext(
-            tenant=tenant, response_id="", items=context.conversation.items
-        )
+        tool_context = ResponseContext(tenant=tenant, response_id="", items=context.items)
         options = await self._build_options(resolved, tools, tool_context)
         reply = await backend.prepare(context.conversation, options)
         return reply.input_tokens
@@ -377,6 +376,7 @@ class Preparer:
         model: CatalogModel,
         session_chains: SessionChains | None = None,
         *,
+        prompt_items: tuple[Item, ...] = (),
         max_past_tokens: int | None = None,
     ) -> ConversationContext:
         """Load the conversation that the request continues. Raises ``RequestError``."""
@@ -385,8 +385,10 @@ class Preparer:
             self._store,
             tenant,
             input=request.input or (),
+            prompt_items=prompt_items,
             instructions=request.instructions,
             previous_response_id=request.previous_response_id,
+            client_tokens=_client_tokens(request),
             conversation_id=request.conversation.id if request.conversation else None,
             max_past_tokens=max_past_tokens,
             build_visible=partial(

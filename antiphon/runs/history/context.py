@@ -7,6 +7,7 @@ instructions, tools or settings: these belong to one request.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import countOf
 
 from msgspec import Struct
 
@@ -52,16 +53,21 @@ class ConversationContext(Struct, frozen=True, kw_only=True):
     is_partial: bool = False
 
     @property
-    def conversation(self) -> Conversation:
-        """The conversation for the backend. The request's own items come last: errors name their
+    def items(self) -> tuple[it.Item, ...]:
+        """The items that the model sees. The request's own items come last: errors name their
         paths."""
-        items = (*self.prompt_items, *self.visible.items)
-        input_count = sum(not isinstance(item, it.CompactionTrigger) for item in self.input)
+        return (*self.prompt_items, *self.visible.items)
+
+    @property
+    def conversation(self) -> Conversation:
+        """The conversation for the backend."""
+        items = self.items
+        triggers = countOf(map(type, self.input), it.CompactionTrigger)
         return Conversation(
             items=items,
             instructions=self.instructions,
             stored_tokens=self.prompt_tokens or self.client_tokens,
-            past_count=len(items) - input_count,
+            past_count=len(items) - len(self.input) + triggers,
         )
 
 
@@ -74,8 +80,10 @@ async def load_context(
     tenant: str,
     *,
     input: tuple[it.Item, ...],
+    prompt_items: tuple[it.Item, ...] = (),
     instructions: str | None,
     previous_response_id: str | None,
+    client_tokens: PromptTokens | None = None,
     conversation_id: str | None = None,
     max_past_tokens: int | None = None,
     build_visible: BuildVisibleHistory,
@@ -84,7 +92,8 @@ async def load_context(
     ids: Ids,
 ) -> ConversationContext:
     """Load the conversation that a request continues: a chain of responses (stored, or among
-    ``session_chains``) or a conversation, never both. ``max_past_tokens``: of a conversation, it is
+    ``session_chains``) or a conversation, never both. ``prompt_items`` and ``client_tokens``: as in
+    ``ConversationContext``. ``max_past_tokens``: of a conversation, it is
     enough to load more than this many tokens; None: everything is loaded.
 
     Raises ``InvalidRequest`` for an unknown or unfinished previous response, for outputs without
@@ -113,7 +122,9 @@ async def load_context(
         instructions=instructions,
         # The stored tokens belong to the conversation before the compaction.
         prompt_tokens=None if is_compacted else chain.tokens,
+        client_tokens=client_tokens,
         chain=chain.responses,
+        prompt_items=prompt_items,
         is_partial=loaded.is_partial,
     )
 
