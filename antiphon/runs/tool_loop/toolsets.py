@@ -36,6 +36,9 @@ __all__ = [
     "with_functions",
 ]
 
+#: A request without tools and without a choice: the options stay as they are.
+_NO_TOOLS = ToolSelection()
+
 
 async def check_access(
     server_tools: Sequence[ServerTool], visible_tools: Sequence[tl.Tool], response: ResponseContext
@@ -96,6 +99,8 @@ def with_functions(
 ) -> Options:
     """Add the functions of the server's tools to the options, and resolve the tool choice.
     ``items``: the conversation."""
+    if tools == _NO_TOOLS:
+        return options
     functions = [toolset.functions for toolset in toolsets]
     visible = (_visible_tool(function) for group in functions for function in group)
     return replace(
