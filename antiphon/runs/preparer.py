@@ -188,11 +188,12 @@ class Preparer:
             ),
         )
         claimed = approved if claim else ()
-        spent = await claim_approvals(
-            self._store, tenant, response_id, claimed, now=int(self._clock())
-        )
-        try:
+        if claimed:
+            spent = await claim_approvals(
+                self._store, tenant, response_id, claimed, now=int(self._clock())
+            )
             tool_context = replace(tool_context, spent_approvals=spent)
+        try:
             reply = await self._prepare_reply(resolved, reply_request, model, tools, tool_context)
         except BaseException:
             await release_approvals(self._store, tenant, response_id, claimed)
