@@ -110,16 +110,18 @@ class _ResolvingBackend(BackendWrapper):
 
     def _locations(self, conversation: Conversation) -> Iterator[_Location]:
         for index, item in enumerate(conversation.items):
-            if (parts := _parts_of(item)) is None:
+            field = KINDS[type(item)].parts_field
+            value = getattr(item, field) if field else ""
+            if isinstance(value, str):
                 continue
-            field, resolved = parts
-            for number, part in enumerate(resolved):
+            is_list = isinstance(value, tuple)
+            for number, part in enumerate(value if is_list else (value,)):
                 if type(part) not in _ATTACHMENTS:
                     continue
                 if isinstance(part, it.InputFile) or (
                     isinstance(part, _IMAGES) and self._inner.capabilities.images
                 ):
-                    part_path = f"{field}[{number}]" if isinstance(resolved, tuple) else field
+                    part_path = f"{field}[{number}]" if is_list else field
                     path = self._path(index - conversation.past_count, index, part_path)
                     yield _Location(item=index, number=number, part=part, path=path)
 
@@ -285,19 +287,6 @@ class _Location(Struct, frozen=True, kw_only=True):
 
 _IMAGES = (it.InputImage, it.ComputerScreenshot)
 _ATTACHMENTS = frozenset({it.InputFile, *_IMAGES})
-
-
-def _parts_of(item: it.Item) -> tuple[str, tuple[it.Part, ...] | list[it.Part]] | None:
-    """Return the name of the field with parts, and the parts: a tuple for an array, a list for a
-    field that holds a single part.
-    """
-    field = KINDS[type(item)].parts_field
-    if not field:
-        return None
-    value = getattr(item, field)
-    if isinstance(value, str):
-        return None
-    return field, value if isinstance(value, tuple) else [value]
 
 
 def _replace_part(item: it.Item, number: int, parts: tuple[it.Part, ...]) -> it.Item:
