@@ -428,8 +428,8 @@ class Run:
         if self._spec.keepalive_s <= 0 or self._ended or not self._writer.has_reader:
             return
         writer = self._writer
-        is_idle = not self._is_writing and self._timer_write is None and not self._is_refused
-        if writer.number == self._checked_number and is_idle:
+        is_idle = writer.number == self._checked_number and not self._is_writing
+        if is_idle and self._timer_write is None and not self._is_refused:
             if self._spec.keepalive_events:
                 writer.keepalive()
             self._timer_write = asyncio.create_task(self._write_from_timer(writer.take()))
