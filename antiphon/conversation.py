@@ -179,6 +179,8 @@ def open_programs(items: Iterable[Item]) -> tuple[Program, ...]:
     """Return the programs without an output: they wait for results from the client, or were
     interrupted."""
     programs = [item for item in items if type(item) in _PROGRAMS]
+    if not programs:
+        return ()
     over = {item.call_id for item in programs if isinstance(item, ProgramOutput)}
     return tuple(
         item
