@@ -154,6 +154,15 @@ def build_visible_history(
     items = (*past, *own)
     if it.CompactionTrigger in map(type, items):
         items = tuple(item for item in items if not isinstance(item, it.CompactionTrigger))
+    compaction_requested = bool(own) and isinstance(own[-1], it.CompactionTrigger)
+    if _ENCRYPTED.isdisjoint(map(type, items)):
+        return VisibleHistory(
+            before=(),
+            compaction=None,
+            after=items,
+            user_token_budget=user_token_budget,
+            compaction_requested=compaction_requested,
+        )
     removed: list[InputTransformation] = []
 
     def on_undecryptable(item: it.Reasoning | it.Compaction, index: int) -> None:
@@ -161,16 +170,14 @@ def build_visible_history(
             raise _undecryptable(item, index - len(past))
         removed.append(InputTransformation(id=item.id, type=_REMOVED_TYPES[type(item)]))
 
-    start, compaction, after = 0, None, items
-    if not _ENCRYPTED.isdisjoint(map(type, items)):
-        start, compaction = _newest_compaction(items, sealer, on_undecryptable)
-        after = tuple(_decrypt_reasoning(items, start, sealer, on_undecryptable))
+    start, compaction = _newest_compaction(items, sealer, on_undecryptable)
+    after = tuple(_decrypt_reasoning(items, start, sealer, on_undecryptable))
     return VisibleHistory(
         before=items[:start],
         compaction=compaction,
         after=after,
         user_token_budget=user_token_budget,
-        compaction_requested=bool(own) and isinstance(own[-1], it.CompactionTrigger),
+        compaction_requested=compaction_requested,
         removed=tuple(removed),
     )
 
