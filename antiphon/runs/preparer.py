@@ -189,10 +189,7 @@ class Preparer:
         )
         claimed = approved if claim else ()
         if claimed:
-            spent = await claim_approvals(
-                self._store, tenant, response_id, claimed, now=int(self._clock())
-            )
-            tool_context = replace(tool_context, spent_approvals=spent)
+            tool_context = await self._claim_approvals(claimed, tool_context)
         try:
             reply = await self._prepare_reply(resolved, reply_request, model, tools, tool_context)
         except BaseException:
@@ -206,6 +203,20 @@ class Preparer:
             response=self._initial_response(request, model, response_id, context, tools),
             ignored_tools=tuple(each.type for each in tools.ignored_tools),
         )
+
+    async def _claim_approvals(
+        self, calls: Sequence[ApprovedCall], tool_context: ResponseContext
+    ) -> ResponseContext:
+        """Claim the approvals of these calls. The result knows which other responses used. Raises
+        ``InvalidRequest``."""
+        spent = await claim_approvals(
+            self._store,
+            tool_context.tenant,
+            tool_context.response_id,
+            calls,
+            now=int(self._clock()),
+        )
+        return replace(tool_context, spent_approvals=spent)
 
     async def count(self, tenant: str, request: InputTokensRequest) -> int:
         """Return the number of tokens the model would see, from the same rendering as
