@@ -19,7 +19,6 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -50,18 +49,16 @@ _STORED_AS_IS = (bool, bytes, type(None))
 class _Write:
     """A queued write: its work, its future, and a callback for after the commit."""
 
-    __slots__ = ("error", "future", "loop", "result", "then", "work")
+    __slots__ = ("error", "future", "result", "then", "work")
 
     def __init__(
         self,
         work: Callable[[sqlite3.Connection], Any],
-        loop: asyncio.AbstractEventLoop,
         done: asyncio.Future[Any],
         then: Callable[[Any], None] | None,
     ) -> None:
         self.work = work
         self.then = then
-        self.loop = loop
         self.future = done
         self.result: Any = None
         self.error: BaseException | None = None
@@ -78,20 +75,23 @@ class _Write:
 
 
 class Database:
-    """One database file, locked by this process, or shared. Made by ``open``."""
+    """One database file, locked by this process, or shared. Made by ``open``.
+
+    ``loop``: the event loop of its callers.
+    """
 
     def __init__(
         self,
+        loop: asyncio.AbstractEventLoop,
         lock: IO[bytes],
         writer: sqlite3.Connection,
         reader: sqlite3.Connection,
         shared_locks: Mapping[str, FileLock],
     ) -> None:
+        self._loop = loop
         self._lock = lock
         self._shared_locks = shared_locks
-        self._write_lock: AbstractContextManager[object] = (
-            shared_locks.get(_WRITES) or contextlib.nullcontext()
-        )
+        self._write_lock: FileLock | threading.Lock = shared_locks.get(_WRITES) or threading.Lock()
         self._sweep_lock = shared_locks.get(_SWEEPS)
         self.queries: Mapping[str, str] = queries(__package__)
         self._writes: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
@@ -111,10 +111,10 @@ class Database:
         Raises ``SetupError`` if another process uses it, the folder is not writable, or the file is
         not a database or belongs to a newer version.
         """
-        return await asyncio.to_thread(cls._open, path, is_shared)
+        return await asyncio.to_thread(cls._open, asyncio.get_running_loop(), path, is_shared)
 
     @classmethod
-    def _open(cls, path: Path, is_shared: bool) -> Database:
+    def _open(cls, loop: asyncio.AbstractEventLoop, path: Path, is_shared: bool) -> Database:
         for kind in _STORED_AS_IS:
             sqlite3.register_adapter(kind, _as_is)
         with contextlib.ExitStack() as opened:  # closes everything if a step fails
@@ -133,7 +133,7 @@ class Database:
             except sqlite3.Error as error:
                 raise SetupError(f"The store {path} cannot be used: {error}.") from None
             opened.pop_all()
-        store = cls(lock, writer, reader, dict(zip(_SHARED_LOCKS, locks, strict=False)))
+        store = cls(loop, lock, writer, reader, dict(zip(_SHARED_LOCKS, locks, strict=False)))
         store._write_thread.start()
         return store
 
@@ -145,7 +145,7 @@ class Database:
     async def close(self) -> None:
         if self._close_task is None:
             self._writes.put(None)
-            self._close_task = asyncio.get_running_loop().run_in_executor(None, self._close)
+            self._close_task = self._loop.run_in_executor(None, self._close)
         await asyncio.shield(self._close_task)  # a cancelled caller does not cancel closing
 
     def _close(self) -> None:
@@ -185,7 +185,7 @@ class Database:
     async def read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Run ``work`` in the reader thread and return its result."""
         self.check_open()
-        return await asyncio.get_running_loop().run_in_executor(self._read_thread, self._read, work)
+        return await self._loop.run_in_executor(self._read_thread, self._read, work)
 
     def _read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         try:
@@ -208,9 +208,8 @@ class Database:
         because subscribers must hear of committed data. It must not raise.
         """
         self.check_open()
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[_T] = loop.create_future()
-        self._writes.put(_Write(work, loop, done, then))
+        done: asyncio.Future[_T] = self._loop.create_future()
+        self._writes.put(_Write(work, done, then))
         return await done
 
     def _write_loop(self, connection: sqlite3.Connection) -> None:
@@ -220,24 +219,20 @@ class Database:
             while job is not None:
                 group, job = self._take_group(job)
                 self._commit(connection, group)
-                for loop in {each.loop for each in group}:
-                    mine = [each for each in group if each.loop is loop]
-                    with contextlib.suppress(RuntimeError):  # the event loop is closed
-                        loop.call_soon_threadsafe(_settle_writes, mine)
+                with contextlib.suppress(RuntimeError):  # the event loop is closed
+                    self._loop.call_soon_threadsafe(_settle_writes, group)
                 if job is _QUEUE_EMPTY:
                     job = self._writes.get()
 
     def _take_group(self, first: _Write) -> tuple[list[_Write], _Write | None]:
         """Return all queued writes, and what follows them: ``None`` ends the thread."""
         group = [first]
-        while True:
-            try:
-                job = self._writes.get_nowait()
-            except queue.Empty:
-                return group, _QUEUE_EMPTY
+        while not self._writes.empty():
+            job = self._writes.get()
             if job is None:
                 return group, None
             group.append(job)
+        return group, _QUEUE_EMPTY
 
     def _commit(self, connection: sqlite3.Connection, group: list[_Write]) -> None:
         try:
