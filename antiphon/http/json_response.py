@@ -13,6 +13,21 @@ __all__ = ["Reply", "json_reply"]
 _encode = msgspec.json.Encoder().encode
 
 
+class _JsonReply(Reply):
+    """A response that encodes its value. Its headers are known, so that few steps build them."""
+
+    def render(self, content: Any) -> bytes:
+        return _encode(content)
+
+    def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
+        self.raw_headers = [
+            (b"content-length", b"%d" % len(self.body)),
+            (b"content-type", b"application/json"),
+        ]
+        if headers:
+            self.headers.update(headers)
+
+
 def json_reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
     """Build a response from a wire value or anything else msgspec can encode."""
-    return Reply(_encode(value), status, headers, media_type="application/json")
+    return _JsonReply(value, status, headers)
