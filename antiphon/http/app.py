@@ -29,7 +29,7 @@ from antiphon.compat.request_bodies import chat_completion_body, completion_body
 from antiphon.http.auditor import Auditor
 from antiphon.http.middleware.auth import AuthConfig, AuthMiddleware, RequestLimits
 from antiphon.http.middleware.errors import ErrorMiddleware, unknown_url
-from antiphon.http.middleware.request_context import RequestContextMiddleware
+from antiphon.http.middleware.request_context import RequestContextMiddleware, route_path
 from antiphon.http.openapi.operation import Operation
 from antiphon.http.routes.admin.api_keys import ApiKeyRoutes
 from antiphon.http.routes.admin.audit import AuditRoutes
@@ -130,7 +130,7 @@ def create_app(
         shown = SettingRoutes(settings, access)
         routes.append(Route("/antiphon/settings", shown.list, methods=["GET"]))
     routes += _reference_routes(ReferenceRoutes(routes))
-    app: ASGIApp = Router(routes, redirect_slashes=False, default=_unknown)
+    app: ASGIApp = _Router(routes)
     budgets = _budgets(service, clock)
     app = AuthMiddleware(app, access, limits, rates=rates, stored_keys=api_keys, budgets=budgets)
     app = ErrorMiddleware(app, log=log, reraise=reraise)
@@ -139,6 +139,28 @@ def create_app(
     return RequestContextMiddleware(
         app, ids=ids, log=log, clock=clock, count_request=metrics.count_request, tracer=deps.tracer
     )
+
+
+class _Router(Router):
+    """Starlette's router, which finds routes without path parameters in a dictionary.
+
+    Starlette itself compares a path with the pattern of each route in turn.
+    """
+
+    def __init__(self, routes: Sequence[Route | WebSocketRoute]) -> None:
+        super().__init__(routes, redirect_slashes=False, default=_unknown)
+        self._fixed: dict[tuple[str, str], Route] = {}
+        for route in routes:
+            if isinstance(route, Route) and not route.param_convertors:
+                for method in route.methods or ():
+                    self._fixed.setdefault((method, route.path), route)
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = self._fixed.get((scope.get("method", ""), route_path(scope)))
+        if route is None:
+            return await super().app(scope, receive, send)
+        scope["route"] = route
+        await route.app(scope, receive, send)
 
 
 def _with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
