@@ -111,7 +111,9 @@ def route_path(scope: Scope) -> str:
 
 
 def trace_headers(scope: Scope) -> dict[str, str]:
-    """Return the W3C trace context headers of a request."""
+    """Return the W3C trace context headers of a request. Without traceparent, there is none."""
+    if header(scope, b"traceparent") is None:
+        return {}
     return {
         name: value.decode("latin-1")
         for name, key in _TRACE_HEADERS
