@@ -27,20 +27,33 @@ async def read(scope: Scope, receive: Receive, limit: int) -> bytes:
     ``InvalidRequest`` for an unsupported encoding.
     """
     _check_declared(scope, limit)
-    encoding = (header(scope, b"content-encoding") or b"identity").decode("latin-1").strip().lower()
+    encoding = header(scope, b"content-encoding")
+    if encoding is None:
+        return await _receive_all(receive, limit)
+    return await _read_encoded(receive, limit, encoding.decode("latin-1").strip().lower())
+
+
+async def _receive_all(receive: Receive, limit: int) -> bytes:
+    body, more = await _receive_piece(receive, limit, 0)
+    if not more:  # the usual case
+        return body
+    pieces, size = [body], len(body)
+    while more:
+        piece, more = await _receive_piece(receive, limit, size)
+        pieces.append(piece)
+        size += len(piece)
+    return b"".join(pieces)
+
+
+async def _read_encoded(receive: Receive, limit: int, encoding: str) -> bytes:
+    """Return the whole body, decompressed if ``encoding``, its content-encoding, says so."""
     inflate = _INFLATE.get(encoding)
     if inflate is None and encoding not in ("identity", ""):
         raise InvalidRequest(
             f"Unsupported content-encoding: '{encoding}'. Use gzip, deflate, zstd or none.",
             code="unsupported_content_encoding",
         )
-    pieces: list[bytes] = []
-    size, more = 0, True
-    while more:
-        piece, more = await _receive_piece(receive, limit, size)
-        pieces.append(piece)
-        size += len(piece)
-    body = b"".join(pieces)
+    body = await _receive_all(receive, limit)
     if inflate is None:
         return body
     try:
