@@ -48,7 +48,7 @@ class SseParser:
         if self._pending_line:
             received = b"".join((*self._pending_line, received))
         payloads: list[bytes] = []
-        if not self._data_lines and b"\r" not in received:
+        if not self._data_lines and not self.done and b"\r" not in received:
             received = self._read_simple_events(received, payloads)
         lines = received.split(b"\n")
         last = lines.pop()
@@ -60,13 +60,14 @@ class SseParser:
         return payloads
 
     def _read_simple_events(self, received: bytes, payloads: list[bytes]) -> bytes:
-        """Fast path for events of one line, which most streams consist of. Returns the rest."""
-        blocks = received.split(b"\n\n")
-        for index, block in enumerate(blocks[:-1]):
-            if not block.startswith(b"data: {") or b"\n" in block or self.done:
-                return b"\n\n".join(blocks[index:])
+        """Fast path for events of one line, which most streams consist of. Returns the rest.
+        ``payloads``: an empty list."""
+        *blocks, rest = received.split(b"\n\n")
+        for block in blocks:
+            if block[:7] != b"data: {" or b"\n" in block:
+                return b"\n\n".join((*blocks[len(payloads) :], rest))
             payloads.append(block[6:])
-        return blocks[-1]
+        return rest
 
     def finish(self) -> list[bytes]:
         """End the stream. Returns the payloads that its end completes."""

@@ -5,7 +5,7 @@ One item is open at a time, and it is opened when its first text arrives.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
@@ -52,7 +52,7 @@ class DeltaBuilder:
         self,
         kind: Literal["message", "reasoning"],
         text: str,
-        logprobs: Sequence[Logprob] = (),
+        logprobs: tuple[Logprob, ...] = (),
         channel: Channel = "text",
     ) -> None:
         """Add text. Opens an item of this kind if none is open."""
@@ -60,19 +60,19 @@ class DeltaBuilder:
             if kind == "reasoning" and not text.strip():
                 return
             self.open_text_item(kind)
-        self._append_text(text, tuple(logprobs), channel)
+        self._append_text(text, logprobs, channel)
 
     def _append_text(self, text: str, logprobs: tuple[Logprob, ...], channel: Channel) -> None:
         """Append text; consecutive texts of one channel become one delta."""
-        channels = {} if self._item_kind is None else self._item_kind.channels
-        if channel not in channels:
-            if "text" not in channels:
-                return
-            channel, logprobs = "text", ()
-        self._channel = channel
+        if channel != self._channel:
+            channels = {} if self._item_kind is None else self._item_kind.channels
+            if channel not in channels:
+                if "text" not in channels:
+                    return
+                channel, logprobs = "text", ()
+            self._channel = channel
         out = self.out
-        last = out[-1] if out else None
-        if isinstance(last, Text) and last.channel == channel:
+        if out and type(last := out[-1]) is Text and last.channel == channel:
             out[-1] = Text(last.text + text, last.logprobs + logprobs, channel)
         else:
             out.append(Text(text, logprobs, channel))

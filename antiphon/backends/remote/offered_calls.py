@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.conversation import Options
@@ -48,46 +48,39 @@ class OfferedCalls:
         """Return the deltas that may be passed on."""
         passed: list[Delta] = []
         for delta in deltas:
-            if not isinstance(delta, Text):
-                passed.extend(self._filter(delta))
+            if type(delta) is not Text:
+                passed += self._filter(delta)
             elif not self._is_dropped:  # nearly all are text
                 passed.append(delta)
         return tuple(passed)
 
-    def _filter(self, delta: Delta) -> Iterator[Delta]:
+    def _filter(self, delta: Delta) -> tuple[Delta, ...]:
         if isinstance(delta, Open):
-            yield from self._end_text()
-            yield from self._open(delta)
-        elif isinstance(delta, Finish):
-            yield from self._end_text() if delta.reason == "stop" else ()
-            yield delta
-        elif self._is_text and isinstance(delta, Close):
-            yield from self._end_text()
-            yield Close()
-        elif not self._is_dropped:
-            yield delta
+            return (*self._end_text(), *self._open(delta))
+        if isinstance(delta, Finish):
+            return (*self._end_text(), delta) if delta.reason == "stop" else (delta,)
+        if self._is_text and isinstance(delta, Close):
+            return (*self._end_text(), Close())
+        return () if self._is_dropped else (delta,)
 
-    def _open(self, delta: Open) -> Iterator[Delta]:
+    def _open(self, delta: Open) -> tuple[Delta, ...]:
         item = delta.item
         self._is_dropped = False
+        if isinstance(item, _PLAIN_ITEMS):
+            return (delta,)
         if isinstance(item, _CALLS):
             if self._passes_functions or (item.name, item.namespace or None) in self._functions:
-                yield delta
-                return
+                return (delta,)
             self._is_text = True
-            yield Open(it.Message(role="assistant", content=()))
-            yield Text(f"{item.name}(")
-            return
-        self._is_dropped = not isinstance(item, _PLAIN_ITEMS) and not _tag(item).startswith(
-            self._prefixes
-        )
-        if not self._is_dropped:
-            yield delta
+            return Open(it.Message(role="assistant", content=())), Text(f"{item.name}(")
+        self._is_dropped = not _tag(item).startswith(self._prefixes)
+        return () if self._is_dropped else (delta,)
 
-    def _end_text(self) -> Iterator[Delta]:
-        if self._is_text:
-            self._is_text = False
-            yield Text(")")
+    def _end_text(self) -> tuple[Delta, ...]:
+        if not self._is_text:
+            return ()
+        self._is_text = False
+        return (Text(")"),)
 
 
 def _item_prefixes(options: Options) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ deltas have one open item at a time, so a later call waits until the earlier one
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import cast
 
 import msgspec
@@ -236,15 +236,15 @@ class ChatStreamParser:
 
     # --- text -------------------------------------------------------------------------------------
 
-    def _add_text(self, text: str, logprobs: Sequence[Logprob] = ()) -> None:
+    def _add_text(self, text: str, logprobs: tuple[Logprob, ...] = ()) -> None:
         if self._calls:
             if not text.strip():
                 return  # some servers send line breaks between calls
             self._end_calls()
         self._text_bytes += len(text)
-        if self._items.open == "reasoning" and self._reasoning_parser is None:
-            self._close_item()
         if self._reasoning_parser is None:
+            if self._items.open == "reasoning":
+                self._close_item()
             self._items.text("message", text, logprobs)
             self._last_was_reasoning = False
             return
