@@ -186,7 +186,9 @@ class _ClientSink(EventSink):
 
     def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:
         if self._timing.first is None:
-            return self._start(events)
+            self._timing.record_events(events)
+            if not self._stream.has_started:
+                return self._start(events)
         return self._stream.write(sse.frame_events(events))
 
     def write_comment(self) -> Awaitable[None] | None:
@@ -199,10 +201,8 @@ class _ClientSink(EventSink):
             await super().end(events, stored)
 
     async def _start(self, events: tuple[Event, ...]) -> None:
-        """Write the events up to the first token."""
-        if not self.has_sent:
-            await self._stream.start(ignored_tools_headers(self._run.ignored_tools))
-        self._timing.record_events(events)
+        """Write the headers and the first events."""
+        await self._stream.start(ignored_tools_headers(self._run.ignored_tools))
         if (rest := self._stream.write(sse.frame_events(events))) is not None:
             await rest
 
