@@ -70,6 +70,8 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     def defaults(self) -> Mapping[str, Any]:
         """The values for fields that a request omits."""
         recommended = self.recommended or self.backend.recommended_options
+        if not recommended:
+            return self.operator_defaults
         known = {name: recommended[name] for name in _DEFAULT_FIELDS if name in recommended}
         return {**known, **self.operator_defaults}
 
