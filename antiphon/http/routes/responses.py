@@ -109,21 +109,20 @@ class CreateEndpoint:
         if request.background or response_id is not None:
             return await self._enqueue(request, response_id, scope, receive, send)
         timing = RunTiming(context.started, self._deps.clock)
-        stream = EventStream(scope, send)
         async with CancelOnDisconnect(scope, receive), self._deps.slot(context):
             run = await self._deps.service.create(context.tenant, request, client=context.client)
             context.model, context.response_id = run.response.model, run.id
-            sink = _ClientSink(run, stream, timing)
+            sink = _ClientSink(run, EventStream(scope, send), timing) if request.stream else None
             try:
                 # Here, each delta would resume the coroutines of all middleware.
-                await asyncio.create_task(run.drive(sink if request.stream else None))
+                await asyncio.create_task(run.drive(sink))
             finally:
                 record_outcome(context, timing, run, self._deps.metrics, self._deps.clock())
                 record_content(self._deps.tracer, context.span, request, run.response)
-        if request.stream:
-            await stream.end(sink.last)
-        else:
+        if sink is None:
             await _answer(run)(scope, receive, send)
+        else:
+            await sink.end_stream()
 
     async def _enqueue(
         self,
@@ -178,7 +177,7 @@ class _ClientSink(EventSink):
         self._stream = stream
         self._timing = timing
         #: Terminal events not yet sent; they are written together with the end of the stream.
-        self.last = b""
+        self._last = b""
 
     @property
     def has_sent(self) -> bool:  # type: ignore[override]
@@ -196,9 +195,13 @@ class _ClientSink(EventSink):
 
     async def end(self, events: tuple[Event, ...], stored: Any) -> None:
         if self.has_sent:
-            self.last = sse.frame_events(events)
+            self._last = sse.frame_events(events)
         else:
             await super().end(events, stored)
+
+    async def end_stream(self) -> None:
+        """Write the terminal events and the end of the stream."""
+        await self._stream.end(self._last)
 
     async def _start(self, events: tuple[Event, ...]) -> None:
         """Write the headers and the first events."""
