@@ -57,7 +57,7 @@ class LimitScope(Struct, frozen=True):
 
     @property
     def owner(self) -> str:
-        """The scope as messages name it."""
+        """The name of the scope in error messages."""
         return "Your API key" if self.kind == "key" else "Your organization"
 
 

@@ -51,12 +51,14 @@ class LoopWatchdog:
     """Reports stalls of the running event loop while it is entered: ``async with``.
 
     A stall is a time longer than ``threshold_s`` in which the loop ran nothing else. It is logged
-    while it lasts, with the stack of the loop's thread and without local variables. Code that does
-    not release the GIL also blocks the watching thread: such a stall is logged at its end.
+    while it lasts, with the stack of the loop's thread, without local variables. Code that does not
+    release the GIL also blocks the watching thread; such a stall is logged at its end.
+
     Time in which the loop's thread waited for a processor (``cpu_wait`` by native thread id) is not
-    the code's, nor is time in which it runs no callback: a container's CPU quota stops all threads,
-    and Linux does not count that as waiting. Such a stall is logged at its end, in other words, and
-    at most every ten minutes.
+    charged to the code. Nor is time in which the loop runs no callback: a container's CPU quota
+    stops all threads, and Linux does not count that as waiting. A stall of these kinds is logged at
+    its end, in other words, and at most every ten minutes.
+
     ``on_stall`` is called once per stall, on the watching thread or on the loop.
     """
 

@@ -42,7 +42,7 @@ class PageParams(Struct, frozen=True, kw_only=True):
 
     @property
     def is_backwards(self) -> bool:
-        """Whether the page ends before a cursor, and its start depends on ``limit``."""
+        """Whether the page ends before a cursor. Then its start depends on ``limit``."""
         return self.before is not None and self.after is None
 
 
@@ -109,10 +109,11 @@ def select_page(items: Iterable[_T], params: PageParams) -> tuple[tuple[_T, ...]
 
 
 def page_query(make: Callable[..., _Q], params: PageParams, **more: Any) -> _Q:
-    """Return the query with which a store reads a page and one entry more. That entry tells whether
-    the page is the last one. A page that ends before a cursor is read in reverse.
+    """Return the query with which a store reads a page and one more entry, which tells whether
+    there is another page. A page that ends before a cursor is read in reverse.
 
-    ``make``: the class of the query; ``more``: its other fields."""
+    ``make``: the class of the query; ``more``: its other fields.
+    """
     return make(
         limit=params.limit + 1,
         newest_first=(params.order == "desc") != params.is_backwards,

@@ -1,7 +1,8 @@
 """Open the reader of documents while the server starts.
 
-Its check runs code in a sandbox, which gets the CPU time that nobody else wants: on a busy machine
-that takes seconds."""
+Opening it runs a check in a sandbox. Code in a sandbox gets a small share of the processors, so on
+a busy machine the check takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +17,11 @@ __all__ = ["BackgroundReader"]
 
 
 class BackgroundReader:
-    """``DocumentReader`` whose first documents wait until ``reader`` is open. If that is None, a
-    subprocess reads. An async context manager, which waits for nothing when it is entered."""
+    """``DocumentReader`` that opens another one in the background.
+
+    The first documents wait until ``reader`` is open. If ``reader`` yields None, documents are read
+    in a subprocess. Entering this context manager does not wait.
+    """
 
     def __init__(self, reader: AbstractAsyncContextManager[DocumentReader | None]) -> None:
         self._reader = reader

@@ -10,7 +10,7 @@ __all__ = ["InvalidEncoding", "decode_inline"]
 
 
 class InvalidEncoding(ValueError):
-    """The text is neither. The message may be shown to the client."""
+    """The text is neither a data URL nor base64. The message may be shown to the client."""
 
 
 def decode_inline(text: str) -> tuple[str, bytes]:

@@ -230,7 +230,8 @@ class Documents:
 
 
 def _kind(content: bytes, name: str, mime: str) -> str | None:
-    """Return the media type for the library ("": let it detect); None: text or unknown."""
+    """Return the media type for the library, "" if the library has to detect it. None: the content
+    is text, or its type is unknown."""
     by_name = _KINDS.get(name.rpartition(".")[2].lower(), "") if "." in name else ""
     if content.startswith(PDF_MAGIC):
         return "application/pdf"

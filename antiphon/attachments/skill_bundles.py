@@ -48,9 +48,9 @@ class InvalidBundle(Exception):
 
 
 class BundleLimits(Struct, frozen=True, kw_only=True):
-    """Limits of a bundle. All but ``total_bytes`` are OpenAI's.
+    """Limits of a bundle: bytes of the zip, number of files, bytes of one file, bytes of all files.
 
-    Bytes of the zip, number of files, bytes of one file, bytes of all files.
+    All of them but ``total_bytes`` are OpenAI's.
     """
 
     zip_bytes: int = 50 << 20

@@ -1,1 +1,1 @@
-"""Who answers: anything that turns a conversation into deltas."""
+"""Backends: whatever turns a conversation into deltas."""

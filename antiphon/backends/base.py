@@ -94,15 +94,14 @@ class Reply(Protocol):
         return False
 
     def resume(self, point: ResumePoint) -> Reply:
-        """This reply, continued after an interruption. Its deltas start behind the tokens sampled
-        so far, and its usage covers the whole reply. Raises ``CannotContinue``.
-        """
+        """This reply, continued after an interruption. Its deltas begin after the tokens that were
+        sampled before; its usage covers the whole reply. Raises ``CannotContinue``."""
 
     def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Generate.
+        """Generate the reply.
 
-        Deltas that become known at the same time come as one tuple, preceded by the ids sampled for
-        them. They are recorded, stored and sent together. Closing the iterator stops the model
+        Deltas that become known at the same time come as one tuple, after the ids that were sampled
+        for them. They are recorded, stored and sent together. Closing the iterator stops the model
         within one token. Raises ``RunError``.
         """
 
@@ -165,13 +164,13 @@ class Backend(Protocol):
         return True
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
-        """Check and render. Raises ``InvalidRequest`` with the path of the field for everything
-        that cannot be honoured, including ``context_length_exceeded``."""
+        """Check the request and render the prompt. Raises ``InvalidRequest``, with the path of the
+        field, for everything that cannot be honoured, including ``context_length_exceeded``."""
 
     async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Reply:
-        """Check a text or its token ids, to be continued without a chat template. The reply is one
-        message. Options that concern conversations are ignored. Raises ``InvalidRequest``, with the
-        param ``input`` for the prompt."""
+        """Prepare the continuation of a text without a chat template. The text is given as a string
+        or as token ids. The reply is one message. Options that concern conversations are ignored.
+        Raises ``InvalidRequest``, with the param ``input`` for the text."""
         raise text_completion_unsupported()
 
     def detokenize(self, ids: Sequence[int]) -> str:

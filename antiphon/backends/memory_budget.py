@@ -83,7 +83,8 @@ class MemoryBudget:
         self._changed.set()
 
     def _evict(self, missing: int) -> None:
-        """Retire as many models as free ``missing`` bytes, less those that are retired already."""
+        """Retire models until ``missing`` bytes will become free. Memory of models that are retired
+        already counts as free."""
         missing -= sum(model.memory_bytes for model in self._models if model.is_retired)
         evictable = [model for model in self._models if model.is_evictable]
         for model in sorted(evictable, key=lambda model: (model.is_in_use, model.last_used)):

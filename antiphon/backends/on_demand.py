@@ -224,7 +224,8 @@ class OnDemandBackend(BackendWrapper):
         return await self._reply(lambda backend: backend.prepare(conversation, options))
 
     async def complete(self, prompt: str | tuple[int, ...], options: Options) -> OnDemandReply:
-        """Likewise for a text completion. Raises ``InvalidRequest`` if the model cannot do it."""
+        """Prepare a text completion, as ``prepare`` does for a conversation. Raises
+        ``InvalidRequest`` if the model cannot do it."""
 
         async def prepare(backend: Backend) -> Reply:
             if not backend.capabilities.completes_text:
@@ -338,8 +339,8 @@ class OnDemandBackend(BackendWrapper):
         *,
         evict: bool,
     ) -> None:
-        """Load the model and report the outcome to whoever waits for ``instance``. ``others``:
-        what still holds memory of this model."""
+        """Load the model and report the outcome to all that wait for ``instance``. ``others``: done
+        when earlier copies of this model have freed their memory."""
         try:
             if others:
                 await asyncio.wait(others)
@@ -480,8 +481,11 @@ class _UnpreparedReply(Reply):
 
 class OnDemandReply(ReplyWrapper):
     """``Reply`` of a backend that may not be loaded yet, or may be unloaded again before the reply
-    is generated. Until the model is loaded, ``input_tokens`` is 0 and ``may_fail_early`` is False:
-    clients should not wait silently while a model loads."""
+    is generated.
+
+    Until the model is loaded, ``input_tokens`` is 0, and ``may_fail_early`` is False, because
+    clients should not wait silently while a model loads.
+    """
 
     def __init__(
         self,

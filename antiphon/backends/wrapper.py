@@ -51,7 +51,7 @@ class BackendWrapper(Backend):
         return self._inner.detokenize(ids)
 
     async def close(self) -> None:
-        """Nothing: the owner of ``inner`` closes it."""
+        """Do nothing: the owner of ``inner`` closes it."""
 
 
 class ReplyWrapper(Reply):

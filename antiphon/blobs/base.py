@@ -37,8 +37,8 @@ class Blobs(Protocol):
     def read(
         self, blob: BlobRef, start: int = 0, end: int | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes from ``start`` up to, without, ``end``. Content that is read as a whole
-        is compared with its checksum before the last chunk is yielded."""
+        """Yield the bytes from ``start`` up to ``end``, which is excluded. Content that is read as
+        a whole is compared with its checksum before the last chunk is yielded."""
 
     async def delete(self, key: str) -> None:
         """Delete what is stored under a key, if there is anything."""

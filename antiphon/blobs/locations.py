@@ -1,8 +1,8 @@
 """Open blobs from a URL: ``s3://``, ``gs://``, ``az://`` or ``file:///``.
 
-Without credentials, obstore would ask the metadata address of a cloud's machines for some. That
-waits for minutes where there is none and takes whatever it is given where there is one, so
-credentials must be configured.
+Credentials must be configured. Without them, obstore asks the metadata address of cloud machines.
+If nothing answers there, it waits for minutes; if something does, obstore uses whatever credentials
+it gets.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ __all__ = ["open_blobs"]
 
 class _Service(Struct, frozen=True, kw_only=True):
     """A kind of object storage. ``store``: obstore's class. ``credentials``: sets of options, of
-    which one must be given. ``address``: the options of which one says where it is, the first of
-    them a URL. ``default_address`` makes the URL from another one of them."""
+    which one must be given. ``address``: options that name the storage; one must be given, and the
+    first is a URL. ``default_address`` makes this URL from another of these options."""
 
     store: str
     credentials: tuple[tuple[str, ...], ...]

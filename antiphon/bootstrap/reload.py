@@ -1,6 +1,6 @@
 """Reloads of the settings: a running server applies new keys, limits, models and log level.
 
-Requests in progress go on with what they started with.
+Requests in progress keep the settings with which they started.
 """
 
 from __future__ import annotations

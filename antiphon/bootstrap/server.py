@@ -1,6 +1,8 @@
 """Composition root: builds sockets, store, models, service and app from the settings.
 
-The only module that knows all parts, and the clock and the randomness they are given."""
+It is the only module that knows all parts. It also gives them their clock and their source of
+random ids.
+"""
 
 from __future__ import annotations
 

@@ -91,9 +91,11 @@ def runs_code(settings: Settings) -> bool:
 
 
 def prepare_control_groups(settings: Settings) -> None:
-    """Divide the control group of this process for sandboxes, if it may. The processes that it
-    starts then are in one part: none of them could divide a group with others in it. Blocks
-    briefly."""
+    """Divide the control group of this process for sandboxes, if this is permitted.
+
+    Processes that this one starts later are in one of the parts, because a group with processes in
+    it cannot be divided. Blocks briefly.
+    """
     if settings.sandbox in (_AUTO, _BUBBLEWRAP):
         from antiphon.sandbox.cgroups import ControlGroups
 

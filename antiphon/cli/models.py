@@ -73,8 +73,8 @@ def _unload(loaded: Loaded, name: str) -> None:
 
 
 def _pull(loaded: Loaded, name: str) -> None:
-    """Download the files of a model that the running server has under this name, there; otherwise
-    download the source ``name`` here."""
+    """If the running server has a model of this name, download its files there. Otherwise download
+    the source ``name`` here."""
     server = find_server(loaded)
     try:
         server.get(_path(name))

@@ -140,7 +140,8 @@ def _apply_continue_final_message(raw: Json, items: list[Json]) -> None:
 
 
 def _merge(fields: Json, more: Json) -> None:
-    """Add fields to a request. Objects are merged: several Chat fields belong to one of ours."""
+    """Add fields to a request. Two objects of the same name are merged, since several Chat fields
+    may belong to one field of the Responses API."""
     for name, value in more.items():
         known = fields.get(name)
         if isinstance(known, dict) and isinstance(value, dict):

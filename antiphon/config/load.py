@@ -88,8 +88,8 @@ def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def proxy_variables() -> dict[str, str]:
-    """Return the variables of this process that configure proxies and certificates of HTTP clients,
-    for a child process that gets nothing else."""
+    """Return the variables of this process that configure proxies and certificates of HTTP clients.
+    They are for a child process that gets no other variable."""
     return {
         name: value
         for name, value in os.environ.items()  # noqa: TID251

@@ -66,7 +66,8 @@ def mask_secrets(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return tables as dictionaries of what is set in them; digests of keys are secret, too."""
+    """Return tables as dictionaries of the values that are set. Digests of keys are left out, like
+    secrets."""
     if isinstance(value, Struct):
         found = {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
         secret = {name for name, option in options(type(value)).items() if option.secret}

@@ -1,1 +1,1 @@
-"""How model families write: prompts rendered, output read. Sans-IO."""
+"""Dialects: how model families write. They render prompts and parse output. Sans-IO."""

@@ -54,7 +54,8 @@ def round_trip_failure(form: ToolFormat) -> str | None:
 
 
 def _called(deltas: Iterable[Delta]) -> Iterable[object]:
-    """Yield the arguments of each item; None for other items and other tools."""
+    """Yield the arguments of each item; None for an item that is not a call of the sample tool, or
+    whose arguments are not JSON."""
     texts: list[str] = []
     for delta in deltas:
         if isinstance(delta, Open):

@@ -1,1 +1,1 @@
-"""Who continues tokens: inference engines behind one method."""
+"""Engines: they continue token ids, behind one method."""

@@ -1,8 +1,9 @@
 """Check grammars before llguidance compiles them in the server's process.
 
-Grammars come from clients. The library overflows the stack on long chains of references and cannot
-be interrupted, so a grammar that is not obviously cheap is first compiled in a process of its own
-(``worker``), whose death is a refusal."""
+Grammars come from clients. On long chains of references, the library overflows the stack, and it
+cannot be interrupted. So a grammar that is not obviously cheap is first compiled in a process of
+its own (``worker``). If this process dies, the grammar is refused.
+"""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
         return self._limited_slot(slot, context.client) if context.client.scopes else slot
 
     def record_reading(self, context: RequestContext, model: str, tokens: int) -> None:
-        """Record what a request used that reads texts and generates none. ``tokens``: how many were
-        read. The usage log counts such requests as embeddings."""
+        """Record the usage of a request that reads texts and generates none. ``tokens``: how many
+        were read. The usage log counts such requests as embeddings."""
         self.service.usage_counter.add_embeddings(
             context.tenant, context.key, model, tokens, latency_s=self.clock() - context.started
         )

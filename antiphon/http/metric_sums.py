@@ -44,8 +44,8 @@ def take_snapshot(registry: Collector) -> tuple[MetricSnapshot, ...]:
 def sum_metrics(
     living: Iterable[tuple[MetricSnapshot, ...]], dead: Iterable[tuple[MetricSnapshot, ...]] = ()
 ) -> tuple[MetricSnapshot, ...]:
-    """Return the sums over processes. ``dead``: the last snapshots of processes that have ended:
-    what they counted still counts, their gauges do not."""
+    """Return the sums over processes. ``dead``: the last snapshots of processes that have ended.
+    Their counters still count; their gauges do not."""
     sums: dict[str, tuple[MetricSnapshot, dict[_SampleKey, float]]] = {}
     for snapshots, is_alive in ((living, True), (dead, False)):
         for snapshot in snapshots:

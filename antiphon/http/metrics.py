@@ -318,8 +318,8 @@ class Metrics:
             self.record_response(timing, response, events, now)
 
     def record_background(self, response: Response) -> None:
-        """Count a background response that ended here, and its tokens. Its times are not those of
-        a client that waits."""
+        """Count a background response that ended here, and its tokens. Its times are not recorded:
+        no client waits for them."""
         self._count(self._runs, response.model, response.status)
         if response.usage is not None:
             _count_tokens(self._series_of(response.model), response.usage)

@@ -112,7 +112,7 @@ class HttpCalls:
 
 
 async def _read_frame(content: aiohttp.StreamReader) -> bytes:
-    """Return the next frame that is not empty."""
+    """Return the next frame that is not empty. Empty frames only say that the call still runs."""
     length = 0
     while not length:
         length = frame_length(await content.readexactly(LENGTH_BYTES))

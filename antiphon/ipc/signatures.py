@@ -1,4 +1,5 @@
-"""Signatures of calls over HTTP: whoever knows the secret may call, for a short time, once."""
+"""Signatures of calls over HTTP. Whoever knows the secret may send a call, within a short time, and
+only once."""
 
 from __future__ import annotations
 
@@ -54,8 +55,10 @@ class CallSigner:
         return digest
 
     def _first_nonces(self) -> list[tuple[str, float]]:
-        """Return some of the oldest nonces. Each call adds one and checks several for their age, so
-        that those of old calls do not pile up."""
+        """Return some of the oldest nonces.
+
+        Each call adds one nonce and removes several old ones, so that they do not pile up.
+        """
         return [item for item, _ in zip(self._nonces.items(), range(4), strict=False)]
 
     def _signature(self, owner: str, at: str, nonce: str, digest: str) -> str:

@@ -146,8 +146,10 @@ class Catalog:
         return found
 
     def replace(self, new: Catalog) -> None:
-        """Serve the models of ``new`` from now on, which must not be used itself. Requests to
-        models that are no longer served finish first; then their engines are closed."""
+        """Serve the models of ``new`` from now on; ``new`` itself must not be used.
+
+        Requests to models that are no longer served finish first; then their engines are closed.
+        """
         kept = {id(each) for each in new.residents}
         removed = [each for each in self.residents if id(each) not in kept]
         self.manager, self.residents = new.manager, new.residents
@@ -161,7 +163,7 @@ class Catalog:
             closing.add_done_callback(self._closings.discard)
 
     async def close_unlike(self, other: Catalog) -> None:
-        """Close the models that ``other`` does not have: this catalog is given up."""
+        """Close the models that ``other`` does not have, when this catalog is no longer used."""
         kept = {id(each) for each in other.residents}
         for resident in self.residents:
             if id(resident) not in kept:
@@ -256,8 +258,8 @@ async def _load_resident(
     progress: Progress | None,
     hosted: HostedModels | None,
 ) -> Resident:
-    """Load a model, or prepare its load by the first request. One that does not fit into the memory
-    budget together with those before it is left to its first request."""
+    """Load a model, or let its first request load it: models that do not fit into the memory budget
+    after those before them are loaded that way."""
     make = partial(backend_factory(name, model), name, model, settings)
     is_lazy = model.load == "demand" or model.idle_unload_s > 0
     if model.engine in _REMOTE_ENGINES and not is_lazy:

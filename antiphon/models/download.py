@@ -96,7 +96,7 @@ LOCK_POLL_S = 0.2
 
 
 async def ensure_default(cache: Path, progress: Progress | None = None) -> Path:
-    """Return the default model's file, from ``cache``, an installed package or a downloaded one.
+    """Return the default model's file: from ``cache``, from an installed package, or downloaded.
 
     If llama.cpp is installed, the file is converted once to a format that llama.cpp reads faster.
     Raises ``SetupError`` if the download fails or the file has the wrong hash.

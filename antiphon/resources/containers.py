@@ -28,8 +28,9 @@ class ContainerFileContent(Struct, frozen=True):
 class Containers:
     """Operations on containers.
 
-    All methods raise ``NotFound`` for unknown ids, which include those of other tenants, and
-    ``InvalidRequest`` for an expired container, and ``Overloaded`` if its owner does not answer.
+    All methods raise ``NotFound`` for unknown ids and for containers of other tenants,
+    ``InvalidRequest`` for an expired container, and ``Overloaded`` if the process that owns the
+    container does not answer.
     """
 
     def __init__(self, all: registries.ContainerRegistry | None) -> None:

@@ -30,10 +30,11 @@ class MovedContent(Struct, frozen=True):
 async def migrate_contents(
     files: FileStore, source: Blobs | None, target: Blobs | None
 ) -> AsyncGenerator[MovedContent, None]:
-    """Move the contents of all files from ``source`` to ``target``; None is the store itself.
+    """Move the contents of all files from ``source`` to ``target``; None stands for the store
+    itself.
 
-    Servers may run meanwhile if they read from both, as PostgreSQL's do that already have the
-    target configured. An interrupted migration can be repeated.
+    Servers may run meanwhile if they read from both places, as servers on PostgreSQL do whose
+    setting already names the target. An interrupted migration can be repeated.
     """
     after = 0
     while rows := await files.list_contents(after=after, limit=_BATCH, in_blobs=source is not None):
@@ -49,7 +50,8 @@ async def migrate_contents(
 async def _move(
     files: FileStore, source: Blobs | None, target: Blobs | None, row: StoredContent
 ) -> MovedContent | None:
-    """Move one content. Return None if it is gone, or has moved with another file."""
+    """Move the content of one file. Return None if the file has been deleted, or if its content
+    moved together with another file's."""
     file = row.file
     try:
         content = await files.read(row.tenant, file.id)

@@ -155,7 +155,7 @@ class Conversations:
     async def _items_for(
         self, tenant: str, conversation_id: str, new_items: tuple[Item, ...]
     ) -> tuple[Item, ...]:
-        """Return the items of a conversation to which new ones may refer."""
+        """Return the items of a conversation that new items may refer to."""
         if any(isinstance(item, LocalShellCallOutput) for item in new_items):
             return await self._store.load_conversation_items(tenant, conversation_id)
         ids = [item.id for item in new_items if item.id]
@@ -209,7 +209,8 @@ class Conversations:
         task.add_done_callback(self._unlocks.discard)
 
     async def _unlock_until_done(self, tenant: str, conversation_id: str, response_id: str) -> None:
-        """Unlock, and again later: a request to lock that was given up may still arrive."""
+        """Unlock the conversation, and once more later: a lock request that timed out here may
+        still reach the store."""
         confirmed = 0
         while True:
             with suppress(StoreError):

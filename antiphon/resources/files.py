@@ -51,9 +51,9 @@ class FileContent(Struct, frozen=True):
 class Files:
     """Operations on files. Unless stated otherwise, methods raise ``NotFound`` for unknown ids.
 
-    ``quotas``: how many files a tenant may have, and of what size in all. ``blobs``: where contents
-    are; None: in the store. ``signed_url_s``: seconds for which a download may be redirected to
-    them; 0: never.
+    ``quotas``: how many files a tenant may have, and how many bytes in all. ``blobs``: where
+    contents are stored; None: in the store. ``signed_url_s``: how many seconds a signed URL is
+    valid to which a download is redirected; 0: downloads are not redirected.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Files that clients upload in parts.
 
-A pending upload and its parts are kept as files under tenant names of their own, so every store can
-hold them, several servers share them, and a sweep deletes them when they expire. Their space counts
-against the same quota as the tenant's files, but separately: the announced size is reserved when
-the upload is created.
+A pending upload and its parts are stored as files, under tenant names of their own. So every store
+can hold them, several servers can share them, and a sweep deletes them when they expire. Their
+announced size is reserved when the upload is created. It counts against a limit as large as the
+quota of the tenant's files, but separately from them.
 """
 
 from __future__ import annotations
@@ -221,9 +221,8 @@ class ChunkedUploads:
         return record
 
     async def _save(self, tenant: str, record: _Record) -> bool:
-        """Store a record. One of a pending upload occupies the announced size. False if that
-        exceeds the quota.
-        """
+        """Store the record of an upload. The record of a pending upload occupies the announced
+        size. Return False if that exceeds the quota."""
         upload = record.upload
         pending = upload.status == "pending"
         file = File(
@@ -243,9 +242,8 @@ class ChunkedUploads:
         )
 
     async def _end(self, tenant: str, record: _Record) -> bool:
-        """Replace the pending record by one with another id. Deleting the pending record decides
-        between concurrent requests: False for all but one.
-        """
+        """Replace the record of a pending upload by one with another id. Only one of several
+        concurrent requests can delete the pending record; return False for the others."""
         if not await self._store.delete(_uploads_of(tenant), record.upload.id):
             return False
         return await self._save(tenant, record)

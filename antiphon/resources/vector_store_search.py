@@ -67,8 +67,8 @@ class Searcher:
         self._model = model
 
     def check(self, ranking: RankingOptions, path: str) -> None:
-        """Raise ``InvalidRequest`` for an unknown ranker, and if only vectors shall count but there
-        is no embedding model.
+        """Raise ``InvalidRequest`` for an unknown ranker, and for a search by vectors alone if
+        there is no embedding model.
 
         ``path``: prefix of the request field with the options.
         """
@@ -199,7 +199,8 @@ class Searcher:
 
 
 def _select(ranked: Sequence[tuple[_T, float]], request: SearchRequest) -> list[tuple[_T, float]]:
-    """Return the best entries, as many as the request wants, with scores from its threshold on."""
+    """Return the best entries: at most as many as the request wants, and only those that reach its
+    score threshold."""
     selected = [pair for pair in ranked if pair[1] >= request.ranking.threshold]
     return selected[: request.limit]
 

@@ -1,6 +1,6 @@
-"""Nearest-neighbour search: by the index of vectors, if it can, or else exactly.
+"""Nearest-neighbour search, by the vector index if it can answer the query, and otherwise exactly.
 
-Exactly means that the query is compared with all vectors. Those of a vector store are cached until
+An exact search compares the query with all vectors. The vectors of a vector store are cached until
 they change.
 """
 

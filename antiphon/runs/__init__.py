@@ -1,1 +1,1 @@
-"""Where time passes: runs, their logs and their readers; the only home of asyncio tasks."""
+"""Runs, their logs and their readers. All asyncio tasks of the package's core start here."""

@@ -17,8 +17,11 @@ _RETRY_S = 5
 
 
 class ActiveRunLimits:
-    """Refuses runs beyond a limit. The store decides, when it creates a run; before, it is asked
-    so that a request is not prepared in vain."""
+    """Refuses background runs beyond a limit.
+
+    The store decides when it creates a run. It is also asked before, so that a request is not
+    prepared in vain.
+    """
 
     def __init__(self, runs: RunStore) -> None:
         self._runs = runs

@@ -58,8 +58,9 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
         return kinds_for(self.policy.reasoning_events)
 
     def cache_scope(self, tenant: str, request: CreateResponse) -> str | None:
-        """Return the scope in which a request's prompt is cached: a digest that does not reveal the
-        tenant, the same on all servers with the same key. None: tenants share their caches."""
+        """Return the scope in which a request's prompt is cached. The scope is a digest that does
+        not reveal the tenant; servers with the same key compute the same one. None: tenants share
+        their caches."""
         if self.policy.share_prefix_cache:
             return None
         salt = (request.cache_salt or "").encode("utf-8", "surrogatepass")

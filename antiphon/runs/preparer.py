@@ -153,9 +153,11 @@ class Preparer:
         claim: bool,
         max_past_tokens: int | None,
     ) -> PreparedRequest:
-        """Check and render a request. ``max_past_tokens``: as in ``load_context``. If older items
-        are left out, the reply has dropped items or is rejected as too long, just as with all
-        items; otherwise more has to be loaded."""
+        """Check and render a request. ``max_past_tokens``: as in ``load_context``.
+
+        If older items were not loaded, the result is the same as with all items only if the reply
+        drops items or is rejected as too long. Otherwise the caller has to load more.
+        """
         resolved, tools = self._select_tools(request, model)
         self._ignored_tools.report(tools.ignored_tools)
         context = await self._load_context(
@@ -207,8 +209,8 @@ class Preparer:
     async def _claim_approvals(
         self, calls: Sequence[ApprovedCall], tool_context: ResponseContext
     ) -> ResponseContext:
-        """Claim the approvals of these calls. The result knows which other responses used. Raises
-        ``InvalidRequest``."""
+        """Claim the approvals of these calls. The result knows which of them other responses used.
+        Raises ``InvalidRequest``."""
         spent = await claim_approvals(
             self._store,
             tool_context.tenant,
@@ -424,9 +426,12 @@ def _client_tokens(request: CreateResponse) -> PromptTokens | None:
 
 
 def _max_past_tokens(request: CreateResponse, model: CatalogModel) -> int | None:
-    """Return how many tokens of a conversation are enough: more than the context can hold, although
-    they are estimated. None if all items are needed: for hosted tools, for a compaction, for input
-    that refers to earlier items, and if only an upstream knows what fits."""
+    """Return how many tokens of a conversation need to be loaded: more than the context can hold,
+    because they are estimated.
+
+    None: all items are needed. This is so for hosted tools, for a compaction, for input that refers
+    to earlier items, and if only an upstream knows what fits.
+    """
     size = model.backend.context_size
     is_simple = (
         size is not None

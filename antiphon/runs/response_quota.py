@@ -103,8 +103,9 @@ class ResponseQuota:
         task.add_done_callback(self._releases.discard)
 
     async def _release_until_done(self, key: _Key, attempt: object) -> None:
-        """Release, and again later: a request to reserve that was given up may still arrive. If
-        there is another attempt at the response, it releases the room."""
+        """Release the reservation, and once more later: a reserve request that timed out here may
+        still reach the store. If another attempt at the response is running, that attempt releases
+        it."""
         confirmed = 0
         while confirmed < 2 and self._is_last(key, attempt):
             try:

@@ -206,8 +206,8 @@ _T = TypeVar("_T", bound=_HasId)
 async def _all(
     read: Callable[[str | None], Awaitable[tuple[_T, ...] | None]],
 ) -> AsyncIterator[_T]:
-    """Yield the entries of all pages. ``read`` returns the page after an entry; None if this is
-    unknown: it was deleted meanwhile, and the one before it is tried."""
+    """Yield the entries of all pages. ``read`` returns the page after an entry, or None if that
+    entry was deleted meanwhile; then the entry before it is tried."""
     page = await read(None)
     while page:
         for entry in page:

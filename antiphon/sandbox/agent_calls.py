@@ -1,6 +1,7 @@
-"""What boxes ask their agents, whatever way the requests take.
+"""Requests to the agents of boxes, whatever carries them.
 
-A box is untrusted: everything that comes out of it is validated like a client's request body."""
+A box is untrusted: everything that comes out of it is validated like a client's request body.
+"""
 
 from __future__ import annotations
 

@@ -119,8 +119,8 @@ class ControlGroups:
 
 
 def _candidates(root: Path, own: Path) -> Iterator[Path]:
-    """Yield the groups in which this process may create others: that of this process, and the one
-    around it if this process has been moved down."""
+    """Yield the groups in which this process may create others: its own group, and the parent group
+    if this process was moved into a child of it."""
     if not _NEEDED <= _controllers(root / "cgroup.controllers"):
         return
     name = next((line[3:] for line in _read(own).splitlines() if line.startswith("0::/")), None)

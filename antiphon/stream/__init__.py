@@ -1,1 +1,1 @@
-"""The heart: deltas become events, and a response is the fold of its events. Sans-IO."""
+"""Events of a response: deltas become events, and a response is the fold of its events. Sans-IO."""

@@ -80,7 +80,7 @@ class PartDraft:
 
 
 class Draft:
-    """The shell of an item and what has been written into it."""
+    """The shell of an item and the text written into it so far."""
 
     __slots__ = ("appended", "item_id", "part_drafts", "shell", "whole_text")
 

@@ -31,7 +31,8 @@ __all__ = [
 
 
 class Edge(Struct, frozen=True):
-    """The state that an event leads to, and who allows the event here (a key of ``SOURCES``)."""
+    """An edge of a state machine: the state that an event leads to, and the source that allows the
+    event here (a key of ``SOURCES``)."""
 
     to: str
     source: str

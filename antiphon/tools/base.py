@@ -40,7 +40,7 @@ __all__ = [
 
 
 class NestedCall(Struct, frozen=True):
-    """A tool call made by another tool call, such as by a program."""
+    """A tool call that another call makes, such as that of a program."""
 
     function: ToolFunction
     arguments: str
@@ -57,13 +57,13 @@ async def _no_nested_calls(calls: Sequence[NestedCall]) -> Sequence[tuple[Item, 
 
 
 class CallContext(Struct, frozen=True, kw_only=True):
-    """What a tool knows about the call it runs.
+    """The facts about a call that its tool may use.
 
-    ``caller`` is the ``call_id`` of the call that made this one, None if the model made it; such
-    a caller reads the result from the call's items alone. ``max_result_bytes`` is the
-    approximate room, in bytes of text, that the model's context has for the result: longer
-    results are truncated with ``truncate_middle``. ``run_nested_calls`` makes calls on behalf of
-    this one."""
+    ``caller``: the ``call_id`` of the call that made this one; None if the model made it. A caller
+    that is a program sees the result only through the call's items. ``max_result_bytes``: the
+    approximate space for the result in the model's context, in bytes of text; longer results are
+    truncated with ``truncate_middle``. ``run_nested_calls``: makes calls on behalf of this one.
+    """
 
     tenant: str
     response_id: str
@@ -133,15 +133,18 @@ class ArgumentObserver(Protocol):
 
 
 class ToolFunction(Struct, frozen=True, kw_only=True):
-    """A function shown to the model, and how its calls are run and shown to the client.
+    """A function that the model is shown, and how a call of it is run and shown to the client.
 
-    ``initial_item`` is the call's item as it opens. With ``streams_text`` the arguments are
-    streamed as the text of that item; with ``argument_observer`` as progress events. ``handler``
-    runs a call; None: the client runs it. ``parse_fields`` computes the item's fields from the
-    arguments, for calls that the client runs and for calls that fail. ``namespace`` separates
-    functions of the same name. ``failed_output`` is set for kinds whose output is a separate
-    item: the call's item is then closed with ``parse_fields`` as soon as it is written, and
-    ``failed_output`` makes the output item of a failed call from its ``call_id`` and the reason."""
+    ``initial_item``: the call's item as it opens. ``streams_text``: the arguments are streamed as
+    the text of that item. ``argument_observer``: turns the arguments into progress events instead.
+    ``handler``: runs a call; None: the client runs it. ``parse_fields``: computes the item's fields
+    from the arguments, for calls that the client runs and for calls that fail. ``namespace``:
+    separates functions of the same name.
+
+    ``failed_output`` is set for kinds whose output is a separate item. The call's item is then
+    closed with ``parse_fields`` as soon as it is written, and ``failed_output`` makes the output
+    item of a failed call from its ``call_id`` and the reason.
+    """
 
     tool: tl.Function | tl.Custom
     initial_item: Item
@@ -156,10 +159,12 @@ class ToolFunction(Struct, frozen=True, kw_only=True):
 
 
 class PendingCall(Struct, frozen=True, kw_only=True):
-    """A call to run before the model is called.
+    """A call that runs before the model is called.
 
-    Either the client has approved it: then ``approval_request_id`` is the id of the approval
-    request. Or it is in the conversation, under ``call_id``, and continues."""
+    There are two kinds. If the client has approved the call, ``approval_request_id`` is the id of
+    the approval request. If the call continues from an earlier response, it is in the conversation
+    under its ``call_id``.
+    """
 
     function: ToolFunction
     arguments: str
@@ -168,11 +173,12 @@ class PendingCall(Struct, frozen=True, kw_only=True):
 
 
 class Toolset(Struct, frozen=True, kw_only=True):
-    """What a provider offers for one response.
+    """The functions that a provider offers for one response.
 
-    ``fields`` are set on the leading item, if there is one; ``failed``: the leading item says
-    why there are no functions. ``citation_notation``: the marks by which the model cites what it
-    was shown. ``citation_finder`` finds citations by name in a finished message."""
+    ``fields``: set on the leading item, if there is one. ``failed``: the leading item says why
+    there are no functions. ``citation_notation``: the marks with which the model cites what it was
+    shown. ``citation_finder``: finds citations by name in a finished message.
+    """
 
     functions: tuple[ToolFunction, ...] = ()
     citation_notation: CitationNotation | None = None

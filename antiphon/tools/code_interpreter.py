@@ -208,7 +208,8 @@ def file_citations(files: Mapping[str, wc.ContainerFile], text: str) -> list[Ann
 
 
 class _MentionFinder:
-    """Finds the names of files in a text, by the words that both contain."""
+    """Finds mentions of files in a text. It compares only files whose name shares a word with the
+    text."""
 
     def __init__(self, files: Iterable[str], text: str) -> None:
         self._text = text
@@ -236,7 +237,8 @@ class _MentionFinder:
         return [span for span in spans if span is not None]
 
     def _span(self, path: str, name: str, at: int) -> tuple[int, int] | None:
-        """Return the span of the mention whose filename is at ``at``, None if none is there."""
+        """Return the start and end of the mention whose filename begins at ``at``; None if there is
+        no mention there."""
         text, end = self._text, at + len(name)
         if at < 0 or not text.startswith(name, at) or _NAME_CONTINUES.match(text, end):
             return None

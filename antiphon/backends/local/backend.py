@@ -70,8 +70,9 @@ class LocalBackend(Backend):
         return recommended_options(self._engine.card.generation)
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
-        """Render and check. Raises ``InvalidRequest`` with the path of the field for what the
-        engine or the model cannot do, and for a conversation that is too long."""
+        """Render the prompt and check the request. Raises ``InvalidRequest`` with the path of the
+        field for what the engine or the model cannot do, and for a conversation that is too long.
+        """
         self._check(options)
         capabilities, effective_options = self._engine.capabilities, options
         rendered, dropped_ids, extra_image_tokens = await self._render_async(conversation, options)
@@ -228,7 +229,9 @@ class LocalReply(Reply):
     ``tracker``: starts the grammar of a reply that was interrupted. ``extra_image_tokens``: tokens
     that images take besides the prompt's ids. ``sampled_before``: the ids sampled before an
     interruption. ``written_before``: the last item that the model wrote before it, if that was an
-    answer or a call of the client. ``interrupted_constraint``: the constraint that they obey."""
+    answer or a call of the client. ``interrupted_constraint``: the constraint of the tokens sampled
+    before.
+    """
 
     dropped_ids: tuple[str, ...] = ()
 
@@ -276,10 +279,13 @@ class LocalReply(Reply):
         )
 
     def resume(self, point: ResumePoint) -> LocalReply:
-        """Continue behind the tokens sampled so far. An engine cannot enter a grammar in the
-        middle: it samples without it, and its output is matched here. Raises ``CannotContinue``:
-        images keep their positions only if the prompt is the same, and without ``logit_bias`` no
-        constraint that is needed can be continued."""
+        """Continue after the tokens that were sampled before.
+
+        An engine cannot start in the middle of a grammar. So it samples without the grammar, and
+        its output is matched here. Raises ``CannotContinue`` if the prompt has images and has
+        changed, since they would stand elsewhere, and if a grammar must be continued on an engine
+        without ``logit_bias``.
+        """
         rendered, sampling = self._rendered, self._sampling
         if rendered.prompt.images and rendered.prompt.ids != point.prompt_ids:
             raise CannotContinue("its images would be at other positions")
@@ -364,8 +370,8 @@ class LocalReply(Reply):
     def _read(
         self, chunk: Chunk, sampled: array[int]
     ) -> tuple[tuple[Delta, ...], FinishReason | None]:
-        """The deltas of a chunk, and the reason if the reply ends with it. Where the reply may end
-        before the engine does, the chunk is read token by token, and the tokens behind the end
+        """Return the deltas of a chunk, and the reason if the reply ends with it. If the reply may
+        end before the engine does, the chunk is read token by token, and the tokens after the end
         are dropped."""
         parser, deltas = self._rendered.parser, list[Delta]()
         is_exact = self._budget is not None or not self._options.allows_parallel_calls
@@ -394,7 +400,8 @@ class LocalReply(Reply):
 
     @property
     def _counts_cached_tokens(self) -> bool:
-        """Whether the engine's next count is this tenant's, and of the first call."""
+        """Whether the engine's next count of cached tokens is to be reported. It is not if another
+        tenant may have filled the cache, or if this is the second call for one reply."""
         is_separate = (
             self._sampling.cache_scope is None or self._engine.capabilities.separates_caches
         )

@@ -1,5 +1,5 @@
-"""Checks of what not every engine supports: options, which are rejected by name before a run, and
-grammars."""
+"""Checks of features that not every engine supports: grammars, and options, which are rejected by
+name before a run."""
 
 from __future__ import annotations
 

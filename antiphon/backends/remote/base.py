@@ -122,9 +122,8 @@ class RemoteBackend(Backend, ABC):
         self._grammars = GrammarCache()
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
-        """Check and encode. Raises ``InvalidRequest`` with the path of the field for what this kind
-        of server does not support.
-        """
+        """Check the request and encode it. Raises ``InvalidRequest`` with the path of the field for
+        what this kind of server does not support."""
         conversation = await convert_images(conversation, self.unreadable_formats)
         prompt_tools = self.visible_tools(conversation, options)
         request = await self._fitting_request(conversation, options, prompt_tools)

@@ -57,13 +57,16 @@ _FENCED = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 
 
 class AnswerFormat(Struct, frozen=True, kw_only=True):
-    """What a text must look like.
+    """The format that a text must have.
 
-    ``grammar``: a grammar of the text. ``is_complete``: it covers the whole format; otherwise
-    ``validator`` has to check too.
-    ``fault``: the message for a text that the grammar does not match. JSON may be valid all the
-    same: a grammar has one order of keys and one way to escape. Then ``any_json``, the grammar
-    of any JSON, is used and ``validator`` decides."""
+    ``grammar``: a grammar of the text. ``is_complete``: the grammar covers the whole format;
+    otherwise ``validator`` has to check the text too. ``fault``: the message for a text that the
+    grammar does not match.
+
+    A grammar permits one order of keys and one way to escape, so it also rejects some valid JSON.
+    In this case the text is matched with ``any_json``, the grammar of any JSON, and ``validator``
+    decides.
+    """
 
     grammar: Grammar
     is_complete: bool = True
@@ -101,8 +104,8 @@ class AnswerFormat(Struct, frozen=True, kw_only=True):
 def first_json_value(text: str) -> str | None:
     """Return the first JSON object or array in the text, None if there is none.
 
-    The decoder may read up to ``_MAX_REREADS`` times the text: broken JSON is nested in broken
-    JSON, and must not take quadratic time.
+    Broken JSON may be nested in broken JSON and must not take quadratic time. So the decoder reads
+    at most ``_MAX_REREADS`` times the length of the text.
     """
     decoder = json.JSONDecoder()
     budget = _MAX_REREADS * len(text)
@@ -156,7 +159,7 @@ class FormatMatcher:
 
     @property
     def is_check_due(self) -> bool:
-        """``check_prefix`` has to be called."""
+        """Whether ``check_prefix`` has to be called."""
         return self._matcher.is_check_due
 
     async def check_prefix(self) -> str | None:

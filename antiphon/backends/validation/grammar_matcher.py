@@ -105,8 +105,8 @@ class GrammarMatcher:
 
     @property
     def is_check_due(self) -> bool:
-        """``check_prefix`` has to be called. For an expensive match this holds each time the text
-        has grown by half."""
+        """Whether ``check_prefix`` has to be called. For an expensive match this is so each time
+        the text has grown by half."""
         return self._is_expensive and len(self._texts) >= self._next_check
 
     async def check_prefix(self) -> bool:

@@ -1,5 +1,5 @@
-"""Validate a reply while it streams, for models whose output an engine or upstream enforces. Faults
-are reported as soon as they are certain."""
+"""Validate a reply while it streams, where an engine or upstream enforces the format. Faults are
+reported as soon as they are certain."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class StreamValidator:
         self.is_waiting = False
 
     def resume(self, done: Sequence[Item], unfinished: Sequence[Item]) -> None:
-        """Take up a reply that was interrupted. ``done``: its completed items. ``unfinished``: the
-        items in progress, with the text so far."""
+        """Continue with a reply that was interrupted. ``done``: its completed items.
+        ``unfinished``: the items in progress, with the text so far."""
         for item in done:
             self._note_item(Open(item))
         for item in unfinished:
@@ -60,12 +60,12 @@ class StreamValidator:
 
     @property
     def is_idle(self) -> bool:
-        """There is nothing to validate."""
+        """Whether there is nothing to validate."""
         return self._format is None and self._tool_calls is None
 
     @property
     def has_output(self) -> bool:
-        """An answer or a call has begun."""
+        """Whether an answer or a call has begun."""
         return self._has_answered or self._has_called
 
     def accept_text(self, deltas: Sequence[Delta]) -> bool:
@@ -84,8 +84,8 @@ class StreamValidator:
         return self._matcher is not None and self._matcher.is_check_due
 
     async def fault(self, deltas: Sequence[Delta]) -> str | None:
-        """Validate deltas that came together. Returns what is wrong, or None. A text that a stop
-        string cut only has to begin correctly."""
+        """Validate deltas that came together. Return what is wrong, or None. If a stop string cut
+        off a text, only its beginning has to be valid."""
         last = deltas[-1] if deltas else None
         if isinstance(last, Finish):
             self._is_truncated = self._is_truncated or last.stop_text is not None

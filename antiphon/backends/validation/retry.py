@@ -186,8 +186,8 @@ class RetryingReply(ReplyWrapper):
         return must and is_answer(delta)
 
     async def _validate(self, held: list[Delta], has_called: bool, stopped: bool) -> list[Delta]:
-        """Returns the deltas to yield, with the answer cleaned up; sets ``_fault`` if they are
-        invalid. A text that a stop string cut only has to begin correctly."""
+        """Return the deltas to yield, with the answer cleaned up; set ``_fault`` if they are
+        invalid. If a stop string cut off a text, only its beginning has to be valid."""
         items = list(_written_items(held))
         if has_called:
             return (

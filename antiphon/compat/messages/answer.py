@@ -158,9 +158,8 @@ def _tool_use(item: it.FunctionCall, form: AnswerForm) -> Iterable[AnswerBlock]:
 
 
 def _input(arguments: str) -> Json:
-    """Return arguments as an object. What is no JSON object, because the model wrote none or was
-    cut off, is put under a key that Anthropic's documentation recommends for it.
-    """
+    """Return arguments as an object. Arguments that are no JSON object (the model wrote something
+    else, or was cut off) are put under the key that Anthropic's documentation recommends."""
     if not arguments:
         return {}
     try:

@@ -191,7 +191,8 @@ def _unsupported(path: str) -> InvalidRequest:
 
 
 def _merge(fields: Json, more: Json) -> None:
-    """Add fields to a request. Objects are merged: several fields belong to one of ours."""
+    """Add fields to a request. Two objects of the same name are merged, since several fields may
+    belong to one field of the Responses API."""
     for name, value in more.items():
         known = fields.get(name)
         if isinstance(known, dict) and isinstance(value, dict):
@@ -271,7 +272,7 @@ def _service_tier(raw: Any, path: str, paths: ErrorPaths) -> Json:
 
 
 def _thinking(raw: Any, path: str, paths: ErrorPaths) -> Json:
-    """Translate ``thinking``. ``adaptive`` is what models do here by themselves."""
+    """Translate ``thinking``. ``adaptive`` needs no field: it is what models here do anyway."""
     fields = read_object(raw, path)
     kind = read_tag(fields, path, ("enabled", "disabled", "adaptive"))
     read_choice(fields.get("display", _DISPLAYS[0]), f"{path}.display", _DISPLAYS)

@@ -33,10 +33,10 @@ _CHOICES = (*_MODES, "tool")
 
 
 class OfferedTools:
-    """The tools that the model is offered: those of ``tools`` that are not deferred, and those that
-    the conversation has added since.
+    """The tools that the model is offered. These are the tools of ``tools`` that are not deferred,
+    and the tools that the conversation has added since.
 
-    Models see their tools at the start of the prompt, so a change applies to all of it.
+    Models see their tools at the start of the prompt, so a change applies to the whole prompt.
     """
 
     def __init__(self, paths: ErrorPaths, limits: BodyLimits) -> None:

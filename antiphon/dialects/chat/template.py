@@ -171,9 +171,8 @@ class Template:
             raise RenderError(f"{type(error).__name__}: {error}"[:200]) from None
 
     def _tools_as(self, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
-        """Return the tools under other variable names: FireFunction reads a JSON text, SmolLM3 two
-        kinds.
-        """
+        """Return the tools under the other variable names that templates read: ``functions`` (a
+        JSON text, FireFunction) and ``xml_tools`` (SmolLM3)."""
         tool_forms = {"functions": _tojson(tools or [], indent=4), "xml_tools": tools}
         return {name: value for name, value in tool_forms.items() if self.mentions(name)}
 

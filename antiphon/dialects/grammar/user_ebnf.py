@@ -198,7 +198,7 @@ def _read_times(token: re.Match[str]) -> tuple[int, int | None]:
 
 
 def _codes(text: str) -> Iterator[int]:
-    """Yield the code points of a text with escapes. Raises ``Unwritable``."""
+    """Yield the code points of a text in which escapes are replaced. Raises ``Unwritable``."""
     for piece in _ESCAPE.finditer(text):
         digits = piece["two"] or piece["four"] or piece["eight"]
         if digits is not None:

@@ -71,8 +71,8 @@ def exec_arguments(arguments: Any) -> Any:
 
 
 def _shell_arguments(text: str) -> str:
-    """Translate the arguments of ``container.exec``. Any others stay as they are: the shell tool
-    also takes what is not JSON."""
+    """Translate the arguments of ``container.exec``. Arguments of any other form stay as they are,
+    because the shell tool also accepts text that is not JSON."""
     parsed = _parse(text)
     words = parsed.get("cmd") if isinstance(parsed, Mapping) else None
     if isinstance(words, str):

@@ -123,7 +123,7 @@ class _Simplifier:
         return schema, within
 
     def _found(self, reference: str) -> Mapping[str, Any] | None:
-        """What a reference points to, if that is a schema."""
+        """Return what a reference points to; None if that is not a schema."""
         value = pointed(self._whole, reference)
         return value if isinstance(value, Mapping) else None
 
@@ -193,7 +193,8 @@ def _nullable(schema: Schema) -> Schema:
 
 
 def _tool_description(schema: Schema) -> Schema:
-    """What is plain of a schema in words, in one line: the library breaks comments at line ends."""
+    """Return the parts of a tool's schema that TypeScript cannot express, in words and in one line:
+    the library breaks comments at line ends."""
     plain = schema.get("description")
     words = [" ".join(plain.split())] if isinstance(plain, str) else []
     found = _values(schema)

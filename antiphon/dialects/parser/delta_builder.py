@@ -51,7 +51,7 @@ class ParserDeltaBuilder:
     # --- text -------------------------------------------------------------------------------------
 
     def add_text(self, text: str, logprobs: _Logprobs = ()) -> None:
-        """Add text of the answer."""
+        """Add text to the answer."""
         self._write("message", text, logprobs)
 
     def add_reasoning(self, text: str) -> None:

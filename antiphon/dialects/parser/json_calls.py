@@ -278,7 +278,7 @@ class JsonCallReader:
         self.complete = not self.failed
 
     def _fail(self, at: int) -> int:
-        """End a call that lacks its end, if it has started. Otherwise this is not a call."""
+        """End a call that lacks its end, if the call has started. Otherwise this is not a call."""
         self.complete = self._call.has_started
         self.failed = not self.complete
         return at

@@ -169,7 +169,8 @@ class CallBuilder:
                 self._write(head)
 
     def _end_wrapper(self) -> None:
-        """Treat what follows the arguments in the object around them as stray text."""
+        """Add the text after the arguments, inside the object that some models put around them, to
+        the stray text."""
         tail = "".join(self._wrapper_tail).strip().removesuffix("}").strip().removeprefix(",")
         if tail:
             self.stray_text.append(f"{tail.strip()}\n")

@@ -1,9 +1,9 @@
-"""The state of a grammar behind tokens that were sampled before an interruption.
+"""The state of a grammar after tokens that were sampled before an interruption.
 
 Engines apply a grammar from the first token of a request. A reply that continues in the middle is
-therefore sampled without it and matched here; where the sampled token does not match, one token is
-sampled again among those that do. With greedy sampling the text is that of an undisturbed run, and
-otherwise its distribution is the same.
+therefore sampled without it and matched here. If a token does not match, one token is sampled
+again, among those that match. With greedy sampling, the text is the same as without an
+interruption; otherwise its distribution is the same.
 """
 
 from __future__ import annotations

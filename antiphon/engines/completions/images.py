@@ -85,10 +85,11 @@ class _TextImageEncoder:
 
 
 class _TokenImageEncoder:
-    """A server that takes ids and replaces the template's image placeholder with image tokens.
+    """Encoder for a server that takes ids and replaces the template's image placeholder by image
+    tokens.
 
     ``encode_body``: returns the body for a prompt and the data URLs of its images, in order.
-    ``detokenizer``: for a server that searches the placeholders in the detokenized text.
+    ``detokenizer``: for a server that looks for the placeholders in the detokenized text.
     """
 
     image_mode: Literal["apart", "template"] = "template"

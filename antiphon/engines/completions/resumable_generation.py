@@ -1,7 +1,7 @@
 """One continuation of a prompt, over as many requests as it takes.
 
-When a server dies in the middle, the next request continues behind the last sampled token, so that
-nobody sees where one ended and the next began.
+When a server dies in the middle, the next request continues after the last sampled token, so nobody
+sees where one request ended and the next began.
 """
 
 from __future__ import annotations

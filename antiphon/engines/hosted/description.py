@@ -1,4 +1,4 @@
-"""What another process needs to know of an engine: all that does not change."""
+"""The facts about an engine that do not change, for another process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The ``engine_options`` of the llama engine: samplers of llama.cpp, and speculative decoding.
 
-With speculative decoding a cheap guess proposes the next tokens, and the model checks them in one
-step. The guess is a copy of earlier text after the same few tokens, or comes from a small model.
+In speculative decoding, the next tokens are guessed cheaply, and the model checks several guesses
+in one step. A guess copies earlier text that followed the same few tokens, or comes from a small
+model.
 """
 
 from __future__ import annotations

@@ -214,11 +214,11 @@ class LlamaTokenizer:
         return [id for part in parts for id in self._tokens(part, special)]
 
     def _split_at_turns(self, text: str) -> Iterator[str]:
-        """Yield the text in pieces of at least ``_PIECE_CHARS`` characters that begin with an end
-        token, except for the first one.
+        """Yield the text in pieces of at least ``_PIECE_CHARS`` characters. Each piece but the
+        first begins with an end token.
 
-        Between each two special tokens, llama.cpp searches the whole rest of a text for every other
-        one: work grows with the square of its length.
+        Between two special tokens, llama.cpp searches the rest of the text for every other special
+        token, so its work grows with the square of the length.
         """
         start = 0
         for end in self._turn_ends.finditer(text):
@@ -259,8 +259,8 @@ class LlamaTokenizer:
         return self.piece(token).decode("utf-8", "replace") if token >= 0 else None
 
     def _dividing(self) -> Iterator[str]:
-        """Yield the end tokens before which a text can be divided: those that are in no other
-        special token, and that do not swallow the white space before them."""
+        """Yield the end tokens before which a text can be divided: those that are not part of
+        another special token and do not absorb the white space before them."""
         look_up, vocabulary = self._library.vocab_get_attr, self._vocabulary
         for literal, token in self._special.items():
             if token in self._end_ids and not look_up(vocabulary, token) & LSTRIP:

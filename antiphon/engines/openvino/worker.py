@@ -65,8 +65,8 @@ class _Pipeline:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do: also cancelled requests have left the pipeline, which
-        removes them in its next step."""
+        """Whether there is nothing to do. A cancelled request stays in the pipeline until the next
+        step removes it."""
         return not self._running and not self._pipeline.has_non_finished_requests()
 
     def handle(self, message: ToWorker) -> list[ToParent]:

@@ -1,1 +1,1 @@
-"""What a constraint is to xgrammar, which SGLang and vLLM enforce grammars with."""
+"""Constraints for xgrammar, with which SGLang and vLLM enforce grammars."""

@@ -1,4 +1,4 @@
-"""Read forms with files (``multipart/form-data``) up to a limit."""
+"""Read forms with files (``multipart/form-data``), up to a limit of bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit trail: which administrative acts there were, and who did them."""
+"""The audit trail: which administrative acts happened, and who did them."""
 
 from __future__ import annotations
 
@@ -37,8 +37,11 @@ class AuditTrail:
         address: str = "",
     ) -> None:
         """Record an act that was done. ``key``: the name of the API key that was used; ``tenant``:
-        its tenant; ``address``: of the client. If the store does not answer, an error is logged:
-        the act cannot be undone."""
+        its tenant; ``address``: the client's.
+
+        If the store does not answer, an error is logged and nothing is raised, since the act cannot
+        be undone.
+        """
         record = AuditRecord(
             id=self._ids("audit"),
             at=int(self._clock()),

@@ -1,10 +1,10 @@
-"""Limits of requests a minute and of requests at a time, over all servers of a store.
+"""Limits of requests per minute and of concurrent requests, over all servers of a store.
 
-Each process admits requests by its own view of a scope's token bucket. A few times a second it
-reports what it has admitted, and reads what the others have: so a request costs no round trip to
-the store, unless its scope was not in use for two seconds. In between, processes may admit more
-than the bucket holds. Its level is negative then, and nothing is admitted until it has filled up:
-over minutes, the limit is exact.
+Each process admits requests by its own copy of a scope's token bucket. A few times per second it
+reports the requests it has admitted, and reads those of other processes. So a request needs no
+round trip to the store, unless its scope was not used for two seconds. Between reports, processes
+may admit more requests than the bucket holds. Its level is then negative, and nothing is admitted
+until it has filled up. So over minutes the limit is exact.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _RETRY_S = 1
 
 
 class Permit(Struct, frozen=True):
-    """Whether a scope admits a request. ``wait_s``: seconds until it may be admitted; 0 if it was.
-    ``remaining``: further requests that would be admitted now. ``full_s``: seconds until the bucket
-    is full."""
+    """The answer of a limited scope to a request. ``wait_s``: seconds until a request may be
+    admitted; 0 if this one was admitted. ``remaining``: how many further requests would be admitted
+    now. ``full_s``: seconds until the bucket is full."""
 
     limit: int
     remaining: int
@@ -49,9 +49,10 @@ class Permit(Struct, frozen=True):
 
 
 class _View:
-    """What this process knows of a scope. ``level``: the tokens in its bucket at ``counted_at``.
-    ``read_at``: when the store was last asked. ``taken``: requests admitted since the last report.
-    ``reported``: running requests in the last report. ``used_at``: when a request came last."""
+    """The state of a scope as this process knows it. ``level``: the tokens in its bucket at the
+    time ``counted_at``. ``read_at``: when the store was last read. ``taken``: requests admitted
+    since the last report. ``reported``: running requests in the last report. ``used_at``: when the
+    last request came."""
 
     __slots__ = ("counted_at", "level", "per_minute", "read_at", "reported", "running", "state",
                  "taken", "used_at")  # fmt: skip
@@ -101,8 +102,9 @@ class RateLimits:
         self._exchange: asyncio.Task[None] | None = None
 
     async def take(self, scopes: Sequence[LimitScope]) -> tuple[Permit, ...]:
-        """Admit a request that all of these scopes cover, or refuse it. Return the permits of those
-        that limit requests: if one of them has to wait, nothing is taken from the others."""
+        """Admit or refuse a request to which all of these scopes apply. Return the permits of the
+        scopes that limit requests per minute. If one scope makes the request wait, none of them
+        counts it."""
         limited = [
             (scope.id, scope.limits.requests_per_minute)
             for scope in scopes

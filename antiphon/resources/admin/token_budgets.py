@@ -30,8 +30,10 @@ class TokensUsed(Struct, frozen=True):
 
 
 class TokenBudgets:
-    """Reads what scopes used from the usage log. Requests count when they end, and other servers'
-    with a delay of up to three seconds, so a scope may exceed its limits by what runs meanwhile.
+    """Reads what scopes have used from the usage log.
+
+    A request counts when it ends, and those of other servers up to three seconds later. So a scope
+    may exceed its limits by the requests that are running.
 
     ``totals`` reads sums; ``clock`` returns unix seconds, ``timer`` monotonic ones.
     """

@@ -38,9 +38,11 @@ def encode_events(events: Iterable[Event]) -> bytes:
 def encode_batch(
     events: Sequence[Event], tokens: bytes = b"", *, at: float | None = None
 ) -> EventBatch:
-    """Return a batch of events, made at ``at`` (unix seconds). Events that are very long together
-    become a batch in parts, each of which is encoded when it is written: the last events of a
-    response each hold its whole text."""
+    """Return a batch of events, made at ``at`` (unix seconds).
+
+    Very long events become a batch in parts, and each part is encoded when it is written: the last
+    events of a response each hold its whole text.
+    """
     lines = BytesIO()
     for event in events:
         lines.write(_encode(event))

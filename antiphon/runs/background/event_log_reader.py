@@ -39,8 +39,8 @@ class EventLogReader:
         """Yield the events of a run after sequence number ``after`` in batches, each event as a
         line of JSON. Ends with the run.
 
-        A batch may be as long as the response: what was yielded is released before the next batch
-        is read, here and in ``_batches``.
+        A batch may be as long as the response. So each batch is released before the next one is
+        read, here and in ``_batches``.
         """
         lines: list[Line] = []
         async with aclosing(self._batches(tenant, response_id, after)) as batches:

@@ -41,9 +41,8 @@ _PERIOD_FACTOR = 3
 
 
 class EventLogWriter:
-    """Appends events to the store. One instance per process. ``flush_s``: the most seconds from the
-    beginning of one append to that of the next, unless the first takes longer.
-    """
+    """Appends events to the store. One instance per process. ``flush_s``: the longest time in
+    seconds between the starts of two appends, unless an append itself takes longer."""
 
     def __init__(self, store: RunStore, *, flush_s: float) -> None:
         self._store = store
@@ -76,8 +75,8 @@ class EventLogWriter:
             self._task = None
 
     def _rest_s(self) -> float:
-        """Return the pause before the next append: what appends fast hardly waits, and what has
-        much to do gathers more at a time."""
+        """Return the pause before the next append, in seconds. After a fast append the pause is
+        short; after a slow one it is longer, so that more events share the next append."""
         period_s = min(self._flush_s, _PERIOD_FACTOR * self._append_s)
         return max(0.0, self._began_at + period_s - asyncio.get_running_loop().time())
 

@@ -53,7 +53,7 @@ OnEnd = Callable[[Response], None]
 
 
 def ignore_end(response: Response) -> None:
-    """Do nothing: an ``OnEnd`` for which nobody listens."""
+    """An ``OnEnd`` that does nothing."""
 
 
 #: Creates the run of a claim. Raises only ``StoreError``, if the store does not answer, and
@@ -104,8 +104,8 @@ class BackgroundWorker:
         )
 
     async def drain(self, grace_s: float) -> None:
-        """Claim no more runs, wait up to ``grace_s`` seconds for the running ones, then release the
-        rest: another server continues them, or this one after its next start."""
+        """Stop claiming runs and wait up to ``grace_s`` seconds for the running ones. Then release
+        the rest: another server continues them, or this one after its next start."""
         for loop in self._loops[:1]:
             loop.cancel()
         if self._tasks:

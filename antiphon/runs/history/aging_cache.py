@@ -22,8 +22,8 @@ class CacheEntry(Struct, Generic[_T], frozen=True):
 
 
 class AgingCache(Generic[_T]):
-    """Values by tenant and name. Each time when one is added, the oldest ones are removed beyond
-    ``max_bytes`` in total, and those that are older than ``max_age_s`` seconds."""
+    """Values by tenant and name. When one is added, values older than ``max_age_s`` seconds are
+    removed, and then the oldest ones until all values together have at most ``max_bytes``."""
 
     def __init__(self, *, max_bytes: int, max_age_s: float) -> None:
         self._max_bytes = max_bytes

@@ -44,9 +44,10 @@ class LoadedChain(Struct, frozen=True):
 
 
 class ChainCache:
-    """Recently continued chains, over a store. Each time, the store is asked whether the last
-    response still exists. An ancestor that was deleted while its continuation ran may be in the
-    chain although the store has it no more: deleted ancestors are part of a chain.
+    """Recently continued chains, over a store.
+
+    Each time, the store is asked whether the last response still exists. Deleted ancestors remain
+    part of a chain, so an ancestor may be in the cache although the store no longer has it.
     """
 
     def __init__(
@@ -90,8 +91,8 @@ def chain_bytes(chain: Iterable[StoredResponse]) -> int:
 
 
 def _continued(chain: LoadedChain, stored: StoredResponse) -> LoadedChain:
-    """Return the chain with a response that continues it. Its token ids share the objects of those
-    before, which makes it cheap to compare them."""
+    """Return the chain with one more response. Its token ids are the same objects as those of the
+    chain before, which makes comparing them cheap."""
     responses = (*chain.responses, stored)
     before, added = chain.tokens, stored.tokens
     if before is None or added is None or before.fingerprint != added.fingerprint:

@@ -92,9 +92,11 @@ async def load_context(
     ids: Ids,
 ) -> ConversationContext:
     """Load the conversation that a request continues: a chain of responses (stored, or among
-    ``session_chains``) or a conversation, never both. ``prompt_items`` and ``client_tokens``: as in
-    ``ConversationContext``. ``max_past_tokens``: of a conversation, it is
-    enough to load more than this many tokens; None: everything is loaded.
+    ``session_chains``) or a conversation, never both.
+
+    ``prompt_items`` and ``client_tokens``: as in ``ConversationContext``. ``max_past_tokens``:
+    older items of a conversation need not be loaded beyond this many tokens; None: everything is
+    loaded.
 
     Raises ``InvalidRequest`` for an unknown or unfinished previous response, for outputs without
     their call and calls without their output, and ``NotFound`` for an item that is not stored.

@@ -54,9 +54,11 @@ async def load_past_items(
     max_tokens: int | None,
     new_items: tuple[it.Item, ...] = (),
 ) -> PastItems:
-    """Load the newest items with more than ``max_tokens`` tokens, which are estimated; None: all
-    items. Everything is loaded of a conversation in which items, or the ``new_items``, refer to
-    others far away.
+    """Load the newest items of a conversation, with slightly more than ``max_tokens`` estimated
+    tokens; None: all items.
+
+    All items are loaded if items of the conversation, or ``new_items``, refer to items that lie
+    further back.
     """
     if max_tokens is not None:
         recent = await _recent_items(store, tenant, conversation_id, max_tokens)

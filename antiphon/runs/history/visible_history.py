@@ -73,7 +73,7 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
 
     def _retained(self) -> Iterator[it.Item]:
         """Yield the items before the compaction that the model still sees: persistent ones, and the
-        user's latest messages. Those that the client no longer sends are taken from the encrypted
+        user's latest messages. Messages that the client no longer sends come from the encrypted
         content."""
         assert self.compaction is not None
         recent = set(map(_message_key, self.compaction.recent_items)) - {None}
@@ -93,8 +93,9 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
     def compact(self, summary: str, *, keep_tokens: int = 0) -> VisibleHistory:
         """Return the conversation after a compaction.
 
-        ``summary`` is that of ``items_to_summarize`` for the same ``keep_tokens``: the number of
-        tokens at the end that stay as they are."""
+        ``keep_tokens``: the number of tokens at the end that stay as they are. ``summary``: the
+        summary of what ``items_to_summarize`` returned for the same ``keep_tokens``.
+        """
         known = self.compaction.user_messages if self.compaction is not None else ()
         summarized, recent = self._split(keep_tokens)
         users = (item for item in (*known, *self.before, *summarized) if is_user_message(item))
@@ -270,8 +271,8 @@ def _answered_ids(items: Iterable[it.Item]) -> frozenset[str]:
 
 
 def _is_waiting(item: it.Item, answered: Container[str]) -> bool:
-    """Whether an item waits for an answer. ``answered``: the ids of the items that have one. A call
-    that a limit cut was not made."""
+    """Whether an item still waits for an answer. ``answered``: the ids of the items that have one.
+    A call that was cut off by a limit does not count as made, so it does not wait."""
     id = _answer_id(item)
     is_cut = getattr(item, "status", None) == "incomplete"
     return id is not None and not is_cut and id not in answered

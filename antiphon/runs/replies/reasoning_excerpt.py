@@ -36,9 +36,9 @@ _FENCES = ("```", "~~~")
 class Excerpt:
     """Takes headings and first sentences out of a text that arrives in pieces.
 
-    A heading is a line that Markdown shows as one, or a line in bold. A first sentence begins a
-    paragraph. Each is a part of the summary. The results do not depend on how the text is cut.
-    ``level``: a key of ``_INTERVALS``.
+    A heading is a Markdown heading or a line in bold. A first sentence begins a paragraph. Each of
+    them becomes a part of the summary. The results do not depend on where the pieces of the text
+    end. ``level``: a key of ``_INTERVALS``.
     """
 
     def __init__(self, level: str) -> None:
@@ -71,7 +71,7 @@ class Excerpt:
         return parts
 
     def finish(self) -> list[str]:
-        """Return the part that the end of the text completes. The next text is a new one."""
+        """Return the part that the end of the text completes, and start a new text."""
         parts: list[str] = []
         self._end_line(parts)
         self._reset()
@@ -139,8 +139,10 @@ def _shortened(text: str) -> str:
 
 
 class ExcerptedReply(ReplyWrapper):
-    """``Reply`` with excerpts of its reasoning as summaries. ``waits``: the backend may summarize
-    its reasoning itself, so excerpts wait for its end and take no place of such a summary.
+    """``Reply`` with excerpts of its reasoning as summaries.
+
+    ``waits``: the backend may summarize its reasoning itself. Then excerpts are held back until the
+    reasoning ends, and dropped if the backend sent a summary.
     """
 
     def __init__(self, reply: Reply, level: str, *, waits: bool = False) -> None:

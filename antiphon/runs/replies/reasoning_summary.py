@@ -59,9 +59,8 @@ def summary_level(reasoning: ReasoningConfig | None) -> str | None:
 
 
 def interrupted_in_summary(log: Fold) -> bool:
-    """Whether an open item is reasoning with a partial summary behind its text. Its reply cannot be
-    continued: the model is ahead of what was written.
-    """
+    """Whether the open item is reasoning with an unfinished summary. Such a reply cannot be
+    continued, because the model has sampled more than was written."""
     return any(
         isinstance(draft.shell, Reasoning)
         and "summary" in draft.part_drafts

@@ -172,7 +172,8 @@ class _ResolvingBackend(BackendWrapper):
     async def _resolve_cached(
         self, part: _AttachmentPart, source: PartSource
     ) -> tuple[it.Part, ...]:
-        """Resolve a part. Failures are cached too, because a compaction renders several times."""
+        """Resolve a part, or return the cached result. Failures are cached too, because a
+        compaction renders the conversation several times."""
         with_pages = self._shows_pages(part)
         key = (type(part), source, with_pages)
         if key not in self._parts_by_source:

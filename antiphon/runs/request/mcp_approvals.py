@@ -68,11 +68,11 @@ def find_approved_calls(
 async def claim_approvals(
     store: Store, tenant: str, response_id: str, calls: Iterable[ApprovedCall], *, now: int
 ) -> frozenset[str]:
-    """Record that a response runs these calls. Return the ids of those that another response ran
-    and an earlier item of the conversation approves: they must not run.
+    """Record that a response runs these calls. Return the ids of the calls that must not run,
+    because another response ran them and an earlier item of the conversation approves them.
 
-    Raises ``InvalidRequest`` with the path of an approval of the request that was used before; then
-    nothing is recorded.
+    If an approval in the request was used before, raises ``InvalidRequest`` with its path and
+    records nothing.
     """
     claimed: list[ApprovedCall] = []
     spent: set[str] = set()

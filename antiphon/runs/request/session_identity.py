@@ -25,12 +25,13 @@ def session_identity(
     input: Iterable[Item],
     response_id: str,
 ) -> str:
-    """Return the client's ``prompt_cache_key``, the conversation's id, or the id of the first
-    response of the chain.
+    """Return what identifies the conversation: the client's ``prompt_cache_key``, the
+    conversation's id, or the id of the chain's first response.
 
-    A client that stores nothing sends the whole conversation each time: what stays is its first
-    user message. ``chain``: the responses that the request continues, oldest first. ``input``: the
-    items of the request. ``response_id``: the id of its response.
+    A client that stores nothing sends the whole conversation each time. Only its first user message
+    stays the same, so a digest of that message is used. ``chain``: the responses that the request
+    continues, oldest first. ``input``: the items of the request. ``response_id``: the id of its
+    response.
     """
     if request.prompt_cache_key:
         return f"cache key {request.prompt_cache_key}"

@@ -212,8 +212,8 @@ def list_tools(providers: Mapping[str, ToolProvider]) -> tuple[ToolEntry, ...]:
 def _named_providers(
     request: CreateResponse, providers: Mapping[str, ToolProvider]
 ) -> Mapping[str, ToolProvider]:
-    """Return the providers that the request names: to ask all what they lack takes longer than the
-    rest of a request."""
+    """Return only the providers that the request names. Asking every provider what it lacks would
+    take longer than the rest of a request."""
     if isinstance(request.tool_choice, tl.ToolChoiceObject):  # it may name others
         return providers
     names = {_type(tool) for tool in request.tools}

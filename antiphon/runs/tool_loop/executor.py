@@ -70,7 +70,7 @@ class ToolLimits(Struct, frozen=True, kw_only=True):
 
 
 class CallBudget:
-    """How many more server-side calls a response may make; None: any number."""
+    """How many more server-side calls a response may make. None: there is no limit."""
 
     def __init__(self, remaining: int | None) -> None:
         self.remaining = remaining
@@ -193,8 +193,8 @@ class _CallRunner:
         return result
 
     def _may_be_shortened(self, result: ToolResult) -> bool:
-        """Whether the item contains the text that the model sees, and the next prompt may have no
-        space for all of it."""
+        """Whether the result's text may have to be shortened later: the item contains the text that
+        the model sees, and the next prompt may not have room for all of it."""
         limit = self._environment.held_result_bytes
         if limit is None or result.failed or result.items:
             return False

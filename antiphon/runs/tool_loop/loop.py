@@ -126,8 +126,8 @@ class ToolLoop(ReplyWrapper):
 
     @property
     def prompt_tokens(self) -> PromptTokens | None:
-        """The first prompt; a later one if the first was not known before the run, or is not used.
-        A ``NewPrompt`` delta tells where it begins."""
+        """The first prompt; a later one if the first was unknown before the run, or was not used. A
+        ``NewPrompt`` delta marks where a later prompt begins."""
         return self._reply.prompt_tokens or self._turn_reply.prompt_tokens
 
     @property
@@ -141,8 +141,9 @@ class ToolLoop(ReplyWrapper):
     def resume(self, point: ResumePoint) -> Reply:
         """Continue an interrupted loop.
 
-        If it was interrupted while the model wrote, the turn continues from its tokens. If tools
-        ran, their calls fail and are not run again. Limits and usage include what was before."""
+        If the model was writing, the turn continues after its tokens. If tools were running, their
+        calls fail and are not run again. Limits and usage include what happened before.
+        """
         self._resume_point = point
         self._turn_usages[:] = finished_turn_usages(point)
         self._budget.spend(count_calls(point))
@@ -402,7 +403,7 @@ class ToolLoop(ReplyWrapper):
 
     @property
     def _leaves_room(self) -> bool:
-        """Whether the prompt leaves a part of the space that there was before the calls."""
+        """Whether the prompt leaves a sufficient part of the space that was free before the calls."""
         context_size = self._spec.context_size or ASSUMED_CONTEXT_SIZE
         remaining = context_size - self._turn_reply.input_tokens
         return remaining >= (context_size - self._used_tokens) // _ROOM_DIVISOR

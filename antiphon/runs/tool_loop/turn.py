@@ -1,4 +1,5 @@
-"""One turn of the tool loop: separates calls of server-side tools from what else the model writes.
+"""One turn of the tool loop: separates calls of server-side tools from the other output of the
+model.
 
 Deltas in, deltas out: a function call becomes the item of its tool. Nothing runs here.
 """

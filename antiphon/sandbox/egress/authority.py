@@ -101,7 +101,8 @@ class BoxAuthority:
 
 
 def _key_usage() -> Any:
-    """Return what the key of the authority is for: certificates only."""
+    """Return the key usage of the authority: it signs certificates and revocation lists, and
+    nothing else."""
     from cryptography import x509
 
     names = (

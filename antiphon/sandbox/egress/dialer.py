@@ -26,9 +26,9 @@ async def resolve(host: str, port: int) -> Sequence[tuple[str, int]]:
 
 
 class Dialer:
-    """Connects to servers with public addresses, and with addresses in ``networks``, but to no
-    others. ``tls``: the context that verifies the certificates of servers; by default one with the
-    certificate authorities of the system."""
+    """Connects only to servers with public addresses and with addresses in ``networks``. ``tls``:
+    the context that verifies the certificates of servers; by default it trusts the certificate
+    authorities of the system."""
 
     def __init__(
         self,

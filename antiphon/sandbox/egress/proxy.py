@@ -1,8 +1,9 @@
-"""The proxy of one box: it passes HTTP and HTTPS requests to allowed domains on, with secrets.
+"""The proxy of one box. It passes HTTP and HTTPS requests to allowed domains on, and inserts
+secrets.
 
-It ends the encryption of the box, whose programs trust its authority, and makes an own connection
-to the server. So each request is checked, not only the name in a CONNECT, and the secrets never
-enter the box. A connection carries one request.
+Programs in the box trust the proxy's certificate authority. The proxy decrypts their requests and
+opens a connection of its own to the server. So it checks each request, not only the name in a
+CONNECT, and the secrets never enter the box. A connection carries one request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""HTTP/1.1 requests of a box, read strictly: what is ambiguous is refused, not passed on."""
+"""HTTP/1.1 requests of a box. They are read strictly: an ambiguous request is refused, not passed
+on."""
 
 from __future__ import annotations
 
@@ -151,7 +152,8 @@ def _check_host(headers: list[tuple[str, str]], tunnel: tuple[str, int]) -> None
 
 
 def _length(headers: list[tuple[str, str]]) -> int | None:
-    """Return the length of the body; None if it has chunks. Raises ``InvalidProxyRequest``."""
+    """Return the length of the body in bytes; None if the body comes in chunks. Raises
+    ``InvalidProxyRequest``."""
     lengths = [value for name, value in headers if name.lower() == "content-length"]
     encodings = [value for name, value in headers if name.lower() == "transfer-encoding"]
     if encodings and (lengths or [each.lower() for each in encodings] != ["chunked"]):

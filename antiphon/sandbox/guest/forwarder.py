@@ -1,7 +1,7 @@
 """Passes connections to a port of the box on to the socket of the proxy outside.
 
-It runs as a process of its own; whatever the code of the box does to it, only the box has no
-network then."""
+It runs in a process of its own. Code in the box can break it, and then only loses its network.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """How much processor time code in a box gets beside the rest of the machine.
 
-A short calculation must not wait behind a model that generates: in the idle scheduling class, 50 ms
-of work took 16 s beside one busy process per processor. Many processes that compute must not slow
-the model either. So code starts with a tenth of the weight of other processes, and moves to the
-idle class once it runs many tasks at a time or has computed for long."""
+A short calculation must not wait for a model that generates: in the idle scheduling class, 50 ms of
+work took 16 s beside one busy process per processor. Nor may many computing processes slow the
+model down. So code starts with a tenth of the weight of other processes. It moves to the idle class
+once it runs many tasks at a time or has computed for long.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ class ProcessorShare:
         self._is_used_up = False
 
     def check(self, pids: Iterable[int]) -> None:
-        """Judge the processes by what they have done, and move them if need be. Call it again for
-        the processes that start later."""
+        """Check how much the processes have computed, and move them to the idle class if it is too
+        much. Call it again for processes that start later."""
         pids = list(pids)
         self._is_used_up = (
             self._is_used_up

@@ -1,7 +1,7 @@
-"""Boxes from a warm pool of agent-sandbox: each is the pod of a claim.
+"""Boxes from a warm pool of agent-sandbox: each box is the pod of a claim.
 
-Claims end by themselves: the cluster deletes one whose ``shutdownTime`` is over, and a server
-extends those of its boxes as long as it runs. So a server that crashes leaves nothing behind.
+The cluster deletes a claim when its ``shutdownTime`` is over. A server extends the claims of its
+boxes as long as it runs, so a server that crashes leaves nothing behind.
 """
 
 from __future__ import annotations

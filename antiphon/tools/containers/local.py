@@ -197,8 +197,9 @@ class LocalContainers:
         await self._report_expired()
 
     async def renew_lease(self) -> None:
-        """Renew the lease of this process, report which containers were used, and let those expire
-        that the directory no longer has: the lease was over, or others deleted them."""
+        """Renew the lease of this process and report which containers were used. Containers that
+        the directory no longer has expire here: their lease ended, or another process deleted them.
+        """
         reported = dict(self._reported)
         used = [
             each for each in self if each.id in reported and reported[each.id] != each.last_used_at

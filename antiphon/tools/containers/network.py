@@ -40,7 +40,7 @@ def open_egress(
 
 
 def network_key(policy: NetworkPolicy | None) -> str:
-    """Return what two policies have in common that a container need not tell apart."""
+    """Return a key of a policy: two policies with the same key need no separate containers."""
     if policy is None or policy.type == "disabled":
         return ""
     return sha256(msgspec.json.encode((sorted(policy.domains), policy.secrets))).hexdigest()

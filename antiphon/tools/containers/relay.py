@@ -126,8 +126,9 @@ class ContainerRelay:
 
 
 def _loopback_scope() -> str:
-    """Return what the processes have in common that share the loopback address: a machine since its
-    start and, with Linux, a network namespace."""
+    """Return what identifies the loopback interface of this process: the machine since its start
+    and, on Linux, the network namespace. Processes with the same value can reach each other over
+    loopback."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
         scope = boot + os.readlink("/proc/self/ns/net")

@@ -163,5 +163,6 @@ class RemoteContainers:
         return RemoteContainer(record, self._connect(record.owner, record.url), self._expire)
 
     async def _expire(self, record: ContainerRecord) -> None:
-        """What clients were told is true from now on, even if the owner comes back."""
+        """Mark the container as expired for good: clients were told so, and it must stay true even
+        if the owner comes back."""
         await self._directory.expire(record.owner, [record.resource.id])

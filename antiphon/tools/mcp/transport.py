@@ -1,9 +1,9 @@
 """Connections to MCP servers: streamable HTTP, SSE, or a local process.
 
-Addresses from requests are checked when the socket is created. The task that enters a connection
-must also leave it: the SDK's cancel scopes require that.
+Addresses from requests are checked when the socket is created. The same task must enter and leave a
+connection, because of the SDK's cancel scopes.
 
-The first import of this module imports the SDK, which takes about a second: import it in a thread.
+Importing this module imports the SDK, which takes about a second, so import it in a thread.
 """
 
 from __future__ import annotations
@@ -196,9 +196,9 @@ class _AddressRefused(httpcore2.ConnectError):
 
 
 class _GuardedBackend(httpcore2.AsyncNetworkBackend):
-    """Resolves a name and connects to the resolved addresses, as far as they are allowed.
+    """Resolves a host name and connects to its allowed addresses only.
 
-    The checked address is the one connected to.
+    It connects to the very address that it has checked.
     """
 
     def __init__(self, networks: Sequence[Network]) -> None:

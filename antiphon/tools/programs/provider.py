@@ -78,7 +78,7 @@ _decode_fingerprint = msgspec.msgpack.Decoder(_Fingerprint).decode
 class ProgramProvider:
     """``ToolProvider`` of ``programmatic_tool_calling``.
 
-    ``max_calls``: the maximum number of calls of one program. ``clock`` returns seconds.
+    ``max_calls``: the maximum number of calls that one program may make. ``clock`` returns seconds.
     """
 
     def __init__(

@@ -187,7 +187,8 @@ class _Writer:
         written.append(answer)
 
     def _split(self, text: str) -> str | list[Message]:
-        """The text, or, if it holds marks, their parts and the texts between them."""
+        """Return the text. If it contains marks, return the parts that they stand for, with the
+        texts between them."""
         pieces = self._pieces(text)
         if len(pieces) == 1:
             return text
@@ -208,7 +209,7 @@ class _Writer:
         return re.compile(f"\U0010ff00{self._secret}:(\\d+)\U0010ff01")
 
     def _text(self, text: str, note: str = "") -> str:
-        """The text alone, followed by ``note`` if it held other parts, which are deferred."""
+        """Return the text alone. If it held other parts, which are deferred, ``note`` follows."""
         parts = self._split(text)
         if isinstance(parts, str):
             return parts

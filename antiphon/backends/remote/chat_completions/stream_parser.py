@@ -86,9 +86,11 @@ class _ReasoningCounter:
         self.tokens = self._total = self._unassigned = 0
 
     def update(self, count: int, is_thinking: bool | None, *, has_ended: bool = False) -> None:
-        """``count``: all tokens so far. ``is_thinking``: whether the text since the last update is
-        reasoning; None: there was none, so the tokens belong to the next text. ``has_ended``: all
-        new tokens but one, which ends the reasoning, are reasoning.
+        """Count the tokens since the last update.
+
+        ``count``: all tokens so far. ``is_thinking``: whether the text since the last update is
+        reasoning; None: there was no text, so the tokens belong to the next one. ``has_ended``: the
+        reasoning has ended; all new tokens but the one that ended it are reasoning.
         """
         self._unassigned += max(0, count - self._total)
         self._total = max(count, self._total)

@@ -251,7 +251,8 @@ def _native_choice(choice: ToolChoice, prompt_tools: PromptTools) -> Any:
 
 
 def _tool_reference(tool: PromptTool, prompt_tools: PromptTools) -> dict[str, str]:
-    """The namespace is an extension, so it is sent only where two tools have the same name."""
+    """Return the name and the type of a tool. The namespace is an extension, so it is included only
+    if another tool has the same name."""
     shape = tool.shape
     named = {"type": "custom" if shape.custom else "function", "name": shape.wire_name}
     is_unique = sum(other.shape.wire_name == shape.wire_name for other in prompt_tools.tools) == 1

@@ -106,8 +106,8 @@ def final_fields(raw: Json) -> Json:
 
 
 def whole_texts(raw: Json) -> Iterable[tuple[Channel, str]]:
-    """All texts of a completed item, by channel. Parts of a summary are separate if the item has a
-    text, too: that is how they are streamed then."""
+    """Return all texts of a completed item, by channel. The parts of a summary are separate texts
+    if the item also has a reasoning text, as in a stream."""
     content, summary = parts_of(raw.get("content")), parts_of(raw.get("summary"))
     fields = _TEXT_FIELDS.get(str(raw.get("type")), ())
     reads: tuple[tuple[Channel, list[str]], ...] = (

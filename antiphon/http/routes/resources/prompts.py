@@ -38,7 +38,7 @@ class PromptRoutes:
 
     @operation("createPrompt", body=CreatePrompt, answer=PromptResource, errors=(403, 404))
     async def create(self, request: Request) -> Reply:
-        """Create a prompt, or a new version of one."""
+        """Create a prompt, or a new version of an existing one."""
         self._check(request)
         body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
         return json_reply(await self._prompts.create(parse_create_prompt(body, self._limits.body)))
