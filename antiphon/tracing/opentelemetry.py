@@ -24,8 +24,8 @@ _TRACES_PATH = "/v1/traces"
 def open_tracer(endpoint: str | None, *, with_content: bool = False) -> OtelTracer:
     """Return a tracer that exports to the OTLP collector at ``endpoint``.
 
-    None: the address that the environment names, else ``http://localhost:4318``. Raises
-    ``SetupError`` if the extra is not installed.
+    If it is None, the environment names the address; by default this is ``http://localhost:4318``.
+    Raises ``SetupError`` if the extra is not installed.
     """
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

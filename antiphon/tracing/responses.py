@@ -40,7 +40,7 @@ def record_response(span: Span, response: Response) -> None:
 
 
 def record_content(tracer: Tracer, span: Span, request: CreateResponse, response: Response) -> None:
-    """Set what was said, if the operator has opted in."""
+    """Set the content of the request and of the answer, if the operator has opted in."""
     if not tracer.with_content:
         return
     span.set(

@@ -1,1 +1,1 @@
-"""Other people's servers, spoken to over HTTP: the pool, retries, streams, and what they refuse."""
+"""Clients of other servers over HTTP: connections, retries, streams, and the translation of errors."""

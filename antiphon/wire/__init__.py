@@ -1,1 +1,2 @@
-"""What is said: the Responses API as frozen values. No behaviour, and no import of ours."""
+"""Wire types: the Responses API as frozen values. They have no behaviour and import no other
+package of ours."""

@@ -84,8 +84,8 @@ def summarize(response: Response, input: tuple[Item, ...]) -> ResponseSummary:
 
 
 def _last_message(input: tuple[Item, ...]) -> tuple[Message, ...]:
-    """Return the last message of the client, or else of the model: a client may send what the model
-    shall continue."""
+    """Return the last message of the client. If there is none, return the last one of the model,
+    which a client may send so that the model continues it."""
     last: tuple[Message, ...] = ()
     for item in reversed(input):
         if isinstance(item, Message):
@@ -102,7 +102,7 @@ def is_call(item: Item) -> bool:
 
 @cache
 def _called_tool(kind: type[ItemBase]) -> str | None:
-    """The kind of the calls that items of this type are; None if they are none."""
+    """Return the kind of call that items of this type are; None if they are not calls."""
     tag = str(kind.__struct_config__.tag)
     return tag.removesuffix(_CALL) if tag.endswith(_CALL) else None
 

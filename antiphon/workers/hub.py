@@ -66,7 +66,7 @@ class WorkerHub:
         return sum_metrics(self._last.values(), [self._ended])
 
     async def _read_metrics(self, number: int) -> None:
-        """Read the metrics of a worker. Those of one that does not answer stay as they were."""
+        """Read the metrics of a worker. If it does not answer, its last metrics are kept."""
         with suppress(RunError, TimeoutError):
             async with asyncio.timeout(_METRICS_S):
                 self._last[number] = await self._workers[number].call(

@@ -58,7 +58,7 @@ class SharedAdmission:
         return self._waiting.get(tenant, 0)
 
     def update(self, limits: RequestLimits) -> None:
-        """Nothing: the supervisor applies new limits."""
+        """Do nothing: the supervisor applies new limits."""
 
     @asynccontextmanager
     async def slot(self, tenant: str) -> AsyncIterator[None]:

@@ -1,6 +1,6 @@
-"""The supervisor: it binds the port, runs the workers, and keeps what they share in memory.
+"""The supervisor: it binds the port, runs the workers, and keeps in memory what they share.
 
-It serves no request itself and runs no model, so it does not die of them.
+It serves no request itself and runs no model, so neither can crash it.
 """
 
 from __future__ import annotations

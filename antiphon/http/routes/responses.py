@@ -1,7 +1,8 @@
 """Endpoints of ``/v1/responses``.
 
-A foreground run is driven by its request, streamed or not, and is cancelled when the client
-disconnects. A background run, and a run with an Idempotency-Key, continues without the client."""
+A foreground run, streamed or not, is cancelled when its client disconnects. A background run, and a
+run with an Idempotency-Key, continues without the client.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """A run: one attempt to produce one response. It reads the deltas of a reply and writes numbered
 events.
 
-The task that wants the response drives the run. A foreground run is driven by its reader's task: it
-ends with that task, is no faster than the reader, and has no queue between the model and the
-socket. A background run is driven by a task of the worker.
+One task drives the run. A foreground run has a task of its own: it ends when its request ends, is
+no faster than its reader, and has no queue between the model and the socket. A background run is
+driven by a task of the worker.
 """
 
 from __future__ import annotations
