@@ -219,8 +219,10 @@ class Database:
             while job is not None:
                 group, job = self._take_group(job)
                 self._commit(connection, group)
-                with contextlib.suppress(RuntimeError):  # the event loop is closed
+                try:
                     self._loop.call_soon_threadsafe(_settle_writes, group)
+                except RuntimeError:
+                    pass  # the event loop is closed
                 if job is _QUEUE_EMPTY:
                     job = self._writes.get()
 
