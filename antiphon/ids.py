@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from os import urandom
+import os
 
 __all__ = ["new_id"]
 
@@ -14,4 +14,4 @@ def new_id(prefix: str, now: float) -> str:
     New rows are then added to the end of the indexes of the store. With random ids, each of them
     would change another page.
     """
-    return f"{prefix}_{int(now * 1000):012x}{urandom(18).hex()}"
+    return f"{prefix}_{int(now * 1000):012x}{os.urandom(18).hex()}"
