@@ -62,7 +62,7 @@ class RunFactory:
         """Create a run for the caller to drive. ``held``: its conversation, unlocked at its end."""
         request, response, context = prepared.request, prepared.response, prepared.context
         chain, parent_tokens, input = context.chain, context.prompt_tokens, context.input
-        if response.store and not all(stored.response.store for stored in chain):
+        if chain and response.store and not all(stored.response.store for stored in chain):
             # It continues a response that is not stored, so its history is stored as its input.
             chain, parent_tokens, input = (), None, (*chain_items(chain), *input)
         meter = self._meter(tenant, api_key, prepared.model.name)
@@ -79,6 +79,7 @@ class RunFactory:
             kinds=dependencies.kinds,
             clock=dependencies.clock,
         )
+        prompt = spec.reply.prompt_tokens
         return Run(
             writer,
             spec,
@@ -87,7 +88,7 @@ class RunFactory:
                 writer,
                 reasoning_fields=self._reasoning_fields(tenant, request),
                 hidden_types=hidden_item_types(request),
-                prompt=spec.reply.prompt_tokens.ids if spec.reply.prompt_tokens is not None else (),
+                prompt=prompt.ids if prompt is not None else (),
             ),
             chain=chain,
             ignored_tools=prepared.ignored_tools,

@@ -35,7 +35,7 @@ def initial_response(
         model=model,
         instructions=request.instructions,
         previous_response_id=request.previous_response_id,
-        tools=tuple(_public(tool) for tool in request.tools),
+        tools=tuple(map(_public, request.tools)),
         tool_choice=request.tool_choice or "auto",
         parallel_tool_calls=request.parallel_tool_calls is not False,
         max_output_tokens=request.max_output_tokens,
