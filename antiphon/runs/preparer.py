@@ -161,12 +161,7 @@ class Preparer:
         resolved, tools = self._select_tools(request, model)
         self._ignored_tools.report(tools.ignored_tools)
         context = await self._load_context(
-            tenant,
-            request,
-            model,
-            session_chains,
-            prompt_items=prompt_items,
-            max_past_tokens=max_past_tokens,
+            tenant, request, model, session_chains, prompt_items, max_past_tokens=max_past_tokens
         )
         tool_context = ResponseContext(
             tenant=tenant,
@@ -389,8 +384,8 @@ class Preparer:
         request: CreateResponse,
         model: CatalogModel,
         session_chains: SessionChains | None = None,
-        *,
         prompt_items: tuple[Item, ...] = (),
+        *,
         max_past_tokens: int | None = None,
     ) -> ConversationContext:
         """Load the conversation that the request continues. Raises ``RequestError``."""
