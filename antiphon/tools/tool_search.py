@@ -121,7 +121,7 @@ async def _search(
 
 
 def _rank(tools: Sequence[_DeferredTool], query: str, limit: int) -> list[_DeferredTool]:
-    """Return the best matches. A word of the query counts the more, the fewer tools it describes."""
+    """Return the best matches. Words that describe few tools count more."""
     described = [Counter(tool.search_terms) for tool in tools]
     query_words = set(_split_words(query))
     counts = Counter(word for words in described for word in words.keys() & query_words)

@@ -1,1 +1,1 @@
-"""Clients of other servers over HTTP: connections, retries, streams, and the translation of errors."""
+"""Clients of other servers over HTTP: connections, retries, streams, errors."""

@@ -269,7 +269,7 @@ def _joined_messages(value: Any) -> str:
 
 
 def _field_of(value: Any) -> str | None:
-    """The location of FastAPI's first validation error, or the field that match a message."""
+    """The location of FastAPI's first validation error, or the field that its message names."""
     if isinstance(value, str):
         match = _FIELD_IN_MESSAGE.match(value)
         return match[1] if match is not None else None

@@ -127,7 +127,7 @@ _PROBE_TOKENS, _PROBE_TIMEOUT_S = 12, 60
 
 
 async def probe_constraints(engine: Engine) -> bool:
-    """Return whether the engine enforces constraints: only then does it write the probe's output."""
+    """Return whether the engine enforces constraints. Only then it writes the probe's output."""
     prompt = Prompt(tuple(engine.tokenizer.encode("a", special=False)))
     output = b""
     with suppress(BackendError, InvalidRequest, TimeoutError):

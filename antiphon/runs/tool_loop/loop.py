@@ -403,7 +403,7 @@ class ToolLoop(ReplyWrapper):
 
     @property
     def _leaves_room(self) -> bool:
-        """Whether the prompt leaves a sufficient part of the space that was free before the calls."""
+        """Whether the prompt leaves enough of the space that was free before the calls."""
         context_size = self._spec.context_size or ASSUMED_CONTEXT_SIZE
         remaining = context_size - self._turn_reply.input_tokens
         return remaining >= (context_size - self._used_tokens) // _ROOM_DIVISOR
