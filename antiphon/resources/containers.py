@@ -57,7 +57,7 @@ class Containers:
         return await self._registry.list(tenant, params)
 
     async def usage(self, tenant: str) -> QuotaUsage:
-        """Return how many containers of a tenant are active, and how many may be."""
+        """Return the number of active containers of a tenant, and its limit."""
         registry = self._registry_or_none
         if registry is None:
             return QuotaUsage(0, 0)
@@ -79,7 +79,7 @@ class Containers:
     async def add_file(
         self, tenant: str, container_id: str, name: str, content: bytes
     ) -> wc.ContainerFile:
-        """Write a file of the client."""
+        """Write a file that the client has sent."""
         with _translate_errors():
             container = await self._registry.get_active(tenant, container_id)
             return await container.write_file(safe_file_name(name), content)
@@ -92,7 +92,7 @@ class Containers:
     async def list_files(
         self, tenant: str, container_id: str, params: PageParams
     ) -> Page[wc.ContainerFile]:
-        """Return a page of the client's files and of those that code has created."""
+        """Return a page of files: those of the client and those that code has created."""
         with _translate_errors():
             return await self._registry.list_files(tenant, container_id, params)
 

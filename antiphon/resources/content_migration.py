@@ -1,4 +1,4 @@
-"""Move the contents of files between the store and blobs outside of it."""
+"""Move the contents of files between the store and external blob storage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _BATCH = 100
 
 
 class MovedContent(Struct, frozen=True):
-    """A content that was moved, by one of its files; ``problem`` says why it was not."""
+    """The result of moving the content of a file. ``problem``: why it was not moved; None if it
+    was."""
 
     file_id: str
     bytes: int
@@ -30,11 +31,11 @@ class MovedContent(Struct, frozen=True):
 async def migrate_contents(
     files: FileStore, source: Blobs | None, target: Blobs | None
 ) -> AsyncGenerator[MovedContent, None]:
-    """Move the contents of all files from ``source`` to ``target``; None stands for the store
-    itself.
+    """Move the contents of all files from ``source`` to ``target``, and yield a result for each.
+    None stands for the store itself.
 
-    Servers may run meanwhile if they read from both places, as servers on PostgreSQL do whose
-    setting already names the target. An interrupted migration can be repeated.
+    Servers may run meanwhile if they can read from both places: servers on PostgreSQL can once
+    ``target`` is configured. After an interruption, call this function again.
     """
     after = 0
     while rows := await files.list_contents(after=after, limit=_BATCH, in_blobs=source is not None):
@@ -50,8 +51,8 @@ async def migrate_contents(
 async def _move(
     files: FileStore, source: Blobs | None, target: Blobs | None, row: StoredContent
 ) -> MovedContent | None:
-    """Move the content of one file. Return None if the file has been deleted, or if its content
-    moved together with another file's."""
+    """Move the content of one file. Return None if the file was deleted or its content has already
+    moved."""
     file = row.file
     try:
         content = await files.read(row.tenant, file.id)
@@ -74,8 +75,8 @@ async def _move(
 
 
 async def _delete_unused(files: FileStore, *places: Blobs | None) -> None:
-    """Delete unused blobs at the source and, where two files have the same content, at the
-    target."""
+    """Delete the blobs that no file refers to. Such blobs are at the source after a move, and at
+    the target if two files have the same content."""
     while keys := await files.list_unused_blobs(_BATCH):
         for key in keys:
             for blobs in places:

@@ -28,19 +28,20 @@ from antiphon.wire.response import ConversationRef
 
 __all__ = ["Conversations", "HeldConversation", "conversation_locked"]
 
-#: How often a lock is released whose request or release got no answer, one lease apart. What was
-#: given up takes effect within two leases, or never.
+#: Number of times to release a lock after the store did not answer the request to lock or unlock.
+#: The releases are one lease apart. Three are enough because a request that this server has
+#: abandoned takes effect in the store within two leases, or never.
 _UNLOCKS = 3
 
 
 async def _no_op() -> None:
-    """Release nothing: there is no lock."""
+    """Do nothing: a response without a conversation holds no lock."""
 
 
 class HeldConversation(Struct, frozen=True):
-    """The conversation that a response has locked: its lock, and the function that unlocks it,
-    which may be called repeatedly and does not raise ``StoreError``. Without a conversation, there
-    is no lock."""
+    """The lock that a response holds on its conversation. ``lock`` is None for a response without a
+    conversation. ``release`` unlocks the conversation. It may be called repeatedly and does not
+    raise ``StoreError``."""
 
     lock: ConversationLock | None = None
     release: Callable[[], Awaitable[None]] = _no_op
@@ -112,7 +113,8 @@ class Conversations:
     async def add_items(
         self, tenant: str, conversation_id: str, items: tuple[Item, ...]
     ) -> Page[Item]:
-        """Append items. Raises ``InvalidRequest`` for an item that is already there."""
+        """Append items. Raises ``InvalidRequest`` if the conversation already contains one of
+        them."""
         await self.retrieve(tenant, conversation_id)
         past = await self._items_for(tenant, conversation_id, items)
         resolved = await resolve_items(items, self._store, tenant, self._ids, past, param="items")
@@ -127,7 +129,8 @@ class Conversations:
         return make_page(resolved, PageParams(limit=max(1, len(resolved)), order="asc"))
 
     async def list_items(self, tenant: str, conversation_id: str, params: PageParams) -> Page[Item]:
-        """Return a page of items. Raises ``InvalidRequest`` for a cursor that is not among them."""
+        """Return a page of items. Raises ``InvalidRequest`` if the cursor is not an item of the
+        conversation."""
         await self.retrieve(tenant, conversation_id)
         query = page_query(ItemQuery, params)
         found = await self._store.list_conversation_items(tenant, conversation_id, query)
@@ -164,7 +167,7 @@ class Conversations:
     async def _unknown_cursor(
         self, tenant: str, conversation_id: str, params: PageParams
     ) -> InvalidRequest:
-        """Return the error for a page after or before an item that does not exist."""
+        """Return the error for a cursor that is not an item of the conversation."""
         cursors = {"after": params.after, "before": params.before}
         named = {name: id for name, id in cursors.items() if id is not None}
         found = await self._store.find_conversation_items(
@@ -202,15 +205,15 @@ class Conversations:
         return HeldConversation(ConversationLock(conversation.id, self._owner), release)
 
     def _unlock_later(self, tenant: str, conversation_id: str, response_id: str) -> None:
-        """Unlock a conversation as soon as the store answers. Otherwise the heartbeats of this
-        server would keep the lock."""
+        """Unlock a conversation in the background as soon as the store answers. Without this, the
+        heartbeats of this server would renew the lock."""
         task = asyncio.create_task(self._unlock_until_done(tenant, conversation_id, response_id))
         self._unlocks.add(task)
         task.add_done_callback(self._unlocks.discard)
 
     async def _unlock_until_done(self, tenant: str, conversation_id: str, response_id: str) -> None:
-        """Unlock the conversation, and once more later: a lock request that timed out here may
-        still reach the store."""
+        """Unlock the conversation until the store has confirmed it several times, one lease apart:
+        a lock request that this server has abandoned may still reach the store."""
         confirmed = 0
         while True:
             with suppress(StoreError):

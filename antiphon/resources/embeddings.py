@@ -44,7 +44,7 @@ class Embeddings:
         dimensions: int | None = None,
         client: Client = ANYONE,
     ) -> EmbeddedTexts:
-        """Embed texts for a client; without a name, with the first embedding model.
+        """Embed texts for a client. If the request names no model, use the first embedding model.
 
         Raises ``RequestError``, ``BackendError``.
         """

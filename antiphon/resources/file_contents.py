@@ -1,4 +1,4 @@
-"""Contents of files: in the store, or in blobs outside of it, streamed to and from there."""
+"""Contents of files, streamed to and from the store or external blob storage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Chunks = AsyncIterator[bytes]
 
 
 class StoredFile:
-    """The content of a file for its readers. ``sha256``: its checksum in hex, if it is known."""
+    """The content of a file, for reading. ``sha256``: its checksum in hex, None if unknown."""
 
     def __init__(self, file: File, content: bytes | BlobRef, blobs: Blobs | None) -> None:
         self.file = file
@@ -25,7 +25,8 @@ class StoredFile:
         self.sha256 = content.sha256 if isinstance(content, BlobRef) else None
 
     async def read(self, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes from ``start`` up to, without, ``end``. Raises ``StoreError``."""
+        """Yield the bytes from ``start`` up to, but not including, ``end``. Raises
+        ``StoreError``."""
         if not isinstance(self._content, BlobRef):
             yield self._content[start:end]
             return
@@ -33,14 +34,15 @@ class StoredFile:
             yield chunk
 
     async def sign(self, lifetime_s: float) -> str | None:
-        """Return a URL for the download of the content; None if there is none."""
+        """Return a signed URL for the download of the content; None if the storage has none."""
         if self._blobs is None or not isinstance(self._content, BlobRef):
             return None
         return await self._blobs.sign(self._content, lifetime_s)
 
 
 class ContentStore:
-    """Stores files with their contents. Without ``blobs``, contents are in the store of files."""
+    """Stores files with their contents. If ``blobs`` is None, the contents are stored with the
+    files."""
 
     def __init__(self, files: FileStore, blobs: Blobs | None = None) -> None:
         self._files = files
@@ -55,7 +57,8 @@ class ContentStore:
         max_bytes: int | None = None,
         max_files: int | None = None,
     ) -> bool:
-        """Store a new file, as ``FileStore.put`` does. ``chunks`` are ``file.bytes`` in all."""
+        """Store a new file, as ``FileStore.put`` does. ``chunks`` contain ``file.bytes`` bytes in
+        total."""
         if self._blobs is None:
             content: bytes | BlobRef = b"".join([chunk async for chunk in chunks])
         else:
@@ -68,13 +71,13 @@ class ContentStore:
         return is_stored
 
     async def open(self, tenant: str, file: File) -> StoredFile | None:
-        """Return a file for its readers; None if it has been deleted."""
+        """Return a file for reading; None if it has been deleted."""
         content = await self._files.read(tenant, file.id)
         return None if content is None else StoredFile(file, content, self._blobs)
 
 
 async def single_chunk(content: bytes) -> AsyncGenerator[bytes, None]:
-    """Yield content as a whole."""
+    """Yield the whole content as one chunk."""
     yield content
 
 

@@ -1,6 +1,6 @@
-"""Uploaded files of clients.
+"""Files that clients have uploaded.
 
-A file of another tenant and an expired file are unknown.
+Files of other tenants and expired files are reported as not found.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BATCH_S = 2_592_000
 
 
 class Upload(Struct, frozen=True, kw_only=True):
-    """A file as uploaded by a client. ``chunks``: its content, of ``bytes`` bytes."""
+    """A file that a client uploads. ``chunks``: its content, ``bytes`` bytes in total."""
 
     filename: str
     purpose: str
@@ -51,9 +51,9 @@ class FileContent(Struct, frozen=True):
 class Files:
     """Operations on files. Unless stated otherwise, methods raise ``NotFound`` for unknown ids.
 
-    ``quotas``: how many files a tenant may have, and how many bytes in all. ``blobs``: where
-    contents are stored; None: in the store. ``signed_url_s``: how many seconds a signed URL is
-    valid to which a download is redirected; 0: downloads are not redirected.
+    ``quotas``: the maximum number of files of a tenant, and their maximum total size. ``blobs``:
+    external storage for contents; None: contents are in the store. ``signed_url_s``: number of
+    seconds for which a signed download URL is valid; 0: downloads are not redirected to such URLs.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class Files:
         self._quotas = quotas
 
     async def create(self, tenant: str, upload: Upload) -> File:
-        """Store a file. Raises ``TooLarge`` if no file of this size is possible, and
-        ``QuotaExceeded``."""
+        """Store a file. Raises ``TooLarge`` if the file alone exceeds the limits, and
+        ``QuotaExceeded`` if it does not fit beside the files of the tenant."""
         limits = self._quotas.of(tenant)
         check_size(upload.bytes, limits.max_files_bytes, param="file")
         now = int(self._clock())
@@ -115,7 +115,7 @@ class Files:
         return found
 
     async def open(self, tenant: str, file_id: str) -> StoredFile:
-        """Return a file for its readers."""
+        """Return a file for reading."""
         file = await self.retrieve(tenant, file_id)
         found = await self.contents.open(tenant, file)
         if found is None:  # deleted in the meantime
@@ -123,8 +123,7 @@ class Files:
         return found
 
     async def read(self, tenant: str, file_id: str) -> FileContent:
-        """Return a file with its content as a whole. Raises ``TooLarge`` above
-        ``MAX_WHOLE_BYTES``."""
+        """Return a file with its whole content. Raises ``TooLarge`` above ``MAX_WHOLE_BYTES``."""
         found = await self.open(tenant, file_id)
         if found.file.bytes > MAX_WHOLE_BYTES:
             raise TooLarge(
@@ -135,7 +134,7 @@ class Files:
         return FileContent(found.file, b"".join([chunk async for chunk in found.read()]))
 
     async def download_url(self, stored: StoredFile) -> str | None:
-        """Return a signed URL that downloads may be redirected to, if there is one."""
+        """Return a signed URL that a download may be redirected to, or None."""
         return await stored.sign(self._signed_url_s) if self._signed_url_s else None
 
     async def find(self, tenant: str, file_id: str) -> File | None:

@@ -1,7 +1,7 @@
 """Background indexing of files: extract text, split it into chunks, embed them, store them.
 
-A few files are indexed at a time, of several tenants in turn. Work that a process leaves unfinished
-is resumed by the next.
+A few files are indexed at a time, and tenants take turns. If a process stops before it has
+finished, the next process resumes its work.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Indexer:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def add(self, jobs: Iterable[IndexingTask]) -> None:
-        """Start these jobs. A running task for the same file is cancelled first."""
+        """Start these jobs. If a task for the same file is running, cancel it first."""
         for job in jobs:
             self.cancel(job)
             self._tasks[job] = task = asyncio.create_task(self._index(job))

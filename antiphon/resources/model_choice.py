@@ -22,10 +22,10 @@ def choose_model(
     *,
     ability: str,
 ) -> tuple[CatalogModel, T]:
-    """Return the named model, or the first suitable one without a name, and its backend.
+    """Return the requested model and its backend. Without a name, choose the first suitable model.
 
-    ``backend_of`` returns None for a model that is not suitable. ``ability``: what such a model
-    cannot do, for the message. Raises ``RequestError``.
+    ``backend_of`` returns None for a model that is not suitable. ``ability``: the missing ability,
+    for the error message. Raises ``RequestError``.
     """
     if name is not None:
         model = models.find(name)

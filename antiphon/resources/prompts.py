@@ -51,7 +51,8 @@ _VARIABLE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*\}\}")
 class ResolvedPrompt(Struct, frozen=True):
     """A request merged with its prompt.
 
-    ``leading_items``: messages of the prompt. They precede all others, in this request only.
+    ``leading_items``: the messages of the prompt. They come before all other items, in this request
+    only.
     """
 
     request: CreateResponse
@@ -59,7 +60,8 @@ class ResolvedPrompt(Struct, frozen=True):
 
 
 class Prompts:
-    """The prompts of one folder. None: there are none, and none can be created."""
+    """The prompts in one folder. If the folder is None, no prompt exists and none can be
+    created."""
 
     def __init__(self, folder: Path | None = None, *, ids: Ids | None = None) -> None:
         self._folder = folder

@@ -16,7 +16,7 @@ __all__ = ["RerankedTexts", "Rerankers"]
 
 
 class RerankedTexts(Struct, frozen=True):
-    """The relevance of some texts, the number of tokens read, and the model."""
+    """The relevance scores of some texts, the number of tokens read, and the model."""
 
     model: CatalogModel
     scores: tuple[float, ...]
@@ -43,8 +43,8 @@ class Rerankers:
     async def rerank(
         self, name: str | None, query: str, texts: Sequence[str], *, client: Client = ANYONE
     ) -> RerankedTexts:
-        """Score texts for a client; without a name, with the first reranking model. Raises
-        ``RequestError``, ``BackendError``."""
+        """Score texts for a client. If the request names no model, use the first reranking model.
+        Raises ``RequestError``, ``BackendError``."""
         model, backend = choose_model(
             self._models, name, client, lambda each: each.reranking, ability="rerank"
         )

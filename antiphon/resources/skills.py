@@ -1,6 +1,6 @@
 """Skills: bundles of instructions and scripts that clients upload for use in containers.
 
-A skill of another tenant is unknown.
+Skills of other tenants are reported as not found.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ZIP = b"PK\x03\x04"
 class Skills:
     """Operations on skills. Unless stated otherwise, methods raise ``NotFound`` for unknown ids.
 
-    ``quotas``: among them the bytes of all bundles of a tenant.
+    ``quotas`` include the total size of a tenant's bundles, in bytes.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class Skills:
         self._quotas = quotas
 
     async def create(self, tenant: str, files: Mapping[str, bytes]) -> Skill:
-        """Store a new skill from files by path, or from one zip. Raises ``InvalidRequest``,
-        ``TooLarge`` and ``QuotaExceeded``."""
+        """Store a new skill. ``files`` are either files by path, or a single zip. Raises
+        ``InvalidRequest``, ``TooLarge`` and ``QuotaExceeded``."""
         draft, content = await self._make_draft(self._ids("skill"), files)
         max_bytes = self._max_bytes(tenant, content)
         if not await self._skills.create(tenant, draft, content, max_bytes=max_bytes):
@@ -131,7 +131,7 @@ class Skills:
         raise _version_not_found(skill_id, str(version))
 
     async def read_bundle(self, tenant: str, skill_id: str, version: str | None = None) -> bytes:
-        """Return the files of a version as a zip, in one folder."""
+        """Return the files of a version as a zip with one top-level folder."""
         found = await self.retrieve_version(tenant, skill_id, version)
         content = await self._skills.read_bundle(tenant, skill_id, _number(found.version))
         if content is None:  # deleted in the meantime
@@ -178,7 +178,7 @@ class Skills:
 
 
 def _make_bundle(files: Mapping[str, bytes]) -> tuple[Bundle, bytes]:
-    """Check an upload and pack it into a new zip, whatever its form."""
+    """Validate an upload, either files or a zip, and pack it into a new zip."""
     first = next(iter(files.values()), b"")
     is_zip = len(files) == 1 and first.startswith(_ZIP)
     members = unpack(first) if is_zip else {name: BundleFile(each) for name, each in files.items()}
@@ -187,7 +187,8 @@ def _make_bundle(files: Mapping[str, bytes]) -> tuple[Bundle, bytes]:
 
 
 def _number(version: str) -> int:
-    """Return the number of a version; 0, which no version has, if it is not a number."""
+    """Return the number of a version. If the text is not a number, return 0, which no version
+    has."""
     return int(version) if version.isdecimal() and version.isascii() and len(version) < 10 else 0
 
 

@@ -22,7 +22,7 @@ class TokenizedText(Struct, frozen=True):
 
 
 class Tokenizers:
-    """The tokenizers of all served models whose tokens are known here."""
+    """The tokenizers of all served models whose tokenizer this server has."""
 
     def __init__(self, models: ModelCatalog) -> None:
         self._models = models
@@ -39,7 +39,7 @@ class Tokenizers:
     async def detokenize(
         self, name: str | None, ids: Sequence[int], client: Client = ANYONE
     ) -> str:
-        """Return the text of token ids, control tokens as their literals. Raises
+        """Return the text of token ids. Control tokens become their literal text. Raises
         ``RequestError``."""
         model = await self._loaded(name, client)
         if not model.backend.capabilities.detokenizes:

@@ -1,9 +1,9 @@
 """Files that clients upload in parts.
 
-A pending upload and its parts are stored as files, under tenant names of their own. So every store
-can hold them, several servers can share them, and a sweep deletes them when they expire. Their
-announced size is reserved when the upload is created. It counts against a limit as large as the
-quota of the tenant's files, but separately from them.
+A pending upload and its parts are stored as files under derived tenant names. So every store can
+hold them, several servers share them, and the sweep of expired files deletes them. The same limit
+applies to the size of a tenant's pending uploads as to the size of its files, but the two are
+counted separately. Creating an upload reserves the announced size.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ MAX_PART_BYTES = 64 * 2**20
 _LIFETIME_S = 3600
 #: Largest number of uploads of a tenant that have not expired.
 _MAX_UPLOADS = 1000
-#: Separates the tenant from the rest of a derived tenant name. Not printable, so that no tenant of
-#: an operator has such a name.
+#: Separates the tenant from the rest of a derived tenant name. The character is not printable, so
+#: no configured tenant has such a name.
 _SEPARATOR = "\x1f"
 #: Purpose of the files that hold the records of uploads.
 RECORD_PURPOSE = "upload"
 
 
 class _Record(Struct, frozen=True, kw_only=True):
-    """What the store keeps of an upload. ``part_ids``: the parts of a completed upload."""
+    """The stored record of an upload. ``part_ids``: the parts of a completed upload."""
 
     upload: ChunkedUpload
     request: CreateUpload
@@ -54,8 +54,8 @@ class ChunkedUploads:
     """Operations on uploads. Methods raise ``NotFound`` for unknown and expired uploads, and
     ``InvalidRequest`` for uploads that are no longer pending.
 
-    ``max_file_bytes``: size of one file. ``quotas``: among them the size of all pending uploads of
-    a tenant.
+    ``max_file_bytes``: maximum size of one file. ``quotas`` include the maximum total size of a
+    tenant's pending uploads.
     """
 
     def __init__(
@@ -79,8 +79,7 @@ class ChunkedUploads:
         self, tenant: str, request: CreateUpload, *, max_file_bytes: int
     ) -> ChunkedUpload:
         """Create a pending upload and reserve its space. Raises ``TooLarge``, ``QuotaExceeded``,
-        ``Overloaded`` and ``InvalidRequest`` for what exceeds the limits.
-        """
+        ``Overloaded`` or ``InvalidRequest`` if the upload exceeds a limit."""
         if request.bytes > max_file_bytes:
             raise TooLarge(
                 f"The file is larger than this server accepts ({max_file_bytes} bytes).",
@@ -109,11 +108,11 @@ class ChunkedUploads:
         return upload
 
     async def pending_bytes(self, tenant: str) -> int:
-        """Return the space that a tenant's pending uploads occupy."""
+        """Return the number of bytes reserved by a tenant's pending uploads."""
         return (await self._usage(_uploads_of(tenant))).files_bytes
 
     async def check_pending(self, tenant: str, upload_id: str) -> None:
-        """Check that parts can be added, before they are received."""
+        """Raise unless the upload accepts parts. Called before a part is received."""
         await self._pending(tenant, upload_id)
 
     async def add_part(
@@ -147,7 +146,8 @@ class ChunkedUploads:
         return ChunkedUploadPart(id=part.id, created_at=now, upload_id=upload_id)
 
     async def complete(self, tenant: str, upload_id: str, request: CompleteUpload) -> ChunkedUpload:
-        """Join the parts to a file. A repetition with the same parts returns the same file."""
+        """Join the parts into a file. If the call is repeated with the same parts, return the same
+        file."""
         record = await self._record(tenant, upload_id)
         if record.upload.status == "completed" and record.part_ids == request.part_ids:
             return record.upload
@@ -221,8 +221,8 @@ class ChunkedUploads:
         return record
 
     async def _save(self, tenant: str, record: _Record) -> bool:
-        """Store the record of an upload. The record of a pending upload occupies the announced
-        size. Return False if that exceeds the quota."""
+        """Store the record of an upload. The record of a pending upload counts with the announced
+        size, other records with 0 bytes. Return False if the quota would be exceeded."""
         upload = record.upload
         pending = upload.status == "pending"
         file = File(
@@ -242,8 +242,9 @@ class ChunkedUploads:
         )
 
     async def _end(self, tenant: str, record: _Record) -> bool:
-        """Replace the record of a pending upload by one with another id. Only one of several
-        concurrent requests can delete the pending record; return False for the others."""
+        """Replace the record of a pending upload by ``record``, which is stored under another id.
+        Of several concurrent requests, only the one that deletes the pending record succeeds.
+        Return False for the others."""
         if not await self._store.delete(_uploads_of(tenant), record.upload.id):
             return False
         return await self._save(tenant, record)

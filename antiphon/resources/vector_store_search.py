@@ -1,4 +1,4 @@
-"""Search in vector stores: keyword and vector rankings, fused into one."""
+"""Search in vector stores: a keyword ranking and a vector ranking, fused into one."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from .rerankers import Rerankers
 __all__ = ["Searcher"]
 
 _MAX_WORDS = 64
-#: Number of hits of each ranking that are fused.
+#: Number of hits that each ranking contributes to the fusion.
 _RANKING_SIZE = 100
-#: The best hits of the fused rankings, of which a reranking model reads the texts.
+#: Number of the best fused hits whose texts a reranking model reads.
 _RERANKED_HITS = 50
-#: Values of ``ranker`` that name no model: those of OpenAI. All but ``none`` use the server's.
+#: OpenAI's values of ``ranker``, which name no model of this server. ``none`` disables reranking;
+#: ``auto`` and ``default-2024-11-15`` use the reranking model of the server.
 _NO_RERANKING = "none"
 _SERVER_RANKERS = ("auto", "default-2024-11-15")
 
@@ -40,7 +41,7 @@ _ChunkKey = tuple[str, int, str]
 
 
 class _SearchScope(Struct, frozen=True):
-    """A vector store and those of its files that pass the filter."""
+    """A vector store and its files that pass the filter. ``is_whole``: all files pass."""
 
     store_id: str
     files: Mapping[str, IndexedFile]
@@ -48,8 +49,9 @@ class _SearchScope(Struct, frozen=True):
 
 
 class Searcher:
-    """Searches vector stores. ``model``: embedding model; None = keyword search only. ``reranker``:
-    the model of the server's rankers; None: rank fusion only."""
+    """Searches vector stores. ``model``: embedding model; None: keyword search only. ``reranker``:
+    the model behind the rankers ``auto`` and ``default-2024-11-15``; None: these rankers only fuse
+    rankings."""
 
     def __init__(
         self,
@@ -67,8 +69,8 @@ class Searcher:
         self._model = model
 
     def check(self, ranking: RankingOptions, path: str) -> None:
-        """Raise ``InvalidRequest`` for an unknown ranker, and for a search by vectors alone if
-        there is no embedding model.
+        """Raise ``InvalidRequest`` for an unknown ranker, and for a text weight of 0 on a server
+        without an embedding model.
 
         ``path``: prefix of the request field with the options.
         """
@@ -120,7 +122,8 @@ class Searcher:
     async def _rerank(
         self, model: str, results: Sequence[VectorStoreSearchResult], request: SearchRequest
     ) -> tuple[VectorStoreSearchResult, ...]:
-        """Rank results by a reranking model, each by the query that it answers best."""
+        """Rank results with a reranking model. The score of a result is its highest score over all
+        queries."""
         texts = ["".join(part.text for part in result.content) for result in results]
         by_query = [
             (await self._rerankers.rerank(model, query, texts)).scores for query in request.queries
@@ -199,13 +202,13 @@ class Searcher:
 
 
 def _select(ranked: Sequence[tuple[_T, float]], request: SearchRequest) -> list[tuple[_T, float]]:
-    """Return the best entries: at most as many as the request wants, and only those that reach its
-    score threshold."""
+    """Return the best entries: at most ``request.limit``, with scores of at least the threshold."""
     selected = [pair for pair in ranked if pair[1] >= request.ranking.threshold]
     return selected[: request.limit]
 
 
 def _ordered(hits: Sequence[tuple[str, ChunkHit]]) -> list[_ChunkKey]:
-    """Merge the hits of several vector stores into one ranking; their scores are comparable."""
+    """Merge the hits of several vector stores into one ranking. Scores of different vector stores
+    are comparable."""
     ranked = sorted(hits, key=lambda pair: -pair[1].score)
     return [(store_id, hit.chunk, hit.file_id) for store_id, hit in ranked][:_RANKING_SIZE]

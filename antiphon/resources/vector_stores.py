@@ -1,7 +1,8 @@
 """Vector stores: searchable collections of uploaded files.
 
-A vector store of another tenant is unknown. A vector store expires when it has not been used for
-the time the client set: it can still be retrieved, but its files are gone.
+Vector stores of other tenants are reported as not found. A vector store expires when it has not
+been used for the time that the client set. An expired one can still be retrieved, but it has no
+files.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ class VectorStores:
     async def search(
         self, tenant: str, store_ids: Sequence[str], request: SearchRequest
     ) -> tuple[VectorStoreSearchResult, ...]:
-        """Return the best matching chunks in any of the vector stores.
+        """Return the chunks of these vector stores that match best.
 
         Raises ``InvalidRequest`` for an expired vector store, ``RunError`` when the model fails.
         """
@@ -178,7 +179,8 @@ class VectorStores:
     # --- files in them ---------------------------------------------------------------------------
 
     async def add_file(self, tenant: str, store_id: str, request: AddFile) -> VectorStoreFile:
-        """Add a file and index it in the background; index it again if it is already there."""
+        """Add a file and index it in the background. A file that is already there is indexed
+        again."""
         await self._touch(tenant, store_id)
         entries = await self._new_entries(tenant, store_id, (request,))
         await self._add(tenant, store_id, entries)
@@ -226,7 +228,7 @@ class VectorStores:
         return page_of_found([entry.file for entry in entries], params)
 
     async def _check_cursors(self, tenant: str, store_id: str, params: PageParams) -> None:
-        """Raise ``InvalidRequest`` for a cursor that is no file of the vector store."""
+        """Raise ``InvalidRequest`` if a cursor is not a file of the vector store."""
         for param, id in (("after", params.after), ("before", params.before)):
             if id is not None and await self._index.get_file(tenant, store_id, id) is None:
                 raise unknown_cursor(param, id)
@@ -265,7 +267,7 @@ class VectorStores:
         return replace(found, file_counts=usage.counts, status=_status(usage))
 
     async def cancel_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
-        """Cancel the indexing of the files that are not finished."""
+        """Cancel the indexing of the files of a batch that are not finished."""
         await self.retrieve_batch(tenant, store_id, batch_id)
         for entry in await self._index.list_files(tenant, store_id):
             if entry.batch == batch_id and entry.file.status == "in_progress":

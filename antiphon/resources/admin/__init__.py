@@ -1,1 +1,1 @@
-"""What operators manage: API keys, limits, usage, the audit log."""
+"""Resources that operators manage: API keys, limits, usage, the audit log."""

@@ -16,16 +16,16 @@ from antiphon.wire.admin.api_keys import ApiKeyList, CreateApiKey, ManagedApiKey
 
 __all__ = ["ApiKeys", "KeyRecord"]
 
-#: Seconds after which a process reads the keys again: how long a revoked key is accepted by
-#: processes other than the one that revoked it.
+#: Seconds after which a process reads the keys again. For this long, other processes may still
+#: accept a key that one process has revoked.
 _MAX_AGE_S = 2.0
-#: Seconds for which the keys that were read last are used while the store does not answer.
+#: Seconds for which a process keeps using the keys it has read while the store does not answer.
 _OUTAGE_S = 60.0
 _HINT_CHARS = 4
 
 
 class ApiKeys:
-    """The keys of a store. ``clock`` returns unix seconds, ``timer`` monotonic ones.
+    """The API keys in the store. ``clock`` returns Unix seconds, ``timer`` monotonic seconds.
     ``reserved``: names of keys in the settings."""
 
     def __init__(
@@ -45,8 +45,8 @@ class ApiKeys:
         self._lock = asyncio.Lock()
 
     async def current(self) -> tuple[KeyRecord, ...]:
-        """Return the keys as they were at most two seconds ago; while the store does not answer, a
-        minute ago. Raises ``StoreError``."""
+        """Return the keys, read from the store at most two seconds ago. While the store does not
+        answer, they may be up to a minute old. Raises ``StoreError`` after that."""
         if self._timer() - self._read_at > _MAX_AGE_S:
             async with self._lock:
                 if self._timer() - self._read_at > _MAX_AGE_S:

@@ -1,4 +1,4 @@
-"""The audit trail: which administrative acts happened, and who did them."""
+"""The audit log: administrative actions and who performed them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = structlog.get_logger(__name__)
 
 
 class AuditTrail:
-    """Adds to the audit log of a store, and reads it. ``clock`` returns unix seconds."""
+    """Appends to the audit log of a store, and reads it. ``clock`` returns Unix seconds."""
 
     def __init__(self, log: AuditLog, *, clock: Callable[[], float], ids: Ids) -> None:
         self._audit_log = log
@@ -36,12 +36,9 @@ class AuditTrail:
         tenant: str = "",
         address: str = "",
     ) -> None:
-        """Record an act that was done. ``key``: the name of the API key that was used; ``tenant``:
-        its tenant; ``address``: the client's.
-
-        If the store does not answer, an error is logged and nothing is raised, since the act cannot
-        be undone.
-        """
+        """Append an action that has been performed. ``key``: name of the API key that was used.
+        ``tenant``: the tenant of that key. ``address``: IP address of the client. If the store does
+        not answer, log an error and return: the action cannot be undone."""
         record = AuditRecord(
             id=self._ids("audit"),
             at=int(self._clock()),
@@ -81,5 +78,5 @@ def _shown(record: AuditRecord) -> AuditEvent:
 
 
 def _text(name: str) -> str:
-    """Return a name as it is stored: short, and without U+0000."""
+    """Return a name in the form that is stored: truncated, and without U+0000."""
     return name[:256].replace("\0", "\ufffd")

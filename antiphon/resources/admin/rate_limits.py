@@ -1,10 +1,11 @@
-"""Limits of requests per minute and of concurrent requests, over all servers of a store.
+"""Limits on requests per minute and on concurrent requests, shared by all servers of a store.
 
-Each process admits requests by its own copy of a scope's token bucket. A few times per second it
-reports the requests it has admitted, and reads those of other processes. So a request needs no
-round trip to the store, unless its scope was not used for two seconds. Between reports, processes
-may admit more requests than the bucket holds. Its level is then negative, and nothing is admitted
-until it has filled up. So over minutes the limit is exact.
+Each process keeps a local copy of a scope's token bucket and admits requests by it. A few times a
+second, the process reports to the store how many requests it has admitted, and reads how many the
+other processes have admitted. So a request needs no round trip to the store, unless its scope was
+unused for two seconds. Between two reports, the processes together may admit more than the bucket
+holds. The level of the bucket is then negative, and no request is admitted until the bucket has
+refilled. So the limit is exact over several minutes.
 """
 
 from __future__ import annotations
@@ -27,20 +28,23 @@ _log = structlog.get_logger(__name__)
 
 #: Seconds between two reports about a scope in use.
 _EXCHANGE_S = 0.25
-#: Seconds after which a view is too old to admit a request by it.
+#: Seconds after which a process reads the store before it admits a request by its local copy.
 _STALE_S = 2.0
-#: Longest wait for a report, in seconds. Then the view counts, however old it is.
+#: Longest wait for a report, in seconds. After it, the local copy decides, however old it is.
 _TIMEOUT_S = 1.0
-#: Scopes whose view is kept.
+#: Largest number of scopes of which a process keeps a local copy.
 _MAX_SCOPES = 10_000
-#: ``retry-after`` of a client that has too many requests at a time.
+#: ``retry-after``, in seconds, for a client with too many concurrent requests.
 _RETRY_S = 1
 
 
 class Permit(Struct, frozen=True):
-    """The answer of a limited scope to a request. ``wait_s``: seconds until a request may be
-    admitted; 0 if this one was admitted. ``remaining``: how many further requests would be admitted
-    now. ``full_s``: seconds until the bucket is full."""
+    """The decision of one scope about a request, with the numbers for the rate limit headers.
+
+    ``wait_s``: seconds until the request may be admitted; 0 if it was admitted. ``remaining``:
+    number of further requests that would be admitted now. ``full_s``: seconds until the bucket is
+    full.
+    """
 
     limit: int
     remaining: int
@@ -49,10 +53,15 @@ class Permit(Struct, frozen=True):
 
 
 class _View:
-    """The state of a scope as this process knows it. ``level``: the tokens in its bucket at the
-    time ``counted_at``. ``read_at``: when the store was last read. ``taken``: requests admitted
-    since the last report. ``reported``: running requests in the last report. ``used_at``: when the
-    last request came."""
+    """This process's local copy of a scope's state.
+
+    - ``level``: number of tokens in the bucket at the time ``counted_at``.
+    - ``read_at``: time of the last report to the store.
+    - ``taken``: number of requests admitted since the last report.
+    - ``running``: number of requests that run in this process now.
+    - ``reported``: value of ``running`` in the last report.
+    - ``used_at``: time of the last request.
+    """
 
     __slots__ = ("counted_at", "level", "per_minute", "read_at", "reported", "running", "state",
                  "taken", "used_at")  # fmt: skip
@@ -66,12 +75,12 @@ class _View:
         self.state = RateState()
 
     def is_in_use(self, now: float) -> bool:
-        """Whether there is something to report, or further requests are likely."""
+        """Whether the process has something to report, or further requests are likely."""
         is_counted = self.taken or self.running or self.reported
         return bool(is_counted) or now - self.used_at <= _STALE_S
 
     def fill(self, per_minute: int, now: float) -> None:
-        """Add the tokens of the time that has passed."""
+        """Add the tokens for the time since ``counted_at``."""
         rate, elapsed = per_minute / 60, max(0.0, now - self.counted_at)
         is_new = self.per_minute is None
         self.level = per_minute if is_new else min(per_minute, self.level + elapsed * rate)
@@ -79,7 +88,7 @@ class _View:
         self.counted_at = self.used_at = now
 
     def update(self, report: RateReport, state: RateState, now: float) -> None:
-        """Take over the state that the store returned for a report."""
+        """Apply the state that the store returned for a report."""
         self.taken -= report.taken
         self.reported = report.running
         self.state = state
@@ -88,8 +97,8 @@ class _View:
 
 
 class RateLimits:
-    """Admits the requests of limited scopes. One instance per process. ``owner`` names it in the
-    store; ``timer`` returns monotonic seconds."""
+    """Admits the requests of limited scopes. One instance per process. ``owner``: name of this
+    process in the store. ``timer`` returns monotonic seconds."""
 
     def __init__(self, rates: RateStore, *, owner: str, timer: Callable[[], float]) -> None:
         self._rates = rates
@@ -102,9 +111,8 @@ class RateLimits:
         self._exchange: asyncio.Task[None] | None = None
 
     async def take(self, scopes: Sequence[LimitScope]) -> tuple[Permit, ...]:
-        """Admit or refuse a request to which all of these scopes apply. Return the permits of the
-        scopes that limit requests per minute. If one scope makes the request wait, none of them
-        counts it."""
+        """Admit or refuse a request that counts against all of these scopes. Return the permits of
+        the scopes that limit requests. If one scope refuses the request, no scope loses a token."""
         limited = [
             (scope.id, scope.limits.requests_per_minute)
             for scope in scopes
@@ -130,7 +138,7 @@ class RateLimits:
     @contextmanager
     def running(self, scopes: Sequence[LimitScope]) -> Iterator[None]:
         """Count a request as running for the duration of the block. Raises ``Overloaded`` if a
-        scope has as many as it may have."""
+        scope already has its maximum number of running requests."""
         views: list[_View] = []
         for scope in scopes:
             limit = scope.limits.concurrent_requests
@@ -169,8 +177,8 @@ class RateLimits:
         return {name for name, view in self._views.items() if view.is_in_use(now)}
 
     async def _refresh(self, name: str) -> None:
-        """Report about a scope now, and read its state. If the store does not answer, the present
-        view counts."""
+        """Report a scope now and read its state. If the store does not answer, keep using the local
+        copy."""
         self._wanted.add(name)
         if self._exchange is None or self._exchange.done():
             self._start_exchange()
@@ -192,7 +200,7 @@ class RateLimits:
         self._exchange = asyncio.create_task(self._run_exchange(), name="rate limits")
 
     async def _run_exchange(self) -> None:
-        """Report until nobody waits for a report."""
+        """Send reports until no request waits for one."""
         while names := self._wanted | self._in_use():
             self._wanted.clear()
             views = [self._view(name) for name in names]

@@ -1,4 +1,4 @@
-"""What a tenant uses of its quotas."""
+"""How much of its quotas a tenant uses."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["TenantUsages"]
 
 
 class TenantUsages:
-    """Reads the usage of tenants. ``max_runs``: background runs of one tenant that this server
-    executes at a time; None: as many as it can."""
+    """Reads the usage of tenants. ``max_runs``: number of background runs of one tenant that this
+    server executes at a time; None: no limit per tenant."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class TenantUsages:
         self._max_runs = max_runs
 
     async def read(self, tenant: str) -> tuple[StorageUsage, BackgroundUsage]:
-        """Return what a tenant has stored, and its background runs."""
+        """Return how much a tenant has stored, and the numbers of its background runs."""
         used, limits = await self._store.usage(tenant), self._quotas.of(tenant)
         uploads_bytes = await self._uploads.pending_bytes(tenant)
         storage = StorageUsage(

@@ -1,5 +1,4 @@
-"""How many tokens API keys and tenants have used in a minute and in a day, over all servers of a
-store."""
+"""Token usage of API keys and tenants per minute and per day, over all servers of a store."""
 
 from __future__ import annotations
 
@@ -13,16 +12,16 @@ from antiphon.store.usage import UsageKind, UsageQuery, UsageTotals
 
 __all__ = ["TokenBudgets", "TokensUsed"]
 
-#: Seconds for which the sums of a scope are used again.
+#: Seconds for which the sums of a scope are cached.
 _MAX_AGE_S = 2.0
-#: Scopes whose sums are kept.
+#: Largest number of scopes in the cache.
 _MAX_SCOPES = 10_000
 _MINUTE, _DAY = 60, 86_400
 _KINDS: tuple[UsageKind, ...] = ("completion", "embedding")
 
 
 class TokensUsed(Struct, frozen=True):
-    """What a scope used. ``day_ends_s``: seconds until the next midnight."""
+    """Tokens that a scope has used. ``day_ends_s``: seconds until the next midnight (UTC)."""
 
     minute: int
     day: int
@@ -30,12 +29,13 @@ class TokensUsed(Struct, frozen=True):
 
 
 class TokenBudgets:
-    """Reads what scopes have used from the usage log.
+    """Reads from the usage log how many tokens a scope has used.
 
-    A request counts when it ends, and those of other servers up to three seconds later. So a scope
-    may exceed its limits by the requests that are running.
+    A request counts when it ends. Requests of other servers count up to three seconds later. So the
+    requests that are running may take a scope above its limit.
 
-    ``totals`` reads sums; ``clock`` returns unix seconds, ``timer`` monotonic ones.
+    ``totals`` returns sums from the usage log. ``clock`` returns Unix seconds, ``timer`` monotonic
+    seconds.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class TokenBudgets:
         self._used: dict[str, tuple[float, TokensUsed]] = {}
 
     async def used(self, scope: LimitScope) -> TokensUsed:
-        """Return what a scope used. Raises ``StoreError``."""
+        """Return the tokens that a scope has used. Raises ``StoreError``."""
         read_at, used = self._used.get(scope.id, (-math.inf, None))
         if used is not None and self._timer() - read_at <= _MAX_AGE_S:
             return used
