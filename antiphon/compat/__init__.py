@@ -1,2 +1,4 @@
-"""Other APIs as translations of the Responses API: requests to ours, responses and events to
-theirs."""
+"""Other APIs, implemented as translations of the Responses API.
+
+Their requests become Responses requests. Responses and events become their answers.
+"""

@@ -1,7 +1,7 @@
 """Translate messages of the Chat Completions API to input items.
 
 One message may become several items: reasoning, text, calls. This module checks the structure that
-only this API has; ``wire.parsing`` checks the contents.
+is specific to Chat Completions; ``wire.parsing`` checks the resulting items.
 """
 
 from __future__ import annotations
@@ -41,17 +41,18 @@ def read_messages(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) ->
 
 
 class _MessageReader:
-    """Translates messages one by one into ``items``, and notes their paths for errors."""
+    """Translates messages one by one into ``items``. Records the path of each message field for
+    error messages."""
 
     def __init__(self, paths: ErrorPaths, limits: BodyLimits) -> None:
         self.items: list[Json] = []
         self._paths = paths
         self._limits = limits
-        #: The client's id of a call → our id, and whether it is a custom tool call. Clients may
-        #: reuse an id in a later turn.
+        #: The client's id of a call → our id, and whether the call is a custom tool call. Clients
+        #: may reuse an id in a later turn.
         self._calls: dict[str, tuple[str, bool]] = {}
         self._call_count = 0
-        #: Our id of the last ``function_call``, which has no id of its own.
+        #: Our id of the last call in the deprecated form ``function_call``, which has no id field.
         self._function_call_id = ""
 
     def read(self, raw: Any, path: str) -> None:
@@ -83,7 +84,8 @@ class _MessageReader:
         self._add({"type": "message", "role": fields["role"], "content": content}, path)
 
     def _assistant_message(self, fields: Json, path: str) -> None:
-        """Translate a message of the model. Each of its fields is optional, but not all of them."""
+        """Translate a message of the model. Each of its fields is optional, but one must be
+        present."""
         count_before = len(self.items)
         reasoning = fields.get("reasoning_content", fields.get("reasoning"))
         if reasoning:
@@ -171,7 +173,8 @@ class _MessageReader:
         self._add(item, path)
 
     def _assign_call_id(self, client_id: str, *, custom: bool) -> str:
-        """Return a unique id for a call: the client's id, unless an earlier call has it."""
+        """Return a unique id for a call: the client's id, or a new one if an earlier call has that
+        id."""
         self._call_count += 1
         call_id = f"{client_id}#{self._call_count}" if client_id in self._calls else client_id
         self._calls[client_id] = (call_id, custom)
@@ -179,7 +182,7 @@ class _MessageReader:
 
 
 def _arguments(call: Json) -> Json:
-    """Return the arguments of a call. Clients send calls without arguments with null or ""."""
+    """Return the arguments of a call. For a call without arguments, clients send null or ""."""
     return {"arguments": call.get("arguments") or "{}"}
 
 
@@ -211,7 +214,7 @@ def _part(raw: Any, path: str, kinds: Mapping[str, Callable[[Json, str], Json]])
 
 
 def _inner(fields: Json, name: str, path: str) -> Json:
-    """Return the object that a part holds under the name of its type."""
+    """Return the object of a part: the value of the field that has the name of the part's type."""
     if name not in fields:
         raise missing_parameter(f"{path}.{name}")
     return read_object(fields[name], f"{path}.{name}")

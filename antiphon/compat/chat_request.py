@@ -1,7 +1,8 @@
 """Translate the body of ``POST /chat/completions`` into Responses requests that are not stored.
 
-Every known field is honoured, treated as a hint, or refused by name. Unknown fields are ignored, as
-everywhere in Antiphon. Field lists: the ``openai`` SDK's types, 3.54.
+Known fields are either honoured, treated as a hint, or rejected with an error that names the field.
+Unknown fields are ignored, as everywhere in Antiphon. The field lists follow the types of the
+``openai`` SDK 3.54.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ __all__ = ["SHARED_FIELDS", "ChatRequest", "parse_chat_request", "read_chat_requ
 
 
 class ChatRequest(Struct, frozen=True, kw_only=True):
-    """A Chat Completions request: one Responses request per choice, and the form of the answer.
+    """A Chat Completions request: one Responses request per choice, and options of the answer.
 
     ``include_usage``: a stream ends with a usage chunk. ``legacy``: calls are returned in the
     deprecated form, ``function_call``.
@@ -57,11 +58,12 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
         return replace(self, requests=traced)
 
     def answer(self, responses: Sequence[Response]) -> ChatCompletion:
-        """Return the answer made from finished responses, none of which failed."""
+        """Translate the finished responses to one answer. None of the responses failed."""
         return chat_completion(responses, legacy=self.legacy)
 
     def choice_stream(self, first: Response, index: int) -> ChatStream:
-        """Return the stream of one choice. ``first``: the response whose id the answer gets."""
+        """Return the stream of one choice. ``first``: the response that determines the id of the
+        answer."""
         return ChatStream(first, index, include_usage=self.include_usage, legacy=self.legacy)
 
 
@@ -110,10 +112,11 @@ def read_chat_request(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> ChatReq
 
 
 def _apply_continue_final_message(raw: Json, items: list[Json]) -> None:
-    """Leave the last message open if the request says so, in vLLM's fields.
+    """Mark the last message as incomplete if the request sets ``continue_final_message`` (vLLM's
+    field).
 
-    ``add_generation_prompt`` opens a new turn, so it must be the opposite of
-    ``continue_final_message``."""
+    ``add_generation_prompt`` opens a new turn, so the two fields must not be equal.
+    """
     continues = raw.get("continue_final_message", False)
     defaults = {"continue_final_message": False, "add_generation_prompt": not continues}
     for name, default in defaults.items():
@@ -140,8 +143,9 @@ def _apply_continue_final_message(raw: Json, items: list[Json]) -> None:
 
 
 def _merge(fields: Json, more: Json) -> None:
-    """Add fields to a request. Two objects of the same name are merged, since several Chat fields
-    may belong to one field of the Responses API."""
+    """Add translated fields to a Responses request. If both sides hold an object under one name,
+    merge the objects, because several Chat fields may become parts of one Responses field, such as
+    ``text``."""
     for name, value in more.items():
         known = fields.get(name)
         if isinstance(known, dict) and isinstance(value, dict):
@@ -151,7 +155,8 @@ def _merge(fields: Json, more: Json) -> None:
 
 # --- refused fields ------------------------------------------------------------------------------
 
-#: Fields of the Responses API that this API expresses otherwise, or not at all.
+#: Fields of the Responses API that Chat Completions requests must not contain: the API has another
+#: field for the purpose, or none.
 _RESPONSES_API_ONLY = (
     "input",
     "instructions",
@@ -317,7 +322,8 @@ _READERS: Mapping[str, Callable[[Any, str, ErrorPaths, BodyLimits], Json]] = {
     "logprobs": _logprobs,
     "stream_options": _stream_options,
 }
-#: Fields that both APIs have under one name. ``store`` is not one: it names another store there.
+#: Fields that are copied unchanged to the Responses request. ``store`` is not copied, because in
+#: Chat Completions it refers to stored completions, not to stored responses.
 SHARED_FIELDS = frozenset(CreateResponse.__struct_fields__) - {
     *_RESPONSES_API_ONLY,
     *_READERS,

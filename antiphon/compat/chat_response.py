@@ -1,7 +1,7 @@
 """Translate responses to answers of the Chat Completions API.
 
-Texts, reasoning and calls of all items become one message. ``None`` is null on the wire; ``UNSET``
-is absent.
+The texts, reasoning and calls of all items become one message. ``None`` is encoded as null; fields
+that are ``UNSET`` are omitted.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
 
 
 def chat_completion(responses: Sequence[Response], *, legacy: bool) -> ChatCompletion:
-    """Translate finished responses to the same messages, none of which failed, to one answer."""
+    """Translate finished responses to the same messages to one answer. None of the responses
+    failed."""
     first = responses[0]
     return ChatCompletion(
         id=chat_completion_id(first.id),
@@ -114,7 +115,7 @@ def chat_completion_id(response_id: str) -> str:
 
 
 def finish_reason(response: Response, *, legacy: bool) -> ChatFinishReason:
-    """Return the finish reason. A limit reached inside a call is reported as ``length``."""
+    """Return the finish reason. If a limit was reached inside a call, the reason is ``length``."""
     if response.incomplete_details is not None:
         reason = response.incomplete_details.reason
         return "content_filter" if reason == "content_filter" else "length"

@@ -1,7 +1,7 @@
 """Translate events to the stream of the Chat Completions API.
 
-Each chunk holds a delta of one choice: the role first, then reasoning, text and calls, at last the
-finish reason.
+Each chunk holds a delta of one choice. The role comes first, then reasoning, text and calls, and
+the finish reason last.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _ReasoningEvent = ev.ReasoningTextDelta | ev.ReasoningDelta | ev.ReasoningSummar
 
 
 class ChatCallDelta(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A piece of a call: first its id and name, then its arguments or its input."""
+    """A piece of a call. The first piece has the id and the name; later pieces have arguments or
+    input."""
 
     index: int
     id: str | UnsetType = UNSET
@@ -63,8 +64,9 @@ class ChatChunk(Struct, frozen=True, kw_only=True):
 class ChatStream:
     """The chunks of one choice.
 
-    ``first``: the response whose id and model the answer has. ``include_usage``: the usage follows
-    in a chunk without choices, and ``usage`` is null in all other chunks.
+    ``first``: the response that determines the id and the model of the answer. ``include_usage``:
+    the stream ends with a chunk that has the usage and no choices; in all other chunks ``usage`` is
+    null.
     """
 
     def __init__(
@@ -80,13 +82,13 @@ class ChatStream:
         self._legacy = legacy
         #: Output index of a call's item → index of the call.
         self._calls: dict[int, int] = {}
-        #: Output index of the last reasoning item, and whether its full text was streamed rather
-        #: than its summary.
+        #: Output index of the last reasoning item, and whether its full text was streamed. If not,
+        #: its summary is streamed.
         self._reasoning_index: int | None = None
         self._has_raw_text = False
 
     def frames(self, events: Iterable[ev.Event]) -> bytes:
-        """Return the events as frames of a ``text/event-stream``; b"" if they have no chunk."""
+        """Return the events as frames of a ``text/event-stream``; b"" if they produce no chunk."""
         return b"".join(frame for event in events for frame in self._frames(event))
 
     def usage_frame(self, responses: Sequence[Response]) -> bytes:
@@ -124,7 +126,7 @@ class ChatStream:
         return _frame(ChatChunk(**self._head, choices=(choice,), usage=self._usage))
 
     def _item_added(self, event: ev.OutputItemAdded) -> ChatDelta | None:
-        """Return the id and the name of a call."""
+        """Yield the id and the name of a call when its item opens."""
         item = event.item
         if not isinstance(item, it.FunctionCall | it.CustomToolCall):
             return None
@@ -170,7 +172,7 @@ def _frame(value: Any) -> bytes:
     return b"data: " + _encode(value) + b"\n\n"
 
 
-#: Event → function that returns its delta. Other events have no counterpart in this API.
+#: Event → function that returns its delta. Events that are not listed produce no chunk.
 _DELTAS: Mapping[type[ev.Event], Callable[[ChatStream, Any], ChatDelta | None]] = {
     ev.Created: lambda chunks, event: ChatDelta(role="assistant", content=""),
     ev.RefusalDelta: lambda chunks, event: ChatDelta(refusal=event.delta),

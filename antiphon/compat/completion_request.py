@@ -1,6 +1,7 @@
 """Translate the body of ``POST /completions`` into texts to continue and sampling options.
 
-Field lists: the ``openai`` SDK's types, 3.54, and the sampling extensions in ``wire.request``."""
+The fields are those of the ``openai`` SDK 3.54 and the sampling extensions in ``wire.request``.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ __all__ = ["SHARED_FIELDS", "CompletionRequest", "parse_completion_request"]
 
 #: Largest number of continuations of one request, over all prompts.
 _MAX_CONTINUATIONS = 32
-#: OpenAI's default.
+#: OpenAI's default for ``max_tokens``.
 _DEFAULT_TOKENS = 16
 
 
@@ -60,11 +61,12 @@ class CompletionRequest(Struct, frozen=True, kw_only=True):
         return prompt if self.echo and isinstance(prompt, str) else ""
 
     def answer(self, responses: Sequence[Response]) -> Completion:
-        """Return the answer made from finished responses, none of which failed."""
+        """Translate the finished responses to one answer. None of the responses failed."""
         return make_completion(self, responses)
 
     def choice_stream(self, first: Response, index: int) -> CompletionStream:
-        """Return the stream of one choice. ``first``: the response whose id the answer gets."""
+        """Return the stream of one choice. ``first``: the response that determines the id of the
+        answer."""
         return CompletionStream(self, first, index)
 
 
@@ -120,7 +122,7 @@ def _too_many(count: int) -> InvalidRequest:
 
 # --- fields --------------------------------------------------------------------------------------
 
-#: Fields that both APIs have under one name.
+#: Fields that are copied unchanged to the Responses request.
 SHARED_FIELDS = (
     "cache_salt",
     "frequency_penalty",
@@ -144,7 +146,8 @@ SHARED_FIELDS = (
     "user",
     "vllm_xargs",
 )
-#: Fields of the other APIs that would change an answer; this API cannot honour them.
+#: Fields of the Responses and Chat Completions APIs that would change an answer, but that the
+#: Completions API lacks. They are rejected.
 _REFUSED = (
     "messages",
     "response_format",

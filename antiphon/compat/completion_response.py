@@ -36,7 +36,8 @@ class _Request(Protocol):
 
 
 class CompletionLogprobs(Struct, frozen=True, kw_only=True):
-    """Logprobs by token. ``text_offset``: where a token starts in the choice, in characters."""
+    """Logprobs by token. ``text_offset``: position in the text of the choice, in characters, at
+    which each token starts."""
 
     tokens: tuple[str, ...]
     token_logprobs: tuple[float, ...]
@@ -63,7 +64,7 @@ class Completion(Struct, frozen=True, kw_only=True):
 
 
 def make_completion(request: _Request, responses: Sequence[Response]) -> Completion:
-    """Translate finished responses, none of which failed, to one answer."""
+    """Translate finished responses to one answer. None of the responses failed."""
     return Completion(
         **_head(responses[0]),
         choices=tuple(
@@ -106,8 +107,8 @@ def _reason(response: Response) -> CompletionFinishReason:
 
 
 class _Offsets:
-    """Computes where tokens start in the text, in characters. A token may be part of a
-    character."""
+    """Computes the position at which each token starts in the text, in characters. A token may be
+    only a part of a character."""
 
     def __init__(self, echoed_text: str) -> None:
         self._offset = len(echoed_text)
@@ -133,7 +134,8 @@ def _logprobs(logprobs: Sequence[it.Logprob], offsets: _Offsets) -> CompletionLo
 
 
 class CompletionStream:
-    """The chunks of one choice. ``first``: the response whose id and model the answer has."""
+    """The chunks of one choice. ``first``: the response that determines the id and the model of the
+    answer."""
 
     def __init__(self, request: _Request, first: Response, index: int) -> None:
         self._request = request
@@ -144,7 +146,7 @@ class CompletionStream:
         self._offsets = _Offsets(self._echoed_text)
 
     def frames(self, events: Iterable[ev.Event]) -> bytes:
-        """Return the events as frames of a ``text/event-stream``; b"" if they have no chunk."""
+        """Return the events as frames of a ``text/event-stream``; b"" if they produce no chunk."""
         return b"".join(frame for event in events for frame in self._frames(event))
 
     def usage_frame(self, responses: Sequence[Response]) -> bytes:

@@ -31,8 +31,7 @@ _MAX_TOKEN_ID = 2**31 - 1
 
 class EmbeddingsRequest(Struct, frozen=True, kw_only=True):
     """An Embeddings request. ``input``: texts, or their token ids. ``input_type``: the role of the
-    texts; only some models use it.
-    """
+    texts, such as query or passage. Only some models use it."""
 
     input: tuple[TextInput, ...]
     model: Annotated[str, Meta(max_length=256)] | None = None
@@ -55,7 +54,8 @@ def parse_embeddings_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -
 
 
 def _check_text(text: TextInput, path: str) -> None:
-    """Refuse an empty text, and token ids that no model has."""
+    """Raise ``InvalidRequest`` for an empty text, and for token ids outside of the range of 32
+    bits."""
     if not text:
         raise empty_value(path, text)
     if isinstance(text, str):

@@ -1,4 +1,4 @@
-"""Translate the field names in errors back to those of the API that the client used."""
+"""Translate field names in errors from the Responses API to the API that the client used."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _BOUNDARY = re.compile(r"(?=[.\[])")
 
 
 class ErrorPaths:
-    """Maps paths of Responses API fields to the client's paths. A key also matches all longer
-    paths."""
+    """Maps paths of Responses API fields to the client's paths. An entry also applies to all fields
+    below its path."""
 
     def __init__(self, **renamed: str) -> None:
         self._client_paths: dict[str, str] = dict(renamed)
@@ -23,7 +23,7 @@ class ErrorPaths:
         self._client_paths[path] = client_path
 
     def client_path(self, path: str) -> str:
-        """Return the client's path: the longest matching key is replaced."""
+        """Return the client's path for a Responses path, by replacing its longest known prefix."""
         ends = [match.start() for match in _BOUNDARY.finditer(path)]
         for end in (len(path), *reversed(ends)):
             if (known := self._client_paths.get(path[:end])) is not None:

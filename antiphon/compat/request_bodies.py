@@ -46,14 +46,14 @@ _Name = Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]+$", max_length=128)]
 
 
 class ChatStreamOptions(Struct, frozen=True, kw_only=True):
-    """Options of a stream. ``include_usage``: a last chunk has the usage."""
+    """Options of a stream. ``include_usage``: the stream ends with a chunk that has the usage."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
 
 class ChatPart(Struct, frozen=True, kw_only=True):
-    """A part of a message. The field that has the name of ``type`` holds it."""
+    """A part of a message. Its content is in the field that has the name of its ``type``."""
 
     type: Literal["text", "image_url", "input_audio", "file", "video_url", "refusal"]
     text: str | UnsetType = UNSET
@@ -88,9 +88,8 @@ class ChatInputCall(Struct, frozen=True, kw_only=True):
 
 
 class ChatInputMessage(Struct, frozen=True, kw_only=True):
-    """A message of the conversation. ``tool_call_id`` belongs to the role ``tool``; the fields
-    after it to ``assistant``.
-    """
+    """A message of the conversation. ``tool_call_id`` is only for the role ``tool``; all fields
+    after it are only for ``assistant``."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | tuple[ChatPart, ...] | None = None
@@ -121,7 +120,7 @@ class ChatCustomTool(Struct, frozen=True, kw_only=True):
 
 
 class ChatTool(Struct, frozen=True, kw_only=True):
-    """A tool. The field that has the name of ``type`` describes it."""
+    """A tool. Its definition is in the field that has the name of its ``type``."""
 
     type: Literal["function", "custom"]
     function: ChatFunction | UnsetType = UNSET
@@ -206,15 +205,15 @@ class CompletionFields(Struct, frozen=True, kw_only=True):
 
 @lru_cache
 def chat_completion_body(shared: frozenset[str]) -> type[Struct]:
-    """Return the type of a Chat Completions request. ``shared``: the fields that this API has in
-    common with the Responses API.
-    """
+    """Return the type of a Chat Completions request. ``shared``: the fields that Chat Completions
+    has in common with the Responses API."""
     return _with_shared_fields("CreateChatCompletion", ChatFields, shared)
 
 
 @lru_cache
 def completion_body(shared: frozenset[str]) -> type[Struct]:
-    """Return the type of a Completions request. ``shared``: as above."""
+    """Return the type of a Completions request. ``shared``: the fields that Completions has in
+    common with the Responses API."""
     return _with_shared_fields("CreateCompletion", CompletionFields, shared)
 
 

@@ -1,4 +1,4 @@
-"""Parse the body of ``POST /rerank`` and encode the answer, as Jina and Cohere have it."""
+"""Parse the body of ``POST /rerank`` and encode the answer, in the format of Jina and Cohere."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _MAX_DOCUMENTS = 1000
 
 
 class RerankDocument(Struct, frozen=True, kw_only=True):
-    """A document as an object."""
+    """A document that the client sends as an object."""
 
     text: str
 
 
 class RerankRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A request to rank documents by how well they answer a query. ``top_n``: how many are
-    returned; all without it."""
+    """A request to rank documents by how well they answer a query. ``top_n``: number of documents
+    to return; all by default."""
 
     query: Annotated[str, Meta(min_length=1)]
     documents: Annotated[
@@ -59,7 +59,7 @@ class RankedDocument(Struct, frozen=True, kw_only=True):
 
 
 class RerankUsage(Struct, frozen=True, kw_only=True):
-    """The tokens read."""
+    """The number of tokens read."""
 
     total_tokens: int
     prompt_tokens: int

@@ -15,10 +15,10 @@ TextInput = str | tuple[int, ...]
 
 
 def read_text_inputs(raw: Any, path: str, limit: int) -> dict[str, TextInput]:
-    """Read one input or up to ``limit`` of them; return each with its path, in order.
+    """Read one input or up to ``limit`` inputs. Return each with its path, in order.
 
-    An array whose first entry is a number holds the token ids of one text, any number of them.
-    Arrays must not be empty; texts may. Raises ``InvalidRequest``.
+    An array whose first entry is a number holds the token ids of a single text. Arrays must not be
+    empty; texts may be. Raises ``InvalidRequest``.
     """
     if isinstance(raw, str):
         return {path: raw}

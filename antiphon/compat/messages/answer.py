@@ -44,16 +44,15 @@ Json = dict[str, Any]
 
 
 class AnswerForm(Struct, frozen=True, kw_only=True):
-    """What a request wants to see. ``omits_thinking``: the signature of thinking, but not its text.
-    ``generate``: false if the model only cached the prompt.
-    """
+    """Options of a request that affect the form of the answer. ``omits_thinking``: thinking blocks
+    have a signature but no text. ``generate``: false if the model only caches the prompt."""
 
     omits_thinking: bool = False
     generate: bool = True
 
 
 def message_answer(response: Response, form: AnswerForm) -> MessageAnswer:
-    """Translate a finished response that did not fail."""
+    """Translate a finished response to an answer. The response did not fail."""
     end = message_end(response, form)
     return MessageAnswer(
         id=message_id(response),
@@ -76,7 +75,7 @@ def message_id(response: Response) -> str:
 
 
 def message_end(response: Response, form: AnswerForm) -> MessageEnd:
-    """Return why a response ended."""
+    """Return the stop reason of a response."""
     if response.matched_stop is not UNSET:
         return MessageEnd(stop_reason="stop_sequence", stop_sequence=response.matched_stop)
     return MessageEnd(stop_reason=_stop_reason(response, form))
@@ -96,9 +95,8 @@ def _stop_reason(response: Response, form: AnswerForm) -> StopReason:
 
 
 def _incomplete_reason(response: Response, reason: str) -> StopReason:
-    """Return the reason for an incomplete response. The context is full if the answer ends before
-    the limit of the request.
-    """
+    """Return the stop reason of an incomplete response. If the answer ended before the token limit
+    of the request, the context was full."""
     if reason == "content_filter":
         return "refusal"
     if reason == "max_messages":
@@ -109,7 +107,7 @@ def _incomplete_reason(response: Response, reason: str) -> StopReason:
 
 
 def message_usage(response: Response) -> MessageUsage:
-    """Return the usage of a response; zeros before its end."""
+    """Return the usage of a response; zeros while it is running."""
     used = response.usage or Usage()
     cached = used.input_tokens_details.cached_tokens
     written = used.input_tokens_details.cache_write_tokens
@@ -147,7 +145,7 @@ def _texts(item: it.Message, form: AnswerForm) -> Iterable[AnswerBlock]:
 
 
 def citation(annotation: it.Annotation) -> WebSearchResultLocation | None:
-    """Return a citation of a page; None for other annotations."""
+    """Return a citation of a web page; None for other annotations."""
     if not isinstance(annotation, it.UrlCitation):
         return None
     return WebSearchResultLocation(url=annotation.url, title=annotation.title)
@@ -158,8 +156,8 @@ def _tool_use(item: it.FunctionCall, form: AnswerForm) -> Iterable[AnswerBlock]:
 
 
 def _input(arguments: str) -> Json:
-    """Return arguments as an object. Arguments that are no JSON object (the model wrote something
-    else, or was cut off) are put under the key that Anthropic's documentation recommends."""
+    """Return the arguments of a call as an object. Text that is not a JSON object is returned under
+    a key that Anthropic's documentation recommends. Models write such text, or it was truncated."""
     if not arguments:
         return {}
     try:
@@ -172,7 +170,8 @@ def _input(arguments: str) -> Json:
 def search_blocks(
     item: it.Item,
 ) -> tuple[ServerToolUseBlock, WebSearchResultBlock] | tuple[()]:
-    """Return a search and its results. Opening a page and finding a text in it have no blocks."""
+    """Return the blocks of a search and its results. The steps that open a page or find text in it
+    have no blocks."""
     action = getattr(item, "action", UNSET)
     if not isinstance(item, it.WebSearchCall) or action is UNSET or action["type"] != "search":
         return ()

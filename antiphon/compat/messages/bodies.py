@@ -28,9 +28,8 @@ Json = dict[str, Any]
 
 
 class MessageBlock(Struct, frozen=True, kw_only=True):
-    """A content block. Which fields it has depends on ``type``. ``cache_control`` has no effect:
-    prefixes are cached by themselves.
-    """
+    """A content block. Its fields depend on ``type``. ``cache_control`` has no effect: prefix
+    caching is automatic."""
 
     type: Literal[
         "text",
@@ -64,7 +63,7 @@ class MessageBlock(Struct, frozen=True, kw_only=True):
 
 
 class MessageInput(Struct, frozen=True, kw_only=True):
-    """A message. ``clear_at`` belongs to the role ``system``."""
+    """A message. ``clear_at`` is only for the role ``system``."""
 
     role: Literal["user", "assistant", "system"]
     content: str | tuple[MessageBlock, ...]
@@ -96,7 +95,7 @@ class MessageTool(Struct, frozen=True, kw_only=True):
 
 
 class MessageToolChoice(Struct, frozen=True, kw_only=True):
-    """``name`` belongs to the type ``tool``."""
+    """The choice of tools. ``name`` is only for the type ``tool``."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | UnsetType = UNSET
@@ -104,9 +103,8 @@ class MessageToolChoice(Struct, frozen=True, kw_only=True):
 
 
 class MessageThinking(Struct, frozen=True, kw_only=True):
-    """``budget_tokens`` belongs to the type ``enabled``. ``display``: whether the text of thinking
-    is returned, or only its signature.
-    """
+    """Options of thinking. ``budget_tokens`` is only for the type ``enabled``. ``display``: whether
+    thinking is returned with its text or only with its signature."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType = UNSET
@@ -130,7 +128,7 @@ class MessageMetadata(Struct, frozen=True, kw_only=True):
 
 
 class MessageContextManagement(Struct, frozen=True, kw_only=True):
-    """``edits``: those of the type ``clear_thinking_20251015``."""
+    """Changes to the context. ``edits``: only edits of the type ``clear_thinking_20251015``."""
 
     edits: tuple[Json, ...] = ()
 
@@ -152,9 +150,8 @@ class CountTokensFields(Struct, frozen=True, kw_only=True):
 
 
 class MessagesFields(CountTokensFields, frozen=True, kw_only=True):
-    """A request of the Messages API. Answers are not stored. If ``max_tokens`` is 0, the model only
-    caches the prompt.
-    """
+    """A request of the Messages API. Answers are not stored. If ``max_tokens`` is 0, the model
+    caches the prompt and generates nothing."""
 
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)]
     stream: bool | None = None

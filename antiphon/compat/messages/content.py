@@ -1,7 +1,7 @@
 """Translate messages of the Messages API to input items.
 
 One message may become several items: reasoning, text, calls, results. This module checks the
-structure that only this API has; ``wire.parsing`` checks the contents.
+structure that is specific to the Messages API; ``wire.parsing`` checks the resulting items.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from .tools import OfferedTools
 __all__ = ["BLOCKS", "read_messages", "read_system", "text_of_result"]
 
 _IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
-#: Claude Code's first system block. It is meant for Anthropic's servers, and its value changes,
-#: which would empty the prefix cache.
+#: Start of Claude Code's first system block, which is left out. It is meant for Anthropic's
+#: servers. Its value changes, so the prefix cache would never match the prompt.
 _BILLING_HEADER = "x-anthropic-billing-header:"
 _FAILED = "The tool call failed."
 
@@ -53,10 +53,11 @@ def read_messages(
     *,
     thinking_turns: int | None = None,
 ) -> list[Json]:
-    """Translate ``messages`` to items, as a client of the Responses API would write them.
+    """Translate ``messages`` to items, in the form in which a client of the Responses API writes
+    them.
 
-    ``thinking_turns``: the last answers whose thinking the model sees; None: all of them. Raises
-    ``InvalidRequest``.
+    ``thinking_turns``: number of most recent answers whose thinking the model sees; None: all
+    answers. Raises ``InvalidRequest``.
     """
     messages = [
         read_object(message, f"{path}[{index}]")
@@ -78,7 +79,8 @@ def read_messages(
 
 
 class _MessageReader:
-    """Translates messages one by one into ``items``, and notes their paths for errors."""
+    """Translates messages one by one into ``items``. Records the path of each message field for
+    error messages."""
 
     def __init__(self, tools: OfferedTools, paths: ErrorPaths, limits: BodyLimits) -> None:
         self.items: list[Json] = []
@@ -94,7 +96,8 @@ class _MessageReader:
         self._searches: dict[str, Json] = {}
 
     def read(self, fields: Json, path: str, *, has_reply: bool) -> None:
-        """Read one message. ``has_reply``: a message of the user follows a system message."""
+        """Read one message. ``has_reply``: a message with the role ``user`` follows this system
+        message."""
         role = fields.get("role")
         if role is None:
             raise missing_parameter(f"{path}.role")
@@ -125,7 +128,7 @@ class _MessageReader:
                 known[kind](self, fields, at)
 
     def leave_open(self) -> None:
-        """Let the model continue the last text ("prefill")."""
+        """Mark the last text as incomplete, so that the model continues it ("prefill")."""
         if self._open is not None:
             self._open["status"] = "incomplete"
 
@@ -138,7 +141,7 @@ class _MessageReader:
         self.items.append(item)
 
     def _add_parts(self, parts: list[Json], path: str) -> None:
-        """Add parts to the message that is open, or to a new one."""
+        """Add parts to the message item that is being collected, or to a new one."""
         if not parts:
             return
         if self._open is None:
@@ -199,7 +202,7 @@ class _MessageReader:
         return parts, part_paths
 
     def _loaded_tool(self, fields: Json, path: str) -> Json:
-        """Offer the tool that a tool search of the client has found."""
+        """Offer a tool that the client's tool search has returned."""
         name = fields.get("tool_name")
         if name is None:
             raise missing_parameter(f"{path}.tool_name")
@@ -226,7 +229,7 @@ class _MessageReader:
         self._add_parts([{"type": "output_text", "text": text}] if text else [], path)
 
     def _thinking(self, fields: Json, path: str) -> None:
-        """Translate thinking. Its signature is the reasoning in encrypted form."""
+        """Translate a thinking block. Its signature contains the encrypted reasoning."""
         text, signature = (_string(fields, name, path) for name in ("thinking", "signature"))
         self._reasoning(text, signature, path, "signature")
 
@@ -263,7 +266,8 @@ class _MessageReader:
         self._searches[_string(fields, "id", path)] = _required_object(fields, "input", path)
 
     def _web_search_result(self, fields: Json, path: str) -> None:
-        """Translate a search and its results, which stand in two blocks."""
+        """Translate a search with its results. The search and its results are two separate
+        blocks."""
         search = self._searches.get(_string(fields, "tool_use_id", path))
         if search is None:
             raise InvalidRequest(
@@ -457,9 +461,8 @@ def _search_result(raw: Any, path: str) -> Json:
 
 
 def text_of_result(content: str) -> str:
-    """Return the text in a search result's ``encrypted_content``; empty if another server wrote
-    it.
-    """
+    """Return the text in a search result's ``encrypted_content``; empty if another server created
+    it."""
     try:
         return base64.b64decode(content, validate=True).decode()
     except ValueError:

@@ -11,7 +11,8 @@ from .types import MessageError, MessageErrorDetails
 
 __all__ = ["message_error", "message_error_of_code"]
 
-#: HTTP status → the type of the error. Others: ``invalid_request_error`` below 500, ``api_error``.
+#: HTTP status → error type. Any other status is ``invalid_request_error`` below 500, and
+#: ``api_error`` from 500.
 _TYPES: Mapping[int, str] = {
     401: "authentication_error",
     403: "permission_error",
@@ -27,10 +28,11 @@ _TYPES: Mapping[int, str] = {
 def message_error(
     status: int, message: str, code: str | None, request_id: str | None = None
 ) -> MessageError:
-    """Build an error. ``code``: ours; the API has none.
+    """Build an error of the Messages API. ``code``: our error code; the Messages API has no such
+    field.
 
-    Claude Code compacts the conversation and tries again if the message begins with Anthropic's
-    words for a prompt that is too long.
+    If a prompt is too long, the message begins with Anthropic's wording: Claude Code then compacts
+    the conversation and tries again.
     """
     kind = _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     if code == CONTEXT_LENGTH_EXCEEDED:

@@ -1,8 +1,9 @@
 """Translate the bodies of ``POST /messages`` and ``/messages/count_tokens``.
 
-Every known field is honoured, treated as a hint, or refused by name. Unknown fields are ignored, as
-everywhere in Antiphon. Field lists: the ``anthropic`` SDK's types, 2.12, with its betas. The header
-``anthropic-beta`` only makes Anthropic's server accept more fields, so it is not read.
+Known fields are either honoured, treated as a hint, or rejected with an error that names the field.
+Unknown fields are ignored, as everywhere in Antiphon. The field lists follow the types of the
+``anthropic`` SDK 2.12, with its betas. The header ``anthropic-beta`` is not read: it only makes
+Anthropic's server accept more fields.
 """
 
 from __future__ import annotations
@@ -80,15 +81,15 @@ MESSAGE_FIELDS: Mapping[str, FieldTreatment] = {
     "thread": "refused",
 }
 _REFUSED = tuple(name for name, treatment in MESSAGE_FIELDS.items() if treatment == "refused")
-#: Only ``summarized`` shows the text of thinking. Models here write none of the short notes between
-#: tool calls that ``updates`` shows.
+#: Values of ``display``. Only ``summarized`` returns the text of thinking. ``updates`` asks for
+#: short notes between tool calls, which models on this server do not write.
 _DISPLAYS = ("summarized", "omitted", "updates")
 _TIERS: Mapping[str, str] = {"auto": "auto", "standard_only": "default"}
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
 class MessagesRequest(Struct, frozen=True, kw_only=True):
-    """A request of the Messages API: the Responses request, and the form of the answer.
+    """A request of the Messages API: the Responses request, and options of the answer.
 
     ``generate``: false if the model only caches the prompt (``max_tokens`` is 0).
     """
@@ -116,7 +117,7 @@ class MessagesRequest(Struct, frozen=True, kw_only=True):
         return InputTokensRequest(**{name: getattr(self.request, name) for name in names})
 
     def answer(self, responses: Sequence[Response]) -> MessageAnswer:
-        """Return the answer made from a finished response that did not fail."""
+        """Translate a finished response to an answer. The response did not fail."""
         return message_answer(responses[0], self.form)
 
     def choice_stream(self, first: Response, index: int) -> MessageStream:
@@ -191,8 +192,8 @@ def _unsupported(path: str) -> InvalidRequest:
 
 
 def _merge(fields: Json, more: Json) -> None:
-    """Add fields to a request. Two objects of the same name are merged, since several fields may
-    belong to one field of the Responses API."""
+    """Add translated fields to a Responses request. If both sides hold an object under one name,
+    merge the objects, because several Messages fields may become parts of one Responses field."""
     for name, value in more.items():
         known = fields.get(name)
         if isinstance(known, dict) and isinstance(value, dict):
@@ -201,7 +202,8 @@ def _merge(fields: Json, more: Json) -> None:
 
 
 def _conversation(raw: Json, paths: ErrorPaths, limits: BodyLimits) -> Json:
-    """Translate the prompt: ``system``, ``messages`` and the tools, which messages may change."""
+    """Translate the prompt: ``system``, ``messages`` and the tools. Messages may add and remove
+    tools."""
     tools = OfferedTools(paths, limits)
     tools.declare(raw.get("tools", []), "tools")
     items = read_messages(
@@ -221,9 +223,8 @@ def _conversation(raw: Json, paths: ErrorPaths, limits: BodyLimits) -> Json:
 
 
 def _thinking_turns(raw: Any) -> int | None:
-    """Read ``context_management``; return the number of answers whose thinking is kept, None for
-    all. Raises ``InvalidRequest``.
-    """
+    """Read ``context_management``. Return the number of most recent answers whose thinking is kept;
+    None: all answers. Raises ``InvalidRequest``."""
     if raw is None:
         return None
     path = "context_management.edits"
@@ -272,7 +273,7 @@ def _service_tier(raw: Any, path: str, paths: ErrorPaths) -> Json:
 
 
 def _thinking(raw: Any, path: str, paths: ErrorPaths) -> Json:
-    """Translate ``thinking``. ``adaptive`` needs no field: it is what models here do anyway."""
+    """Translate ``thinking``. ``adaptive`` is the default behaviour of models on this server."""
     fields = read_object(raw, path)
     kind = read_tag(fields, path, ("enabled", "disabled", "adaptive"))
     read_choice(fields.get("display", _DISPLAYS[0]), f"{path}.display", _DISPLAYS)
@@ -313,7 +314,8 @@ def _format(raw: Any, path: str, paths: ErrorPaths) -> Json:
     return {"text": {"format": form}}
 
 
-#: Field → its translation. ``thinking`` comes after ``output_config``: no effort without thinking.
+#: Field → its translation. ``thinking`` comes after ``output_config``: disabled thinking overrides
+#: the effort.
 _READERS: Mapping[str, Callable[[Any, str, ErrorPaths], Json]] = {
     "model": _renamed("model"),
     "max_tokens": _max_tokens,

@@ -1,7 +1,7 @@
 """Translate events to the stream of the Messages API.
 
-The content blocks of a message are numbered. A block starts with its first delta, so that an empty
-text or a reasoning that is not shown has none.
+The content blocks of a message are numbered. A block opens with its first delta. So an empty text
+has no block, and neither has reasoning that is not shown.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .types import (
 __all__ = ["PING", "MessageStream"]
 
 _encode = msgspec.json.Encoder().encode
-#: Deltas of reasoning that is not shown, per event that reports them.
+#: Number of reasoning deltas per progress event when the text of the reasoning is not returned.
 _HIDDEN_DELTAS = 16
 
 
@@ -58,7 +58,7 @@ PING = _frame(Ping())
 
 
 class MessageStream:
-    """The events of one message. ``first``: the response at its start."""
+    """The events of one message. ``first``: the response as it was at the start of the stream."""
 
     def __init__(self, first: Response, form: AnswerForm) -> None:
         self._first = first
@@ -66,16 +66,17 @@ class MessageStream:
         self._count = 0
         #: Output index of an item → index of its open block.
         self._blocks: dict[int, int] = {}
-        #: Output indexes of reasoning items whose full text was streamed rather than a summary.
+        #: Output indexes of the reasoning items whose full text was streamed. The summaries of
+        #: these items are not streamed.
         self._full_texts: set[int] = set()
         self._hidden_deltas = 0
 
     def frames(self, events: Iterable[ev.Event]) -> bytes:
-        """Return the events as frames of a ``text/event-stream``; b"" if they have none."""
+        """Return the events as frames of a ``text/event-stream``; b"" if they produce no frame."""
         return b"".join(_frame(each) for event in events for each in self._events(event))
 
     def usage_frame(self, responses: Sequence[Response]) -> bytes:
-        """Return b"": the usage is part of the message's end."""
+        """Return b"": the last event of the message contains the usage."""
         return b""
 
     def _events(self, event: ev.Event) -> Iterator[MessageEvent]:
@@ -178,7 +179,8 @@ class MessageStream:
         yield Ping()
 
 
-#: Event → function that returns its events. Others have no counterpart in this API.
+#: Event → function that returns its events in the Messages API. Events that are not listed produce
+#: none.
 _EVENTS: Mapping[type[ev.Event], Callable[[MessageStream, Any], Iterator[MessageEvent]]] = {
     ev.Created: MessageStream._created,
     ev.OutputTextDelta: MessageStream._text_delta,

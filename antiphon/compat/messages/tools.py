@@ -1,7 +1,8 @@
 """Translate tools of the Messages API, and changes of tools in the middle of a conversation.
 
-``web_search`` is the only tool of Anthropic's servers that has a counterpart here. The tools that
-Anthropic's models know without a schema (``bash``, ``text_editor`` …) have none.
+Of the tools that Anthropic's servers run, only ``web_search`` is supported. The client tools
+without a schema (``bash``, ``text_editor`` …), which Anthropic's models were trained on, are not
+supported.
 """
 
 from __future__ import annotations
@@ -26,30 +27,31 @@ __all__ = ["TOOL_TYPES", "OfferedTools", "read_tool_choice"]
 _WEB_SEARCH = ("web_search_20250305", "web_search_20260209", "web_search_20260318")
 #: The types of tools that a request may declare.
 TOOL_TYPES = ("custom", *_WEB_SEARCH)
-#: What the result blocks of a search show.
+#: Values of ``include`` that make responses contain what the result blocks of a search need.
 _SEARCH_INCLUDE = ("web_search_call.action.sources", "web_search_call.results")
 _MODES: Mapping[str, str] = {"auto": "auto", "any": "required", "none": "none"}
 _CHOICES = (*_MODES, "tool")
 
 
 class OfferedTools:
-    """The tools that the model is offered. These are the tools of ``tools`` that are not deferred,
-    and the tools that the conversation has added since.
+    """The tools that the model is offered: the tools in ``tools`` that are not deferred, and the
+    tools that messages have added.
 
-    Models see their tools at the start of the prompt, so a change applies to the whole prompt.
+    The tools are rendered at the start of the prompt. So a tool that a message adds or removes is
+    added or removed for the whole conversation.
     """
 
     def __init__(self, paths: ErrorPaths, limits: BodyLimits) -> None:
         self._paths = paths
         self._limits = limits
-        #: Name → the tool in our form, and its path.
+        #: Name → the tool in the form of the Responses API, and its path in the request.
         self._declared: dict[str, tuple[Json, str]] = {}
         self._offered: set[str] = set()
-        #: How often the model may search.
+        #: Maximum number of searches.
         self._max_uses: int | None = None
 
     def declare(self, raw: Any, path: str) -> None:
-        """Read ``tools``. Raises ``InvalidRequest``."""
+        """Read the field ``tools`` of the request. Raises ``InvalidRequest``."""
         for index, tool in enumerate(read_array(raw, path, self._limits.tools)):
             self.define(tool, f"{path}[{index}]")
 
@@ -92,7 +94,7 @@ class OfferedTools:
         return name
 
     def fields(self) -> Json:
-        """Return the fields of the request for the offered tools."""
+        """Return the fields of the Responses request for the offered tools."""
         tools: list[Json] = []
         for name, (tool, path) in self._declared.items():
             if name in self._offered:
@@ -111,7 +113,7 @@ class OfferedTools:
         return fields
 
     def is_web_search(self, name: str) -> bool:
-        """Whether a declared tool is the server's search."""
+        """Whether a declared tool is the server's web search."""
         return name in self._declared and self._declared[name][0]["type"] == "web_search"
 
 
@@ -149,7 +151,7 @@ def _web_search(fields: Json, path: str) -> Json:
 
 
 def read_tool_choice(raw: Any, path: str, tools: OfferedTools) -> Json:
-    """Return the fields of the request for ``tool_choice``. Raises ``InvalidRequest``."""
+    """Translate ``tool_choice`` to fields of the Responses request. Raises ``InvalidRequest``."""
     fields = read_object(raw, path)
     kind = read_tag(fields, path, _CHOICES)
     name = fields.get("name")

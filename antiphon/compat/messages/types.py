@@ -61,7 +61,8 @@ StopReason = Literal[
 class WebSearchResultLocation(
     Struct, frozen=True, kw_only=True, tag_field="type", tag="web_search_result_location"
 ):
-    """A citation of a search result. ``cited_text`` is not known here."""
+    """A citation of a search result. ``cited_text`` is always empty: the server does not know the
+    cited text."""
 
     url: str
     title: str
@@ -75,7 +76,8 @@ class TextBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="text")
 
 
 class ThinkingBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="thinking"):
-    """``signature``: the reasoning in encrypted form. The client sends it back."""
+    """A thinking block. ``signature``: the reasoning in encrypted form. The client sends it
+    back."""
 
     thinking: str
     signature: str
@@ -96,7 +98,8 @@ class ServerToolUseBlock(
 
 
 class WebSearchResult(Struct, frozen=True, kw_only=True, tag_field="type", tag="web_search_result"):
-    """``encrypted_content``: the text of the result in base64. The client sends it back."""
+    """A search result. ``encrypted_content``: the text of the result in base64. The client sends it
+    back."""
 
     url: str
     title: str
@@ -133,7 +136,7 @@ class ServerToolUsage(Struct, frozen=True, kw_only=True):
 
 
 class MessageUsage(Struct, frozen=True, kw_only=True):
-    """``input_tokens``: without those that the cache held."""
+    """Token usage. ``input_tokens`` does not include the tokens that were read from the cache."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -185,7 +188,8 @@ class InputJsonDelta(Struct, frozen=True, tag_field="type", tag="input_json_delt
 
 
 class ThinkingDelta(Struct, frozen=True, tag_field="type", tag="thinking_delta"):
-    """``estimated_tokens``: tokens since the last event, if the text is not shown."""
+    """A piece of thinking. ``estimated_tokens``: number of tokens since the last event, if the text
+    is not returned."""
 
     thinking: str
     estimated_tokens: int | UnsetType = UNSET
@@ -226,7 +230,7 @@ class MessageEnd(Struct, frozen=True):
 
 
 class MessageDelta(Struct, frozen=True, tag_field="type", tag="message_delta"):
-    """The end of the message. ``usage`` is that of the whole message."""
+    """The end of the message. ``usage``: usage of the whole message."""
 
     delta: MessageEnd
     usage: MessageUsage
