@@ -1,4 +1,4 @@
-"""``allowed_callers``: which tools the model may call, and which its programs may call."""
+"""``allowed_callers``: whether the model, its programs or both may call a tool."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def callers_of(tool: Any) -> Sequence[str]:
 
 
 def check_callers(tools: Sequence[tl.Tool]) -> None:
-    """Raise ``InvalidRequest`` for a tool that only programs may call if no tool runs programs."""
+    """Raise ``InvalidRequest`` if only programs may call a tool, but the request has no tool that
+    runs programs."""
     programs = any(isinstance(tool, tl.ProgrammaticToolCalling) for tool in tools)
     for path, tool in _tools_with_paths(tools):
         if "direct" in callers_of(tool):
@@ -41,7 +42,7 @@ def check_callers(tools: Sequence[tl.Tool]) -> None:
 
 
 def callable_by_model(tools: Iterable[tl.Tool]) -> tuple[tl.Tool, ...]:
-    """Return the client's tools without those that only programs may call."""
+    """Return the client's tools that the model may call."""
     remaining: list[tl.Tool] = []
     for tool in tools:
         if isinstance(tool, tl.Namespace):
@@ -56,7 +57,8 @@ def callable_by_model(tools: Iterable[tl.Tool]) -> tuple[tl.Tool, ...]:
 
 
 def callable_by_programs(tools: Iterable[tl.Tool]) -> tuple[ToolFunction, ...]:
-    """Return the client's tools that programs may call, as functions that the client runs."""
+    """Return the client's tools that programs may call, in the form of functions that the client
+    runs."""
     with_namespace: list[tuple[tl.Tool, str | None]] = []
     for tool in tools:
         if isinstance(tool, tl.Namespace):

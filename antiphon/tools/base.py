@@ -40,7 +40,7 @@ __all__ = [
 
 
 class NestedCall(Struct, frozen=True):
-    """A tool call that another call makes, such as that of a program."""
+    """A tool call that another tool call makes. An example is a program that calls a tool."""
 
     function: ToolFunction
     arguments: str
@@ -57,12 +57,13 @@ async def _no_nested_calls(calls: Sequence[NestedCall]) -> Sequence[tuple[Item, 
 
 
 class CallContext(Struct, frozen=True, kw_only=True):
-    """The facts about a call that its tool may use.
+    """The context of a running tool call.
 
-    ``caller``: the ``call_id`` of the call that made this one; None if the model made it. A caller
-    that is a program sees the result only through the call's items. ``max_result_bytes``: the
-    approximate space for the result in the model's context, in bytes of text; longer results are
-    truncated with ``truncate_middle``. ``run_nested_calls``: makes calls on behalf of this one.
+    - ``caller``: ``call_id`` of the call that made this one; None if the model made it. A calling
+      tool reads the result only from the items of this call.
+    - ``max_result_bytes``: approximate space, in bytes of text, that the context of the model has
+      left for the result. Longer results are truncated with ``truncate_middle``.
+    - ``run_nested_calls``: runs tool calls on behalf of this call.
     """
 
     tenant: str
@@ -76,30 +77,37 @@ class CallContext(Struct, frozen=True, kw_only=True):
 class ToolProgress(Struct, frozen=True):
     """A progress event of a running call.
 
-    ``name`` is a step of the item's kind in ``KINDS``, ``fields`` are further fields of its
-    event. The final ``completed`` and ``failed`` events follow from the result and are not sent
-    this way."""
+    ``name``: a step of the item's kind in ``KINDS``. ``fields``: further fields of its event.
+    Handlers do not yield the final ``completed`` and ``failed`` events: these follow from the
+    result.
+    """
 
     name: str
     fields: Mapping[str, Any] = {}
 
 
 class FollowUpItem(Struct, frozen=True):
-    """Close the call's item with these ``fields`` and open ``item``, which holds the output.
+    """Close the item of the call with these ``fields``, and open ``item``, which will hold the
+    output.
 
-    Later progress and the result's fields belong to ``item``. The model is shown ``item``
-    instead of the result's text."""
+    Later progress events and the fields of the result apply to ``item``. The model is shown
+    ``item`` instead of the text of the result.
+    """
 
     item: Item
     fields: Mapping[str, Any] = {}
 
 
 class ToolResult(Struct, frozen=True, kw_only=True):
-    """The result of a call. ``text`` is shown to the model; ``fields`` are set on the call's item.
+    """The result of a call.
 
-    ``items`` follow the call in the output and are shown to the model instead of the text.
-    ``usage`` is added to ``tool_usage`` of the response. ``awaits_client``: the client has to
-    answer calls first, and a later response continues this call."""
+    - ``text``: what the model is shown.
+    - ``fields``: set on the item of the call.
+    - ``items``: output items that follow the call. The model is shown them instead of the text.
+    - ``usage``: added to ``tool_usage`` of the response.
+    - ``awaits_client``: the client has to answer nested calls first. A later response continues
+      this call.
+    """
 
     text: str = ""
     fields: Mapping[str, Any] = {}
@@ -125,25 +133,26 @@ class ArgumentObserver(Protocol):
         """Process the next piece of the arguments."""
 
     def finish(self, arguments: str) -> Iterable[ToolProgress]:
-        """Process the end. ``arguments`` is the whole text: a call that no model wrote comes
-        without ``feed``."""
+        """Process the end of the arguments. ``arguments`` is the whole text. ``feed`` is not called
+        for a call that no model wrote."""
 
     def abort(self) -> Iterable[ToolProgress]:
-        """Close what is open; the arguments are incomplete and no more will come."""
+        """Close whatever is open: the arguments are incomplete, and no more will come."""
 
 
 class ToolFunction(Struct, frozen=True, kw_only=True):
-    """A function that the model is shown, and how a call of it is run and shown to the client.
+    """A function that the model is shown, and the way its calls are run and shown to the client.
 
-    ``initial_item``: the call's item as it opens. ``streams_text``: the arguments are streamed as
-    the text of that item. ``argument_observer``: turns the arguments into progress events instead.
-    ``handler``: runs a call; None: the client runs it. ``parse_fields``: computes the item's fields
-    from the arguments, for calls that the client runs and for calls that fail. ``namespace``:
-    separates functions of the same name.
-
-    ``failed_output`` is set for kinds whose output is a separate item. The call's item is then
-    closed with ``parse_fields`` as soon as it is written, and ``failed_output`` makes the output
-    item of a failed call from its ``call_id`` and the reason.
+    - ``initial_item``: the item of a call when it opens.
+    - ``streams_text``: the arguments are streamed as the text of that item.
+    - ``argument_observer``: turns the arguments into progress events.
+    - ``handler``: runs a call; None: the client runs it.
+    - ``parse_fields``: computes fields of the item from the arguments, for calls that the client
+      runs and for calls that fail.
+    - ``namespace``: distinguishes functions with the same name.
+    - ``failed_output``: only for kinds of calls whose output is a separate item. Makes the output
+      item of a failed call from its ``call_id`` and the reason. For such kinds, the item of the
+      call is closed with ``parse_fields`` as soon as the model has written it.
     """
 
     tool: tl.Function | tl.Custom
@@ -159,11 +168,11 @@ class ToolFunction(Struct, frozen=True, kw_only=True):
 
 
 class PendingCall(Struct, frozen=True, kw_only=True):
-    """A call that runs before the model is called.
+    """A call from earlier items, to run before the model is called.
 
-    There are two kinds. If the client has approved the call, ``approval_request_id`` is the id of
-    the approval request. If the call continues from an earlier response, it is in the conversation
-    under its ``call_id``.
+    There are two cases. If the client has approved the call, ``approval_request_id`` is the id of
+    the approval request. If the call itself is in the conversation and continues now, ``call_id``
+    is its id.
     """
 
     function: ToolFunction
@@ -175,9 +184,10 @@ class PendingCall(Struct, frozen=True, kw_only=True):
 class Toolset(Struct, frozen=True, kw_only=True):
     """The functions that a provider offers for one response.
 
-    ``fields``: set on the leading item, if there is one. ``failed``: the leading item says why
-    there are no functions. ``citation_notation``: the marks with which the model cites what it was
-    shown. ``citation_finder``: finds citations by name in a finished message.
+    - ``fields``: set on the leading item, if there is one.
+    - ``failed``: no functions could be listed; the leading item contains the reason.
+    - ``citation_notation``: the citation marks that the model writes for this tool.
+    - ``citation_finder``: finds citations by name in a finished message.
     """
 
     functions: tuple[ToolFunction, ...] = ()
@@ -191,10 +201,13 @@ class Toolset(Struct, frozen=True, kw_only=True):
 class ResponseContext(Struct, frozen=True, kw_only=True):
     """The response for which a tool is opened.
 
-    ``items`` precede the response. ``interrupted_items`` are its own output so far, if it was
-    interrupted. ``include`` is the request's ``include``. ``spent_approvals``: ids of approval
-    requests whose call another response ran. ``conversation_id``: the id of the conversation, or of
-    the first response of the chain, that the response continues; empty if it continues none."""
+    - ``items``: the items before the response.
+    - ``interrupted_items``: the output of this response so far, if it was interrupted.
+    - ``include``: the field ``include`` of the request.
+    - ``spent_approvals``: ids of approval requests whose call has been run by another response.
+    - ``conversation_id``: id of the conversation that the response continues, or of the first
+      response of its chain; empty if it continues none.
+    """
 
     tenant: str
     response_id: str
@@ -214,35 +227,40 @@ class ToolProvider(Protocol):
     """The implementation of one tool type (``mcp``, ``web_search`` …); one per server."""
 
     def check(self, tool: Any, path: str) -> None:
-        """Raise ``InvalidRequest``, with the path of the field, for what the provider cannot do."""
+        """Raise ``InvalidRequest``, with the path of the field, for a field or value that the
+        provider does not support."""
 
     def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
-        """Return the item that comes first in the output while the tool is opened
-        (``mcp_list_tools``), as it opens; None if there is none."""
+        """Return the item that precedes all other output while the tool is being opened
+        (``mcp_list_tools``), in its initial state. Return None if the tool has no such item."""
 
     def open(self, tool: Any, response: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
         """Offer the tool for as long as the response runs.
 
-        One task enters and leaves the context, and it may be cancelled; resources that must be
-        entered and left by the same task need a task of their own. Raises ``ToolError``: then
-        the response continues without the tool. Raises ``ConnectorError``
-        to end the response."""
+        The same task enters and exits the context, and this task may be cancelled. Resources that
+        must be entered and exited by one task therefore need a task of their own. Raises
+        ``ToolError`` to continue the response without the tool, and ``ConnectorError`` to end the
+        response.
+        """
 
 
 @runtime_checkable
 class DeclaresFunctions(Protocol):
-    """A provider that can tell its functions before the tool is opened.
+    """A provider that can name its functions before the tool is opened.
 
-    The first prompt of a response is rendered with the declared functions. If ``open`` offers other
-    functions, or the provider declares none, the prompt is rendered again."""
+    The first prompt of a response is rendered with the declared functions. If ``open`` offers
+    different functions, or the provider declares none, the prompt is rendered again.
+    """
 
     async def declared_functions(
         self, tool: Any, response: ResponseContext
     ) -> Sequence[ToolFunction] | None:
-        """Return the functions that ``open`` will offer, or None if only ``open`` can tell.
+        """Return the functions that ``open`` will offer, or None if they are not known before
+        ``open``.
 
-        Only ``tool``, ``namespace`` and the type of ``initial_item`` matter. Nothing is acquired.
-        Raises ``RequestError``."""
+        Only ``tool``, ``namespace`` and the type of ``initial_item`` are used. This method acquires
+        no resources. Raises ``RequestError``.
+        """
 
 
 @runtime_checkable
@@ -255,13 +273,13 @@ class CallsTools(Protocol):
         response: ResponseContext,
         approved: Mapping[str, PendingCall],
     ) -> Toolset:
-        """Offer the tool, given the functions it can call. ``approved``: the calls it made that the
-        client has approved, by the ids of their approval requests."""
+        """Offer the tool, given the functions that it can call. ``approved``: its nested calls that
+        the client has approved, by the id of the approval request."""
 
 
 @runtime_checkable
 class ChecksAccess(Protocol):
-    """A provider whose tool names objects of a tenant, or needs earlier items."""
+    """A provider whose tool refers to objects of a tenant, or requires certain earlier items."""
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
         """Raise ``RequestError`` for an object that does not exist or belongs to another tenant.
@@ -270,7 +288,9 @@ class ChecksAccess(Protocol):
 
 @runtime_checkable
 class ReportsAvailability(Protocol):
-    """A provider that does not always work. Requests are answered as if it were missing then."""
+    """A provider that may be unavailable. While it is, the server answers requests as if the
+    provider did not exist."""
 
     def unavailable_reason(self) -> str | None:
-        """Return why the tool cannot be used now, and what to do; None if it can."""
+        """Return the reason why the tool cannot be used now, and the remedy. Return None if it can
+        be used."""

@@ -26,10 +26,13 @@ class Citation(Struct, frozen=True):
 class CitationNotation(Struct, frozen=True, kw_only=True):
     """How citations of one kind are written.
 
-    ``pattern`` matches a mark; ``partial_pattern`` matches the beginning of a mark at the end of
-    a text, which is held back, up to ``max_length`` characters. ``cite`` gets a match, the
-    number of code points before it and the last of these (a space at the beginning of the
-    message); it returns None if the mark refers to nothing, and the mark stays in the text."""
+    - ``pattern``: matches a mark.
+    - ``partial_pattern``: matches the beginning of a mark at the end of a text. Such a beginning is
+      held back, up to ``max_length`` characters.
+    - ``cite``: makes the citation. Its arguments are the match, the number of code points before
+      the match, and the last of these code points (a space at the beginning of the message). It
+      returns None if the mark refers to nothing; then the mark stays in the text.
+    """
 
     pattern: re.Pattern[str]
     partial_pattern: re.Pattern[str]
@@ -42,8 +45,8 @@ CitationFinder = Callable[[str], Iterable[Annotation]]
 
 
 class CitationReader:
-    """Reads the text of one message, in pieces of any size. Log probabilities of a removed mark go
-    with the next text."""
+    """Reads the text of one message, in pieces of any size. The log probabilities of a removed mark
+    are sent with the text that follows it."""
 
     def __init__(
         self, notations: Sequence[CitationNotation], finders: Sequence[CitationFinder] = ()
@@ -59,19 +62,21 @@ class CitationReader:
         self._last_char = " "
 
     def resume_after(self, text: str) -> CitationReader:
-        """Return this reader, for a message that begins with ``text``, which is already sent."""
+        """Continue a message whose beginning, ``text``, has already been sent. Return this
+        reader."""
         self._position += len(text)
         self._last_char = text[-1:] or self._last_char
         self._text.append(text)
         return self
 
     def feed(self, delta: Text) -> Iterable[Delta]:
-        """Return the deltas that the next piece of text yields."""
+        """Return the deltas for the next piece of text."""
         self._logprobs += delta.logprobs
         return self._read(self._pending + delta.text, final=False)
 
     def finish(self) -> Iterable[Delta]:
-        """Return the last deltas: held text, and annotations for what is cited by name."""
+        """Return the last deltas: text that was held back, and annotations for citations by
+        name."""
         out = self._read(self._pending, final=True)
         if self._logprobs:  # of a mark that was removed
             out.append(self._text_delta(""))

@@ -1,6 +1,7 @@
 """The ``code_interpreter`` tool: the model writes Python, which runs in a container.
 
-Files that the code writes are cited in the answer."""
+The answer cites the files that the code writes.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from .base import CallContext, ResponseContext, ToolFunction, ToolProgress, Tool
 
 __all__ = ["NAME", "CodeInterpreterProvider", "file_citations"]
 
-#: The name under which models were trained to call it.
+#: The function name that models were trained on.
 NAME = "python"
 _INCLUDE_OUTPUTS = "code_interpreter_call.outputs"
 _DESCRIPTION = (
@@ -44,7 +45,8 @@ _ENDED_TEXT: dict[EndReason, str] = {
     "died": "Python ended.",
 }
 _STATE_LOST_TEXT = "Variables are gone; files are not."
-#: How filenames are found in a message: their words, and what may not surround them.
+#: Patterns to find filenames in a message: the words of a filename, and the characters that must
+#: not stand before or after it.
 _WORD = re.compile(r"\w+")
 _NAME_BEGINS_BEFORE = re.compile(r"[\w./-]")
 _NAME_CONTINUES = re.compile(r"[\w-]")
@@ -106,7 +108,8 @@ class CodeInterpreterProvider:
     async def _existing_container(
         self, tool: Any, response: ResponseContext
     ) -> ContainerHandle | None:
-        """Return the container that ``_container`` will return, None if it does not exist yet."""
+        """Return the container that ``_container`` would return; None if a new one would be
+        created."""
         if not isinstance(tool.container, str):
             return await self._containers.last_active(response.tenant, response.items)
         try:
@@ -115,7 +118,8 @@ class CodeInterpreterProvider:
             return None
 
     async def _container(self, tool: Any, response: ResponseContext) -> ContainerHandle:
-        """Return the container that the request names, that of the last call, or a new one."""
+        """Return the container that the request names, the container of the last call, or a new
+        one."""
         try:
             if isinstance(tool.container, str):
                 return await self._containers.acquire(response.tenant, tool.container)
@@ -126,14 +130,15 @@ class CodeInterpreterProvider:
 
 
 def _policy(tool: Any, container: ContainerHandle | None) -> wc.NetworkPolicy | None:
-    """Return the network policy that the request states, or that of the container it names."""
+    """Return the network policy in the request. If the request names a container instead, return
+    the policy of that container."""
     if not isinstance(tool.container, str):
         return wc.read_auto_container(tool.container, "container").network_policy
     return None if container is None else container.network_policy
 
 
 def _function(skills: Sequence[SkillSummary], policy: wc.NetworkPolicy | None) -> ToolFunction:
-    """Return the function as the model sees it, without container and handler."""
+    """Return the function that the model is shown, without a container or a handler."""
     description = _DESCRIPTION + (network_prompt(policy) or _NO_NETWORK) + skills_prompt(skills)
     return ToolFunction(
         tool=tl.Custom(name=NAME, description=description),
@@ -169,12 +174,12 @@ class _CodeSession:
         )
 
     def file_citations(self, text: str) -> list[Annotation]:
-        """Return the citations of a message. Each file is cited by one message only."""
+        """Return the citations of files in a message. Each file is cited by one message only."""
         files, self._uncited_files = self._uncited_files, {}
         return file_citations(files, text)
 
     async def _outputs(self, outcome: ExecutionResult) -> tuple[dict[str, Any], ...]:
-        """Return the outputs as clients see them: logs, and images as data URLs."""
+        """Return the outputs in the form of the API: logs, and images as data URLs."""
         outputs: list[dict[str, Any]] = []
         if outcome.output:
             outputs.append({"type": "logs", "logs": outcome.output})
@@ -188,10 +193,11 @@ class _CodeSession:
 
 
 def file_citations(files: Mapping[str, wc.ContainerFile], text: str) -> list[Annotation]:
-    """Cite files, given by path, wherever the text names them; the others at its end.
+    """Cite each file, given by its path, at every place where the text names it. Cite a file that
+    the text does not name at the end of the text.
 
-    Takes time linear in the text, whatever the number of files: past ``_MAX_LOOKUPS`` comparisons
-    the remaining files are cited at the end.
+    The time is linear in the length of the text, whatever the number of files: after
+    ``_MAX_LOOKUPS`` comparisons, the remaining files are cited at the end.
     """
     mentions = _MentionFinder(files, text)
     return [
@@ -208,23 +214,25 @@ def file_citations(files: Mapping[str, wc.ContainerFile], text: str) -> list[Ann
 
 
 class _MentionFinder:
-    """Finds mentions of files in a text. It compares only files whose name shares a word with the
-    text."""
+    """Finds the places where a text mentions files.
+
+    Splits the text into words once and indexes the words that occur in filenames. To find a file,
+    it compares the text only at the places of the rarest word of the filename.
+    """
 
     def __init__(self, files: Iterable[str], text: str) -> None:
         self._text = text
         self._lookups = 0
         words = {word for path in files for word in _WORD.findall(_base_name(path))}
-        #: Word of a filename → where it stands in the text.
+        #: Word of a filename → its positions in the text.
         self._positions: dict[str, list[int]] = {}
         for match in _WORD.finditer(text):
             if match[0] in words:
                 self._positions.setdefault(match[0], []).append(match.start())
 
     def find(self, path: str) -> list[tuple[int, int]]:
-        """Return the start and end of each mention of the file: its path, as a link or not, or its
-        name alone.
-        """
+        """Return the start and end of each mention of the file. A mention is the path of the file,
+        with or without the link scheme, or its name alone."""
         name = _base_name(path)
         words = [
             (self._positions.get(match[0], []), match.start()) for match in _WORD.finditer(name)
@@ -238,7 +246,7 @@ class _MentionFinder:
 
     def _span(self, path: str, name: str, at: int) -> tuple[int, int] | None:
         """Return the start and end of the mention whose filename begins at ``at``; None if there is
-        no mention there."""
+        no mention."""
         text, end = self._text, at + len(name)
         if at < 0 or not text.startswith(name, at) or _NAME_CONTINUES.match(text, end):
             return None
@@ -253,7 +261,7 @@ def _base_name(path: str) -> str:
 
 
 def _result_text(outcome: ExecutionResult, files: tuple[wc.ContainerFile, ...]) -> str:
-    """Return the result as the model sees it."""
+    """Return the text of the result that the model is shown."""
     lines = [outcome.output.rstrip("\n")] if outcome.output.strip() else []
     if outcome.end_reason in _ENDED_TEXT:
         lines.append(_ENDED_TEXT[outcome.end_reason])

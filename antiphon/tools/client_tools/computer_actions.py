@@ -1,6 +1,7 @@
-"""Computer actions: the actions of the API, and how a model's arguments become them.
+"""Computer actions: the actions of the API, and their translation from a model's arguments.
 
-Clients execute what they receive, so an incomplete action is replaced."""
+Clients execute the actions that they receive, so an incomplete action is replaced by a screenshot.
+"""
 
 from __future__ import annotations
 

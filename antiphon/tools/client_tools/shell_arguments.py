@@ -12,8 +12,8 @@ from antiphon.tools.base import ToolProgress
 
 __all__ = ["CommandObserver", "shell_action"]
 
-#: The arguments up to the first command, as nearly all models write them; a prefix of that; the
-#: text between two commands; a prefix of that.
+#: Patterns: the arguments up to the first command, in the form that nearly all models write, and a
+#: prefix of this form; the text between two commands, and a prefix of that text.
 _FIRST_COMMAND = re.compile(r'\s*\{\s*"commands?"\s*:\s*(\[?)\s*"')
 _FIRST_COMMAND_PREFIX = re.compile(r'\s*(?:\{\s*(?:"(?:[a-z]*(?:"\s*(?::\s*(?:\[\s*)?)?)?)?)?)?\Z')
 _NEXT_COMMAND = re.compile(r'\s*,\s*"')
@@ -39,7 +39,9 @@ def shell_action(arguments: str) -> Mapping[str, Any]:
 class CommandObserver:
     """``ArgumentObserver`` of a shell call.
 
-    Streams the commands of arguments that begin as expected; any others are sent by ``finish``."""
+    Streams the commands if the arguments begin in the usual form. Otherwise ``finish`` sends the
+    commands.
+    """
 
     def __init__(self) -> None:
         self._buffer = ""
@@ -85,7 +87,7 @@ class CommandObserver:
             self._count += 1
 
     def _next_command_begins(self) -> bool:
-        """Advance to the next command in the buffer, and return whether one begins there."""
+        """Advance the buffer to the next command. Return whether a command begins there."""
         if self._is_finished:
             return False
         match = (_NEXT_COMMAND if self._count else _FIRST_COMMAND).match(self._buffer)

@@ -1,4 +1,4 @@
-"""One container: a sandbox box, opened when it is first needed, and its files with their ids."""
+"""A container: a sandbox box, opened on first use, and its files with their ids."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
     """The operator's limits.
 
     ``idle_s``: seconds after which an unused container expires. ``memory``: the highest memory
-    limit a request may set.
-    ``code_timeout_s``: the longest run of one call, in seconds. ``max_output``: characters of a
-    call's output that are returned. ``domains``: those that a request may allow, "*" for any.
+    limit that a request may set. ``code_timeout_s``: maximum duration of one call, in seconds.
+    ``max_output``: maximum number of characters returned of the output of a call. ``domains``:
+    domains that a request may allow; "*" stands for any domain.
     """
 
     idle_s: float = 1200
@@ -56,8 +56,8 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
         )
 
     def check(self, request: wc.AutoContainer | wc.CreateContainer, path: str = "") -> None:
-        """Raise ``InvalidRequest`` for a memory limit above the highest, and for a network that is
-        not permitted. ``path``: of the container in the request."""
+        """Raise ``InvalidRequest`` for a memory limit above the maximum, and for a network policy
+        that is not permitted. ``path``: path of the container in the request."""
         prefix = f"{path}." if path else ""
         self._check_memory(request.memory_limit, f"{prefix}memory_limit")
         if request.network_policy is not None:
@@ -89,9 +89,10 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
 
 
 class Container:
-    """One container of this process. Its box is opened on first use and filled with the requested
-    files. ``is_auto``: a response created it for itself. ``on_unused`` is called when the last
-    response that used it has ended and nothing was ever run in it."""
+    """A container of this process. Its box is opened on first use and filled with the requested
+    files. ``is_auto``: the container was created for a response, not by a client. ``on_unused`` is
+    called when the last response that used the container has ended and no code was ever run in it.
+    """
 
     def __init__(
         self,
@@ -163,17 +164,17 @@ class Container:
 
     @property
     def _is_idle(self) -> bool:
-        """Whether no call runs in the container and no response holds it."""
+        """Whether no call runs in the container and no response uses it."""
         return not self._use_count and not self._user_count
 
     @property
     def _is_unused(self) -> bool:
-        """Whether nothing was ever run in the container, and no response is using it."""
+        """Whether no code was ever run in the container and no response uses it now."""
         return self._box is None and self._is_idle and not self._is_closed
 
     @property
     def is_replaceable(self) -> bool:
-        """Whether no client created the container and no response uses it."""
+        """Whether the container was created for a response and no response uses it now."""
         return self.is_auto and self.is_active and self._is_idle
 
     def expire_if_replaceable(self) -> bool:
@@ -185,7 +186,7 @@ class Container:
     async def acquire(
         self, file_ids: Iterable[str] = (), skills: Iterable[ContainerSkill] = ()
     ) -> None:
-        """Count one more response that uses the container, until ``release``, and add files and
+        """Register one more response that uses the container, until ``release``. Add files and
         skills."""
         self._user_count += 1
         self.add_files(file_ids)
@@ -218,7 +219,7 @@ class Container:
 
     @property
     def network_key(self) -> str:
-        """Identifies the network policy, with its secrets."""
+        """A hash that is equal for containers with the same network policy and secrets."""
         return network_key(self.request.network_policy)
 
     def add_files(self, file_ids: Iterable[str]) -> None:
@@ -385,7 +386,8 @@ async def _mount_skill(box: Box, skill: ContainerSkill) -> None:
 
 
 class _ExclusiveUse:
-    """Use of a container by one caller at a time; a container in use does not expire."""
+    """Exclusive use of a container by one caller. A container does not expire while it is in
+    use."""
 
     def __init__(self, container: Container) -> None:
         self._container = container

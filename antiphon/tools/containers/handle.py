@@ -1,4 +1,5 @@
-"""What tools and endpoints use of a container, whichever process owns it."""
+"""The interface to a container for tools and endpoints. It is independent of the process that owns
+the container."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ __all__ = [
 
 
 class ContainerView(Struct, frozen=True):
-    """A container as its owner shows it, its skills and its ``network_key``."""
+    """A container in the form of the API, with its skills and its ``network_key``."""
 
     resource: wc.ContainerResource
     skills: tuple[SkillSummary, ...] = ()
@@ -49,8 +50,8 @@ class CommandEvent(Struct, frozen=True):
 class ContainerHandle(Protocol):
     """A container of this process or of another one.
 
-    Methods raise ``NotFound`` for unknown files, ``ToolError`` if the box fails, and what
-    ``ContainerRegistry.get_active`` raises if the container is no longer there.
+    Methods raise ``NotFound`` for unknown files and ``ToolError`` if the box fails. If the
+    container no longer exists, they raise the errors of ``ContainerRegistry.get_active``.
     """
 
     @property
@@ -67,12 +68,12 @@ class ContainerHandle(Protocol):
 
     @property
     def network_key(self) -> str:
-        """Identifies the network policy, with its secrets."""
+        """A hash that is equal for containers with the same network policy and secrets."""
 
     async def acquire(
         self, file_ids: Iterable[str] = (), skills: Iterable[ContainerSkill] = ()
     ) -> None:
-        """Count one more response that uses the container, until ``release``, and add files and
+        """Register one more response that uses the container, until ``release``. Add files and
         skills."""
 
     async def release(self) -> None:

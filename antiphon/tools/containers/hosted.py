@@ -1,4 +1,5 @@
-"""Containers that one process owns for all workers of a server, so that they outlive a worker."""
+"""Containers that one process owns for all workers of a server. So the containers survive the end
+of a worker."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ _Opened: TypeAlias = LocalContainers | str
 
 
 class ContainerHostSession:
-    """What a worker may call of the host, besides ``ContainerSession``. ``opened`` is done when the
-    sandboxes have been tried."""
+    """The methods of the host that a worker may call, besides ``ContainerSession``. ``opened`` is
+    resolved when the host has tested its sandboxes."""
 
     def __init__(self, opened: asyncio.Future[_Opened]) -> None:
         self._opened = opened
@@ -54,8 +55,8 @@ class ContainerHostSession:
 
 
 class HostedContainers:
-    """``ContainerMaker`` of a worker, over ``calls`` to a ``ContainerHostSession``. The worker
-    itself owns no containers."""
+    """``ContainerMaker`` of a worker: it calls a ``ContainerHostSession`` through ``calls``. The
+    worker itself owns no containers."""
 
     def __init__(self, calls: Calls, remote: RemoteContainers) -> None:
         self._calls = calls

@@ -1,4 +1,5 @@
-"""The containers that this process owns: it makes and closes them, and renews its lease."""
+"""The containers that this process owns. Creates and closes them, and renews the lease of the
+process."""
 
 from __future__ import annotations
 
@@ -28,31 +29,31 @@ _log = structlog.get_logger(__name__)
 #: The number of expired containers whose status can still be queried.
 _MAX_EXPIRED = 1000
 _SWEEP_INTERVAL_S = 5.0
-#: A process that does not renew its lease for this long loses its containers. A longer pause of the
-#: store or of the process is rarer than a death that its address does not reveal.
+#: Seconds without renewal of the lease after which a process loses its containers. The value is a
+#: compromise: a live process may pause for a while, and a dead process is not always noticed at its
+#: address.
 _LEASE_S = 30.0
 
 
 class ContainerOwner(Struct, frozen=True, kw_only=True):
-    """A process that owns containers. ``url``: where other servers reach it, empty if they
-    cannot."""
+    """A process that owns containers. ``url``: its address for other servers; empty if they cannot
+    reach it."""
 
     id: str
     url: str = ""
 
 
 class LocalContainers:
-    """The containers of this process. An async context manager: at its end all of them expire.
+    """The containers of this process. An async context manager; when it exits, all of them expire.
 
-    - ``sandbox``: opens the boxes in which their code runs.
+    - ``sandbox``: opens the boxes in which code runs.
     - ``clock``: returns Unix seconds.
-    - ``directory``: the list of the containers of all processes, in the store.
+    - ``directory``: the list, in the store, of the containers of all processes.
     - ``remote``: the containers of other processes. One of them may expire to make room for a new
       container of the same tenant.
-    - ``quotas``: among them the number of active containers of a tenant.
-    - ``lease_s``: seconds after which this process loses its containers if it does not renew its
-      lease.
-    - ``egress``: makes the proxies of containers with a network.
+    - ``quotas``: include the maximum number of active containers of a tenant.
+    - ``lease_s``: seconds without renewal after which this process loses its containers.
+    - ``egress``: makes the proxies of containers with network access.
     - ``predecessors``: ids of processes that have died. Their containers expire at once.
     """
 
@@ -87,7 +88,7 @@ class LocalContainers:
         self._egress = egress
         self._predecessors = predecessors
         self._containers: dict[str, Container] = {}
-        #: Containers that the directory knows as active, and when they were last used.
+        #: Containers that are active in the directory → the time of last use that it contains.
         self._reported: dict[str, float] = {}
 
     async def __aenter__(self) -> LocalContainers:
@@ -159,14 +160,15 @@ class LocalContainers:
         return container.resource
 
     async def reserve(self, tenant: str, request: wc.CreateContainer) -> Container:
-        """Create a container for a response. Its box is opened when it is needed.
+        """Create a container for a response. Its box is opened on first use.
 
-        At the tenant's limit, the longest unused container that a response created for itself
-        expires. Raises ``QuotaExceeded`` if there is none."""
+        If the tenant has reached its limit, expire the least recently used container that was
+        created for a response. Raises ``QuotaExceeded`` if there is none.
+        """
         return await self._add(tenant, request, is_auto=True)
 
     def record(self, container: Container) -> ContainerRecord:
-        """Return what the directory knows about a new container."""
+        """Return the record of a new container for the directory."""
         return ContainerRecord(
             tenant=container.tenant,
             resource=container.resource,
@@ -183,12 +185,12 @@ class LocalContainers:
         return container is not None
 
     async def close(self, container: Container) -> None:
-        """Close a container whose record another process has deleted."""
+        """Close a container after another process has deleted its record."""
         self._forget(container.id)
         await container.close()
 
     async def close_expired(self) -> None:
-        """Close the boxes of expired containers, and remove the oldest of these containers."""
+        """Close the boxes of expired containers. Forget the oldest expired containers."""
         expired = [container for container in self if not container.is_active]
         for container in expired:
             await container.close()
@@ -197,9 +199,9 @@ class LocalContainers:
         await self._report_expired()
 
     async def renew_lease(self) -> None:
-        """Renew the lease of this process and report which containers were used. Containers that
-        the directory no longer has expire here: their lease ended, or another process deleted them.
-        """
+        """Renew the lease of this process and report which containers were used. Expire the
+        containers that are no longer active in the directory, because the lease had ended or
+        another process deleted them."""
         reported = dict(self._reported)
         used = [
             each for each in self if each.id in reported and reported[each.id] != each.last_used_at
@@ -244,8 +246,8 @@ class LocalContainers:
         return container
 
     async def _expire_replaceable(self, tenant: str) -> bool:
-        """Let one container expire that no client created and no response uses. Returns False if
-        there is none."""
+        """Expire the least recently used container that was created for a response and that no
+        response uses. Return False if there is none."""
         records = [each for each in await self._directory.list(tenant) if each.is_auto]
         for record in sorted(filter(lambda each: each.is_active, records), key=self._last_used_at):
             if await self._expire_if_replaceable(record):

@@ -1,4 +1,4 @@
-"""The network of containers: policies of requests become proxies of boxes."""
+"""Network access of containers: makes the proxy of a box from the network policy of a request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from antiphon.wire.resources.containers import NetworkPolicy
 
 __all__ = ["OpenEgress", "network_key", "network_prompt", "open_egress", "shown_policy"]
 
-#: Makes the proxy of a box. Blocks for milliseconds.
+#: Makes the proxy of a box. Blocks the thread for a few milliseconds.
 OpenEgress: TypeAlias = Callable[[NetworkPolicy], EgressProxy]
 
 
@@ -28,7 +28,7 @@ def open_egress(
     ids: Callable[[str], str],
 ) -> EgressProxy:
     """Return the proxy for a policy of type ``allowlist``. ``clock`` returns Unix seconds. ``ids``
-    makes the placeholders of the secrets, which nobody can guess."""
+    makes unguessable placeholders for the secrets."""
     secrets = tuple(
         BoxSecret(
             domain=each.domain.lower(), name=each.name, value=each.value, placeholder=ids("secret")
@@ -40,15 +40,16 @@ def open_egress(
 
 
 def network_key(policy: NetworkPolicy | None) -> str:
-    """Return a key of a policy: two policies with the same key need no separate containers."""
+    """Return a hash of a network policy and its secrets; empty without network access. A container
+    can be reused for policies with the same hash."""
     if policy is None or policy.type == "disabled":
         return ""
     return sha256(msgspec.json.encode((sorted(policy.domains), policy.secrets))).hexdigest()
 
 
 def network_prompt(policy: NetworkPolicy | None) -> str:
-    """Return the text that tells the model about the network of its container; empty if there is
-    none."""
+    """Return the text that tells the model which domains its container reaches; empty without
+    network access."""
     if policy is None or not policy.domains:
         return ""
     lines = [
@@ -67,5 +68,5 @@ def network_prompt(policy: NetworkPolicy | None) -> str:
 
 
 def shown_policy(policy: NetworkPolicy | None) -> NetworkPolicy:
-    """Return a policy without its secrets."""
+    """Return a policy as clients see it: without its secrets."""
     return NetworkPolicy() if policy is None else replace(policy, domain_secrets=msgspec.UNSET)

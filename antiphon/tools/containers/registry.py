@@ -1,7 +1,8 @@
 """Registry of containers by id. A container belongs to one tenant and expires when unused.
 
-A container belongs to one process, its owner: a box is processes and memory of one machine.
-The directory in the store says who the owner is, and other processes call it.
+A box consists of processes and memory of one machine. So each container has one owner, the process
+that created it. The directory in the store names the owner, and other processes send their calls to
+the owner.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ __all__ = ["ContainerMaker", "ContainerRegistry"]
 
 
 class ContainerMaker(Protocol):
-    """Makes new containers: in this process, or in another one that owns those of all workers.
+    """Makes new containers, either in this process or in the process that owns the containers of
+    all workers.
 
-    ``find``, ``resources`` and ``delete`` are about the containers that this process itself owns.
+    ``find``, ``resources`` and ``delete`` apply to the containers that this process itself owns.
     """
 
     def find(self, tenant: str, container_id: str) -> Container | None:
@@ -53,8 +55,8 @@ class ContainerMaker(Protocol):
 
 
 class ContainerRegistry:
-    """The containers of all processes on a store. ``maker`` makes new ones. ``quotas``: among them
-    the number of active containers of a tenant."""
+    """The containers of all processes on a store. ``maker`` makes new ones. ``quotas`` include the
+    maximum number of active containers of a tenant."""
 
     def __init__(
         self,
@@ -84,8 +86,9 @@ class ContainerRegistry:
         return await self._maker.create(tenant, request)
 
     async def get_active(self, tenant: str, container_id: str) -> ContainerHandle:
-        """Return a container that can be used. Raises ``NotFound``, also for another tenant's,
-        ``InvalidRequest`` if it has expired, and ``Overloaded`` if its owner cannot be reached."""
+        """Return a container that can be used. Raises ``NotFound`` for unknown ids and other
+        tenants' containers, ``InvalidRequest`` if it has expired, and ``Overloaded`` if its owner
+        cannot be reached."""
         if (container := self._maker.find(tenant, container_id)) is not None:
             if container.is_active:
                 return container
@@ -108,8 +111,8 @@ class ContainerRegistry:
             return expired(record.resource)
 
     async def list(self, tenant: str, page_params: PageParams) -> Page[wc.ContainerResource]:
-        """Return one page of containers, those of other processes as they were seconds ago. Raises
-        ``InvalidRequest`` for an unknown cursor."""
+        """Return one page of containers. The data of containers of other processes may be seconds
+        old. Raises ``InvalidRequest`` for an unknown cursor."""
         return make_page(await self._resources(tenant), page_params)
 
     async def count_active(self, tenant: str) -> int:
@@ -117,8 +120,8 @@ class ContainerRegistry:
         return sum(each.status == "active" for each in await self._resources(tenant))
 
     async def delete(self, tenant: str, container_id: str) -> None:
-        """Delete a container and its files. An owner that cannot be reached closes the box when it
-        renews its lease. Raises ``NotFound``."""
+        """Delete a container and its files. If the owner cannot be reached, it will close the box
+        when it renews its lease. Raises ``NotFound``."""
         if await self._maker.delete(tenant, container_id):
             return
         record = await self._record(tenant, container_id)
@@ -130,7 +133,7 @@ class ContainerRegistry:
     # --- use by responses ------------------------------------------------------------------------
 
     async def acquire(self, tenant: str, container_id: str) -> ContainerHandle:
-        """Acquire the container that a request names. Raises what ``get_active`` raises."""
+        """Acquire the container that a request names. Raises the errors of ``get_active``."""
         container = await self.get_active(tenant, container_id)
         await container.acquire()
         return container
@@ -149,7 +152,7 @@ class ContainerRegistry:
         skills = tuple(skills)
         last = await self.last_active(tenant, items)
         if last is not None and last.network_key == network_key(request.network_policy):
-            with suppress(NotFound, InvalidRequest):  # its owner has ended since
+            with suppress(NotFound, InvalidRequest):  # its owner has ended in the meantime
                 await last.acquire(request.file_ids, skills)
                 return last
         creation = wc.CreateContainer(
@@ -162,7 +165,7 @@ class ContainerRegistry:
         return container
 
     async def last_active(self, tenant: str, items: Iterable[Item]) -> ContainerHandle | None:
-        """Return the container of the last call among ``items``, None if it cannot be used."""
+        """Return the container of the last call among ``items``; None if it cannot be used."""
         container_id = next(filter(None, map(_container_id_of, reversed(tuple(items)))), None)
         with suppress(RequestError):
             return None if container_id is None else await self.get_active(tenant, container_id)

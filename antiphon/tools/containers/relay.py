@@ -1,8 +1,8 @@
-"""How the processes that share a store reach each other's containers: over Unix sockets on one
-machine, over signed HTTP between servers.
+"""Calls between the processes that own containers and the processes that use them. Calls go over
+Unix sockets on one machine, and over signed HTTP between servers.
 
-A server of several workers has one owner and one URL; the worker that gets a call from another
-server passes it on to the owner.
+A server with several workers has one process that owns the containers, and one URL. The worker that
+receives a call from another server forwards it to the owner.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from .session import ContainerSession
 
 __all__ = ["ContainerRelay"]
 
-#: Short: the path of a socket has at most about 100 characters.
+#: The name is short because the path of a Unix socket is limited to about 100 characters.
 _SUFFIX = ".box"
 
 
 class ContainerRelay:
-    """Connects this process with the others that own containers, in both directions.
+    """Connects this process with the other container owners, in both directions.
 
-    ``folder``: the folder with the sockets of all processes of this server; None without workers.
-    ``url``: where other servers reach this one; empty if they cannot. ``caller`` calls them.
+    ``folder``: folder with the sockets of all processes of this server; None for a server without
+    workers. ``url``: address of this server for other servers; empty if they cannot reach it.
+    ``caller``: calls other servers.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class ContainerRelay:
         return ContainerOwner(id=self._id, url=self._url)
 
     def connect(self, owner: str, url: str) -> Calls:
-        """Return the client for calls to the process ``owner``. ``url``: that of its server;
+        """Return the client for calls to the process ``owner``. ``url``: address of its server;
         empty if other servers cannot reach it."""
         if (client := self._client(owner)) is not None:
             return client
@@ -66,21 +67,22 @@ class ContainerRelay:
             return NoCalls()  # it listens at the loopback address of another machine
         if url and url != self._url and self._caller is not None:
             return self._caller.calls(owner, url)
-        # A process that listened where this one does, or an owner of this server.
+        # The owner is gone: it would listen at this process's own address or in its folder.
         has_ended = is_local if url else self._folder is not None
         return NoCalls(is_gone=has_ended)
 
     def find(self, owner: str) -> AnswerCall | None:
-        """Return the function that answers calls to the process ``owner`` of this server; None if
-        this server has no such process."""
+        """Return the function that answers calls to ``owner``, a process of this server. Return
+        None if this server has no such process."""
         if owner == self._id and self._methods is not None:
             return self._methods.answers
         client = self._client(owner)
         return None if client is None else client.forward
 
     def remove_abandoned(self) -> tuple[str, ...]:
-        """Remove the sockets of the owners that have died in this server, and return their ids.
-        Called before the only owner that lives opens its socket."""
+        """Remove the sockets of owners of this server that have died. Return the ids of these
+        owners. Must be called before the new owner opens its socket, because it removes all
+        sockets."""
         if self._folder is None:
             return ()
         paths = tuple(self._folder.glob(f"*{_SUFFIX}"))
@@ -106,7 +108,8 @@ class ContainerRelay:
         self._clients.clear()
 
     def _client(self, owner: str) -> CallClient | None:
-        """Return the client of another process of this server; None if it does not listen."""
+        """Return the client for another process of this server; None if the process does not
+        listen."""
         if self._folder is None:
             return None
         path = self._socket(self._folder, owner)
@@ -126,9 +129,9 @@ class ContainerRelay:
 
 
 def _loopback_scope() -> str:
-    """Return what identifies the loopback interface of this process: the machine since its start
-    and, on Linux, the network namespace. Processes with the same value can reach each other over
-    loopback."""
+    """Return a hash that is equal for all processes that share a loopback address. On Linux it
+    identifies the boot of the machine and the network namespace; on other systems, the host name.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
         scope = boot + os.readlink("/proc/self/ns/net")

@@ -19,8 +19,9 @@ __all__ = ["RemoteContainer", "RemoteContainers"]
 
 
 class RemoteContainer:
-    """``ContainerHandle`` over ``calls`` to a ``ContainerSession``. ``on_gone`` is called when the
-    owner is found to be gone, with all of its containers."""
+    """``ContainerHandle`` of a container in another process, over ``calls`` to its
+    ``ContainerSession``. ``on_gone`` is called when the owner turns out to be gone, together with
+    all its containers."""
 
     def __init__(
         self,
@@ -32,7 +33,7 @@ class RemoteContainer:
         self._calls = calls
         self._on_gone = on_gone
         self._view = ContainerView(record.resource)
-        #: The call that lasts as long as a response uses the container.
+        #: The call to ``use``, which runs for as long as a response uses the container.
         self._uses: list[AsyncGenerator[Any, None]] = []
 
     @property
@@ -119,8 +120,8 @@ class RemoteContainer:
         await self._call("delete_file", file_id)
 
     async def expire_if_replaceable(self) -> bool:
-        """Let the container expire if no client created it and no response uses it. Returns whether
-        it has expired."""
+        """Expire the container if it was created for a response and no response uses it. Return
+        whether it has expired."""
         return bool(await self._call("expire_if_replaceable", returns=bool))
 
     async def close(self) -> None:
@@ -134,7 +135,7 @@ class RemoteContainer:
 
     @asynccontextmanager
     async def _translating(self) -> AsyncIterator[None]:
-        """Translate the failures of calls."""
+        """Translate errors of calls to the errors of ``ContainerHandle``."""
         try:
             yield
         except PeerLost as error:
@@ -151,18 +152,18 @@ class RemoteContainer:
 
 
 class RemoteContainers:
-    """The containers of other processes. ``connect`` returns the calls to a process, by its id and
-    URL."""
+    """The containers of other processes. ``connect`` returns a client for calls to a process, given
+    its id and URL."""
 
     def __init__(self, directory: ContainerDirectory, connect: Callable[[str, str], Calls]) -> None:
         self._directory = directory
         self._connect = connect
 
     def of(self, record: ContainerRecord) -> RemoteContainer:
-        """Return the container of a record."""
+        """Return the container that a record describes."""
         return RemoteContainer(record, self._connect(record.owner, record.url), self._expire)
 
     async def _expire(self, record: ContainerRecord) -> None:
-        """Mark the container as expired for good: clients were told so, and it must stay true even
-        if the owner comes back."""
+        """Mark the container as expired in the directory. Clients have been told that it expired,
+        so it must stay expired even if its owner becomes reachable again."""
         await self._directory.expire(record.owner, [record.resource.id])

@@ -1,4 +1,4 @@
-"""What other processes may call of the containers of this one."""
+"""The methods of the containers of this process that other processes may call."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["ContainerSession"]
 
 
 class ContainerSession:
-    """Methods for ``RemoteContainer``. Each raises ``NotFound`` for a container that is not here,
-    or is another tenant's."""
+    """The methods that ``RemoteContainer`` calls. Each raises ``NotFound`` if the container is not
+    in this process or belongs to another tenant."""
 
     def __init__(self, local: LocalContainers) -> None:
         self._local = local
@@ -35,7 +35,8 @@ class ContainerSession:
         file_ids: tuple[str, ...],
         skills: tuple[ShellSkill, ...],
     ) -> AsyncGenerator[bool, None]:
-        """Add files and skills, and use the container until the caller ends the call or is gone."""
+        """Add files and skills. The container is in use until the caller ends the call or
+        disconnects."""
         container = self._active(tenant, container_id)
         resolved = await resolve_skills(self._local.library, tenant, skills, "skills")
         await container.acquire(file_ids, resolved)
@@ -99,7 +100,7 @@ class ContainerSession:
         await self._active(tenant, container_id).delete_file(file_id)
 
     async def expire_if_replaceable(self, tenant: str, container_id: str) -> bool:
-        """Let a container expire if no client created it and no response uses it."""
+        """Expire a container if it was created for a response and no response uses it."""
         return self._local.get(tenant, container_id).expire_if_replaceable()
 
     async def close(self, tenant: str, container_id: str) -> None:

@@ -1,5 +1,5 @@
-"""Skills in containers: the skills a request names become folders in the box and lines of the
-prompt."""
+"""Skills in containers. Each skill that a request names becomes a folder in the box and a line of
+the prompt."""
 
 from __future__ import annotations
 

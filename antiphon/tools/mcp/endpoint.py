@@ -1,6 +1,6 @@
-"""The locations of MCP servers, and what the transport records of a request.
+"""The locations of MCP servers, and a trace of the transport for each request.
 
-This module does without the SDK, whose import takes about a second.
+This module does not import the SDK, because that import takes about a second.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The server's name in logs. Of a URL only the host: the rest may contain secrets."""
+        """The server's name in logs. For a URL it is only the host, because the rest may contain
+        secrets."""
         return self.command or urlsplit(self.url).hostname or ""
 
     @property

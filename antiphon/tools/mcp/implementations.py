@@ -59,10 +59,12 @@ _ACTIONS: Mapping[str, str] = {
 class _ToolKind(Struct, frozen=True, kw_only=True):
     """How the tools of a server become one built-in tool.
 
-    ``check`` refuses fields of a request that the server cannot honour. ``function`` returns how a
-    tool of the server is shown, without its handler; None if it is not. ``arguments`` returns the
-    tool's arguments for what the model wrote. ``result_fields`` returns the item's fields for the
-    result's text. ``step``: the progress event of a running call.
+    - ``check``: rejects fields of a request that the server cannot honour.
+    - ``function``: returns the function that the model is shown for a tool of the server, without a
+      handler; None if the model is not shown the tool.
+    - ``arguments``: translates the arguments that the model wrote to those of the server's tool.
+    - ``result_fields``: returns fields of the item for the text of the result.
+    - ``step``: name of the progress event of a running call.
     """
 
     check: Callable[[Any, str], None]

@@ -23,7 +23,7 @@ Json = dict[str, Any]
 _TIMED_OUT = -32001
 _CLOSED = -32000
 _INTERNAL = -32603
-#: The SDK's messages for HTTP errors without a message of the server.
+#: The SDK's messages for HTTP errors to which the server added no message.
 _STAND_INS = ("Not Found", "Session terminated", "Server returned an error response")
 
 

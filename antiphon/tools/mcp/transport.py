@@ -1,9 +1,9 @@
 """Connections to MCP servers: streamable HTTP, SSE, or a local process.
 
-Addresses from requests are checked when the socket is created. The same task must enter and leave a
-connection, because of the SDK's cancel scopes.
+Addresses from requests are checked when the socket is created. A connection must be entered and
+exited by the same task, because the SDK uses cancel scopes.
 
-Importing this module imports the SDK, which takes about a second, so import it in a thread.
+The first import of this module imports the SDK, which takes about a second. Import it in a thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .endpoint import ADDRESS_REFUSED, McpEndpoint, current_trace
 
 __all__ = ["McpConnector"]
 
-#: Statuses of a server that lacks streamable HTTP but may have SSE.
+#: HTTP statuses that make the client try SSE: the server lacks streamable HTTP.
 _LEGACY_STATUSES = frozenset({400, 404, 405})
 _MAX_BODY_BYTES = 16 * 2**20
 
@@ -36,8 +36,8 @@ _MAX_BODY_BYTES = 16 * 2**20
 class McpConnector:
     """Connects to MCP servers.
 
-    Its sessions share one TLS context: reading the certificates of all authorities takes up to a
-    tenth of a second, so make the connector in a thread.
+    All sessions share one TLS context. Creating it loads all CA certificates, which takes up to 100
+    ms, so create the connector in a thread.
     """
 
     def __init__(self) -> None:
@@ -91,8 +91,8 @@ class McpConnector:
     ) -> httpx2.AsyncClient:
         """Return the HTTP client of one session.
 
-        It has no read timeout: the caller limits the time of a call. It ignores the environment's
-        proxies, which would bypass the address check.
+        It has no read timeout: the caller limits the duration of a call. It ignores proxies in the
+        environment, which would bypass the address check.
         """
         return httpx2.AsyncClient(
             transport=_TracedTransport(server, self._tls),
@@ -103,7 +103,8 @@ class McpConnector:
 
 
 class _TracedStream:
-    """The stream to a server. Records in the trace when a message is handed over."""
+    """The stream of messages to a server. Records in the request's trace that a message was handed
+    over."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -131,8 +132,8 @@ async def _traced(transport: Any) -> AsyncGenerator[Any, None]:
 
 
 def _process(server: McpEndpoint) -> Any:
-    """Start a server process. It shares our stderr. Of the environment it gets a few harmless
-    variables and the configured ones."""
+    """Start a server process. It shares the stderr of this server. Its environment contains the
+    configured variables and a few harmless ones of this server's environment."""
     parameters = StdioServerParameters(
         command=server.command, args=list(server.args), env=dict(server.env)
     )
@@ -174,7 +175,8 @@ class _TracedTransport(httpx2.AsyncHTTPTransport):
 
 
 class _SizeLimitedStream(httpx2.AsyncByteStream):
-    """A body that fails when it becomes too large. The SDK limits the events of event streams."""
+    """A response body that raises an error when it becomes too large. The SDK itself limits the
+    size of events in event streams."""
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
         self._stream = stream
@@ -192,13 +194,14 @@ class _SizeLimitedStream(httpx2.AsyncByteStream):
 
 
 class _AddressRefused(httpcore2.ConnectError):
-    """A connection to an address that is not allowed."""
+    """Raised for a connection to an address that is not allowed."""
 
 
 class _GuardedBackend(httpcore2.AsyncNetworkBackend):
-    """Resolves a host name and connects to its allowed addresses only.
+    """Resolves a host name and connects only to resolved addresses that are allowed.
 
-    It connects to the very address that it has checked.
+    It connects to exactly the address that was checked, so a second DNS answer cannot bypass the
+    check.
     """
 
     def __init__(self, networks: Sequence[Network]) -> None:

@@ -43,7 +43,7 @@ def _target(namespace: Any, name: str) -> tuple[str, ...]:
 def call_result(call: Sequence[it.Item], tool: tl.Function | tl.Custom) -> CallOutcome | None:
     """Return the outcome of a call, given its item and the item that answers it.
 
-    None: there is no outcome yet, and the client has to answer the call.
+    Return None if there is no outcome yet because the client has to answer the call.
     """
     item, output = call[0], call[1] if len(call) > 1 else None
     match item, output:
@@ -91,7 +91,7 @@ def _mcp_result(call: it.McpCall) -> CallOutcome:
 
 
 def _error_text(error: Any) -> str:
-    """Return the message of an error; JSON if it has none."""
+    """Return the message of an error. An error without a message is returned as JSON."""
     if isinstance(error, str):
         return error
     message = error.get("message") if isinstance(error, dict) else None

@@ -1,9 +1,9 @@
 """The ``programmatic_tool_calling`` tool: the model writes JavaScript that calls tools, and sees
-the
-program's output.
+the program's output.
 
-A program's state is not stored. It is replayed from its beginning with the results of its earlier
-calls, which are in the conversation. So it can continue in another response and another process.
+A program's state is not stored. Instead, the program is run again from its beginning with the
+results of its earlier calls, which are in the conversation. So another response or another process
+can continue it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _OUTPUTS: tuple[type[Any], ...] = tuple(
 
 
 class _Fingerprint(Struct, frozen=True, array_like=True):
-    """The content of a fingerprint: a digest of the code, and the program's start time."""
+    """The content of a program's fingerprint: a digest of its code, and its start time."""
 
     digest: bytes
     started_ms: int
@@ -78,7 +78,7 @@ _decode_fingerprint = msgspec.msgpack.Decoder(_Fingerprint).decode
 class ProgramProvider:
     """``ToolProvider`` of ``programmatic_tool_calling``.
 
-    ``max_calls``: the maximum number of calls that one program may make. ``clock`` returns seconds.
+    ``max_calls``: maximum number of tool calls of one program. ``clock`` returns Unix seconds.
     """
 
     def __init__(
@@ -110,7 +110,8 @@ class ProgramProvider:
         yield Toolset()  # ``compose`` offers the function
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
-        """Raise ``InvalidRequest`` for an unfinished program that cannot continue."""
+        """Raise ``InvalidRequest`` if the conversation contains an unfinished program that cannot
+        continue."""
         for program in open_programs(response.items):
             self._verify(program, response.tenant)
             for call in _calls_of(program, response.items):
@@ -210,8 +211,8 @@ class _ProgramSession:
     ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         """Run one program. ``recorded``: its calls so far.
 
-        All calls of a step are answered together, in their order: what the program does next must
-        not depend on which call was faster.
+        The program gets the results of all calls of a step together, in the order of the calls. So
+        its behaviour cannot depend on which call was faster.
         """
         recorded_calls = _RecordedCalls(recorded)
         outcomes: list[CallOutcome] = []
@@ -246,7 +247,7 @@ class _ProgramSession:
     async def _resolve_calls(
         self, calls: Sequence[ProgramCall], recorded: _RecordedCalls, context: CallContext
     ) -> list[CallOutcome] | None:
-        """Return the outcomes of calls; None if the client has to answer some of them."""
+        """Return the outcomes of calls; None if the client has to answer at least one of them."""
         outcomes: list[CallOutcome | None] = [None] * len(calls)
         awaits_client = False
         nested_calls: dict[int, NestedCall] = {}
@@ -285,7 +286,7 @@ class _RecordedCalls:
             self._calls.setdefault(self._target(call[0]), deque()).append(call)
 
     def take(self, initial_item: it.Item) -> tuple[it.Item, ...] | None:
-        """Remove and return the next call of the same function as ``initial_item``'s."""
+        """Remove and return the next recorded call of the function that ``initial_item`` calls."""
         queue = self._calls.get(self._target(initial_item))
         return queue.popleft() if queue else None
 
@@ -297,8 +298,8 @@ class _RecordedCalls:
 def _calls_of(program: it.Program, items: Sequence[it.Item]) -> list[tuple[it.Item, ...]]:
     """Return the calls that a program made, each with the item that answers it.
 
-    A call that needed approval is the approval request, with the client's response or, if it has
-    run, the call.
+    A call that needed approval is represented by the approval request. Its answer is the approval
+    response of the client or, if the call has run, the item of the call.
     """
     outputs: dict[str, it.Item] = {}
     approval_request_ids = {item.id for item in items if isinstance(item, it.McpApprovalRequest)}

@@ -70,8 +70,8 @@ class StepResult(Struct, frozen=True, kw_only=True):
 class Browser:
     """A browser for one response.
 
-    Each step has a cursor, also if it fails. ``earlier_pages`` are the pages of earlier responses'
-    steps, so that their numbers stay valid.
+    Each step gets a cursor, even if it fails. ``earlier_pages``: the pages of the steps of earlier
+    responses, so that their cursors stay valid.
     """
 
     def __init__(
@@ -166,9 +166,9 @@ class Browser:
         return page
 
     async def _read_page(self, page: WebPage) -> WebPage:
-        """Return the full page.
+        """Return the full page, and load it if necessary.
 
-        Pages of earlier responses have only a URL, and find results only hits.
+        A page of an earlier response has only a URL, and the page of a find step has only the hits.
         """
         return page if page.results is not None else await self._load_page(page.url)
 

@@ -115,7 +115,7 @@ class WebSearchProvider:
         return tuple(_tool_function(name, tool) for name in _STEPS)
 
     def _is_forbidden(self, tool: Any) -> bool:
-        """Whether the request forbids access to the web, which the source needs."""
+        """Whether the source needs web access and the request forbids it."""
         return self._is_external and tool.external_web_access is False
 
     @asynccontextmanager
@@ -141,7 +141,7 @@ class WebSearchProvider:
 
 
 def _tool_function(name: str, tool: Any) -> ToolFunction:
-    """Return one function, without its handler."""
+    """Return the function that the model is shown, without a handler."""
     return ToolFunction(
         tool=_function(name, describe_location(tool)),
         initial_item=WebSearchCall(action=dict(_INITIAL_ACTIONS[name])),
@@ -218,9 +218,11 @@ _STEPS: Mapping[str, _StepFunction] = {"search": _search, "open": _open, "find":
 
 
 def _earlier_pages(items: Sequence[Item]) -> tuple[WebPage | None, ...]:
-    """Return the pages of earlier steps, as far as their items describe them.
+    """Return the pages of earlier steps, one entry per step. Only the data in their items is
+    available: URLs, but no text. An entry is None if the item has no URL or the step failed.
 
-    New cursors follow theirs, and citations of them keep their URL.
+    Cursors are positions in this list, so new steps get the cursors after it, and citations of an
+    earlier page still refer to its URL.
     """
     return tuple(_page_of_call(item) for item in items if isinstance(item, WebSearchCall))
 
