@@ -1,6 +1,6 @@
-"""Requests to the agents of boxes, whatever carries them.
+"""Requests to the agent of a box, independent of how they are transported.
 
-A box is untrusted: everything that comes out of it is validated like a client's request body.
+A box is untrusted: everything that it returns is validated like a client's request body.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ENDED = "The sandbox has ended; its variables and files are gone."
 
 
 class LimitsFrame(msgspec.Struct, frozen=True):
-    """The version of the Python of a box."""
+    """The answer to the first request: the Python version of the box."""
 
     python: str
 
@@ -52,7 +52,7 @@ class _RunFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputFrame(msgspec.Struct, frozen=True):
-    """What a command wrote: its output and its error output."""
+    """New output of a command: standard output and standard error."""
 
     written: tuple[str, str]
 
@@ -72,11 +72,11 @@ class _RemoveFrame(msgspec.Struct, frozen=True):
 
 
 class NetworkFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Nothing."""
+    """An answer without content."""
 
 
 class WriteFrame(msgspec.Struct, frozen=True):
-    """Why a file could not be written; empty if it was."""
+    """The reason why a file could not be written; empty on success."""
 
     error: str = ""
 
@@ -86,7 +86,7 @@ class _ErrorFrame(msgspec.Struct, frozen=True):
 
 
 class AgentCalls:
-    """The part of ``Box`` that is the same for all agents."""
+    """The part of ``Box`` that all agents have in common."""
 
     async def python(self, code: str, *, timeout_s: float, max_chars: int) -> ExecutionResult:
         frame = {"op": "python", "code": code, "timeout": timeout_s, "most": max_chars}
@@ -162,7 +162,7 @@ def limits_request(limits: Limits) -> dict[str, Any]:
 
 def decode_answer(raw: bytes, kind: type[_T]) -> _T:
     """Return an answer of the expected kind. Raises ``ToolError`` if the agent reports an error,
-    and ``msgspec.DecodeError`` if it says anything else."""
+    and ``msgspec.DecodeError`` for any other answer."""
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.DecodeError:

@@ -40,8 +40,8 @@ _T = TypeVar("_T")
 
 _MAX_STDERR = 4000
 _CERTIFICATE = "/run/network/ca.pem"
-#: Where programs look for the authorities that they trust: OpenSSL, Go, requests, curl, Node, git
-#: and pip.
+#: Environment variables that name the file of trusted CA certificates, for OpenSSL, Go, requests,
+#: curl, Node, git and pip.
 _CERTIFICATE_VARIABLES = (
     *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
     *("GIT_SSL_CAINFO", "PIP_CERT"),
@@ -78,10 +78,11 @@ class AgentBox(AgentCalls):
         wait_s: float,
         group: BoxGroup | None = None,
     ) -> AgentBox:
-        """Wait until the agent in ``process`` answers. ``group``: the control group of the box,
-        None without one.
+        """Wait until the agent in ``process`` answers. ``group``: the control group of the box;
+        None if there is none.
 
-        Raises ``ToolError`` with the last line of its error output."""
+        Raises ``ToolError`` with the last line of the error output of the process.
+        """
         box = cls(process, limits, shared, group)
         try:
             answer = await box._request(limits_request(limits), LimitsFrame, wait_s)
@@ -144,7 +145,7 @@ class AgentBox(AgentCalls):
         await asyncio.to_thread(self._remove_parts)
 
     def _remove_parts(self) -> None:
-        """Delete what the server keeps for the box."""
+        """Delete everything that the server created for the box."""
         self._shared.close()
         if self._group is not None:
             self._group.remove()
@@ -195,10 +196,11 @@ class AgentBox(AgentCalls):
         self._process.stdin.write(struct.pack(">I", len(body)) + body)
 
     async def _read_response(self, on_output: OutputCallback | None) -> bytes:
-        """Return the last frame of an answer, after passing the output frames on.
+        """Pass output frames on and return the last frame of an answer.
 
-        Raises ``EOFError`` or ``OSError`` if the agent is gone, ``ValueError`` if the frame is
-        too long or malformed."""
+        Raises ``EOFError`` or ``OSError`` if the agent is gone, ``ValueError`` if a frame is too
+        long or malformed.
+        """
         assert self._process.stdin is not None
         await self._process.stdin.drain()
         frame = await self._read_frame()
@@ -215,8 +217,8 @@ class AgentBox(AgentCalls):
         return await self._process.stdout.readexactly(size)
 
     async def _interrupt(self, response: asyncio.Future[bytes]) -> None:
-        """Interrupt the running request. The box stays usable if the agent confirms in time; else
-        it is closed."""
+        """Interrupt the running request. If the agent confirms in time, the box stays usable.
+        Otherwise the box is closed."""
         with suppress(OSError):
             self._send_frame({"op": "stop"})
         done, _ = await asyncio.wait({response}, timeout=GRACE_S)

@@ -110,8 +110,8 @@ class Box(Protocol):
         disk limit."""
 
     async def open_network(self, proxy: EgressProxy) -> None:
-        """Let code reach ``proxy``, and nothing else, with its variables and its certificate.
-        Called once, before any code runs. Raises ``ToolError``."""
+        """Let code reach ``proxy``, and nothing else. Set the environment variables of the proxy
+        and trust its certificate. Called once, before any code runs. Raises ``ToolError``."""
 
     async def close(self) -> None:
         """End all processes and delete all files of the box."""
@@ -124,4 +124,4 @@ class Sandbox(Protocol):
         """Start a new box. Raises ``ToolError`` if that fails."""
 
     async def close(self) -> None:
-        """Stop opening boxes, and close the idle ones in the pool."""
+        """Refuse to open further boxes, and close the idle boxes of the pool."""

@@ -73,8 +73,8 @@ _ENVIRONMENT = {
 
 
 class BoxSetup(Struct, frozen=True, kw_only=True):
-    """What every box is made of: the bwrap program, the Python of the box and the folders it
-    needs."""
+    """The parts that all boxes are made of: the bwrap program, the Python of the box and the
+    folders it needs."""
 
     bwrap: str
     python: str
@@ -111,7 +111,8 @@ class BoxSetup(Struct, frozen=True, kw_only=True):
     def command_line(
         self, limits: Limits, shared: SharedFolder, filter_fd: int, source_fds: Mapping[str, int]
     ) -> list[str]:
-        """Return the command that starts a box. bwrap reads the file descriptors."""
+        """Return the command that starts a box. bwrap reads some of its input from the given file
+        descriptors."""
         size = str(limits.disk_bytes)
         return [
             self.bwrap,
@@ -165,10 +166,11 @@ class Bubblewrap:
         self._is_closed = False
 
     async def check(self) -> str:
-        """Start a box to test that it works, and return the version of its Python.
+        """Start a box to test whether it works, and return the version of its Python.
 
-        Deletes what a crashed server left. Raises ``SetupError`` with one line if no box can be
-        started. Nothing ever runs outside of a box."""
+        Deletes the remains of crashed servers. Raises ``SetupError`` with a one-line message if no
+        box can be started. Code never runs outside of a box.
+        """
         await asyncio.to_thread(SharedFolder.remove_abandoned, _box_owner())
         if self._groups is not None:
             await asyncio.to_thread(self._groups.remove_abandoned)
@@ -273,8 +275,8 @@ class Bubblewrap:
 
 
 def _remedy(kernel: Path = Path("/proc/sys")) -> str:
-    """Return the command that allows user namespaces, if the kernel forbids them or a container
-    does."""
+    """Return the command that allows user namespaces, if a setting of the kernel or of a container
+    runtime forbids them."""
     for setting, forbidding, allowing in _NAMESPACE_SETTINGS:
         try:
             value = kernel.joinpath(*setting.split(".")).read_text("ascii").strip()
@@ -308,8 +310,8 @@ def _memory_file(stack: ExitStack, content: bytes) -> int:
 
 
 def _system_mounts() -> Iterator[str]:
-    """Return bwrap's arguments for ``/usr`` and for the links or folders of this system that lead
-    there."""
+    """Return bwrap's arguments for ``/usr``, and for ``/bin``, ``/lib`` and similar paths, which
+    are links into ``/usr`` or folders, depending on the system."""
     yield from ("--ro-bind", "/usr", "/usr")
     for name in ("bin", "sbin", "lib", "lib32", "lib64"):
         path = Path("/", name)

@@ -25,7 +25,7 @@ _OPTIONAL = frozenset({"cpu"})
 #: The group that the server's processes move to: groups with processes cannot have limited
 #: children.
 _SERVER = "antiphon-server"
-#: The group of all boxes, and its share of the processors while the server, with 100, wants them.
+#: The group of all boxes, and its CPU weight. The server has a weight of 100.
 _BOXES, _CPU_WEIGHT = "antiphon-boxes", 10
 _PREFIX = "box-"
 #: Bytes that a box may use beyond its limit. The agent's own count comes first: it ends the code
@@ -33,7 +33,7 @@ _PREFIX = "box-"
 _MEMORY_MARGIN = 64 << 20
 #: Processes of a box that run none of its code: bwrap and the agent.
 _PROCESS_MARGIN = 8
-#: Attempts to remove a group whose processes are about to be gone, and seconds between them.
+#: Number of attempts to remove a group whose processes are ending, and seconds between attempts.
 _REMOVE_ATTEMPTS, _REMOVE_PAUSE_S = 50, 0.01
 
 
@@ -45,13 +45,14 @@ class BoxGroup:
         self._joins_fd: int | None = os.open(path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
 
     def join(self) -> None:
-        """Move the calling process into the group, with the processes that it will start. Called
-        in a forked process before it executes a program."""
+        """Move the calling process into the group. Processes that it starts afterwards are in the
+        group too. Called in a forked process before it executes a program."""
         assert self._joins_fd is not None
         os.write(self._joins_fd, b"0")
 
     def oom_kills(self) -> int:
-        """Return how many processes the kernel has ended because the box used too much memory."""
+        """Return the number of processes that the kernel has killed because the box exceeded its
+        memory limit."""
         for line in _read(self._path / "memory.events").splitlines():
             name, _, count = line.partition(" ")
             if name == "oom_kill":
@@ -108,8 +109,8 @@ class ControlGroups:
             raise
 
     def remove_abandoned(self) -> int:
-        """Remove the groups of boxes whose server has ended without closing them. Returns how
-        many."""
+        """Remove the groups of boxes whose server has ended without closing them. Return the number
+        of removed groups."""
         removed = 0
         for path in self._path.glob(f"{_PREFIX}*"):
             if "populated 0" in _read(path / "cgroup.events") and not _is_running(path):
@@ -119,8 +120,9 @@ class ControlGroups:
 
 
 def _candidates(root: Path, own: Path) -> Iterator[Path]:
-    """Yield the groups in which this process may create others: its own group, and the parent group
-    if this process was moved into a child of it."""
+    """Yield the delegated groups in which this process may create others. The parent of its own
+    group comes first, because an earlier call may have moved this process into a child group. Its
+    own group comes second."""
     if not _NEEDED <= _controllers(root / "cgroup.controllers"):
         return
     name = next((line[3:] for line in _read(own).splitlines() if line.startswith("0::/")), None)
@@ -133,8 +135,8 @@ def _candidates(root: Path, own: Path) -> Iterator[Path]:
 
 
 def _is_delegated(group: Path, root: Path) -> bool:
-    """Whether this process may manage a group, by section 2.5: systemd marks such groups. The root
-    of a namespace is delegated if it is writable."""
+    """Whether this process may manage a group (section 2.5). systemd marks delegated groups with an
+    attribute. The root of a cgroup namespace counts as delegated if it is writable."""
     if not os.access(group / "cgroup.subtree_control", os.W_OK):
         return False
     if not _NEEDED <= _controllers(group / "cgroup.controllers"):
@@ -149,7 +151,8 @@ def _is_delegated(group: Path, root: Path) -> bool:
 
 
 def _enable(group: Path) -> None:
-    """Let the children of a group have limits. Raises ``OSError``."""
+    """Enable the controllers for the children of a group, so that they can have limits. Raises
+    ``OSError``."""
     wanted = _controllers(group / "cgroup.controllers") & (_NEEDED | _OPTIONAL)
     missing = sorted(wanted - _controllers(group / "cgroup.subtree_control"))
     if not missing:
@@ -180,7 +183,8 @@ def _move_server(group: Path) -> None:
 
 
 def _is_running(path: Path) -> bool:
-    """Whether the server that created a group is alive; it may be about to use it."""
+    """Whether the server that created a group is alive. If it is, it may be about to use the
+    group."""
     pid = path.name.removeprefix(_PREFIX).partition("-")[0]
     return pid.isdecimal() and Path("/proc", pid).exists()
 
@@ -210,8 +214,8 @@ def _make(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a group; its processes are killed. A group that stays busy is left for a later
-    start."""
+    """Kill the processes of a group and remove it. If the group stays busy, leave it to the next
+    start of a server."""
     with suppress(OSError):
         _write(path / "cgroup.kill", "1")
     for _ in range(_REMOVE_ATTEMPTS):

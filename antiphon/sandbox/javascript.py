@@ -1,8 +1,9 @@
 """Runs untrusted JavaScript in QuickJS inside a WebAssembly machine.
 
-A program has no files, no network, no clock and no randomness: with the same call outcomes it
-always does the same. A program is not kept alive between its steps: each step runs it again from
-its beginning with the outcomes known by then."""
+A program has no access to files, network, clock or randomness. So it always behaves the same if its
+calls have the same outcomes. A program is not kept alive between its steps: each step runs it again
+from its beginning, with the outcomes known by then.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +92,7 @@ class JavaScript:
             return False
 
     def close(self) -> None:
-        """Stop running programs. Those that run now end within their time limit."""
+        """Stop running programs. Programs that are running now end within their time limit."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def advance(
@@ -105,9 +106,11 @@ class JavaScript:
     ) -> ProgramState:
         """Run ``code`` from its beginning until it ends or waits for a call without an outcome.
 
-        ``paths`` are the functions below ``tools``; ``outcomes`` belong to the first calls, in
-        order. ``time_ms`` is the time that the program sees, and the seed of its random numbers.
-        The steps of several ``tenant`` wait in turn. Cancelling this call stops the program."""
+        ``paths``: paths of the functions below ``tools``. ``outcomes``: outcomes of the first
+        calls, in order. ``time_ms``: the time that the program sees, in milliseconds, and the seed
+        of its random numbers. ``tenant``: whose program this is; if steps have to wait, tenants
+        take turns. Cancelling this call stops the program.
+        """
         from wasmtime import Config, Engine
 
         config = Config()

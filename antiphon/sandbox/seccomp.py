@@ -139,9 +139,11 @@ def _clone_rules() -> Iterator[bytes]:
 
 
 def _socket_rules() -> Iterator[bytes]:
-    """Rules for sockets: UNIX and IP, and of netlink only routes, which libraries query.
+    """Return the rules for sockets. UNIX and IP sockets are allowed. Of netlink, only the route
+    protocol is allowed, because libraries query it.
 
-    Others are denied: AF_VSOCK, for example, bypasses network namespaces."""
+    All others are denied: AF_VSOCK, for example, bypasses network namespaces.
+    """
     yield _instruction(_LOAD, _ARGUMENT[0])
     for family in _ALLOWED_FAMILIES:
         yield _instruction(_EQUAL, family, 0, 1)

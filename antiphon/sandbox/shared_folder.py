@@ -50,8 +50,8 @@ class SharedFolder:
 
     @staticmethod
     def remove_abandoned(owner: int | None) -> int:
-        """Delete the folders of boxes whose server has ended without closing them. Returns how
-        many. ``owner``: as for ``open``."""
+        """Delete the folders of boxes whose server has ended without closing them. Return the
+        number of deleted folders. ``owner``: see ``open``."""
         removed = 0
         for folder in Path(_root(owner)).glob(f"{_PREFIX}*"):
             with suppress(OSError):

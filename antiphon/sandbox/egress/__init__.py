@@ -1,1 +1,1 @@
-"""The network of boxes: a proxy outside of the box, which lets through what is allowed."""
+"""Network access of boxes: a proxy outside of the box passes on only the allowed requests."""

@@ -13,7 +13,7 @@ __all__ = ["BoxAuthority"]
 
 _VALID = timedelta(days=30)
 _SKEW = timedelta(days=1)
-#: Hosts whose contexts are kept. A box has an allow-list, so there are few.
+#: Largest number of hosts whose TLS contexts are cached. A box has few, those of its allow-list.
 _MAX_CONTEXTS = 256
 
 
@@ -42,7 +42,8 @@ class BoxAuthority:
         self._contexts: dict[str, ssl.SSLContext] = {}
 
     def context(self, host: str) -> ssl.SSLContext:
-        """Return the context of a server with the name ``host``. Blocks for milliseconds."""
+        """Return the server-side TLS context for the name ``host``. Blocks for a few
+        milliseconds."""
         context = self._contexts.get(host)
         if context is None:
             if len(self._contexts) >= _MAX_CONTEXTS:
@@ -101,8 +102,8 @@ class BoxAuthority:
 
 
 def _key_usage() -> Any:
-    """Return the key usage of the authority: it signs certificates and revocation lists, and
-    nothing else."""
+    """Return the key usage of the authority's certificate: signing certificates and revocation
+    lists."""
     from cryptography import x509
 
     names = (

@@ -1,4 +1,4 @@
-"""What a box may reach, and the secrets that it uses without knowing them."""
+"""The domains that a box may reach, and secrets that its requests use but its code cannot read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class BoxSecret(Struct, frozen=True, kw_only=True):
 
 
 class EgressPolicy(Struct, frozen=True, kw_only=True):
-    """``domains``: host names in lower case that a box may reach. Each is exact."""
+    """The domains and secrets of a box. ``domains``: host names in lower case that the box may
+    reach. Subdomains are not included."""
 
     domains: frozenset[str]
     secrets: tuple[BoxSecret, ...] = ()

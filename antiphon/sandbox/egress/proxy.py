@@ -1,9 +1,9 @@
-"""The proxy of one box. It passes HTTP and HTTPS requests to allowed domains on, and inserts
+"""The proxy of one box. It forwards HTTP and HTTPS requests to allowed domains, and inserts
 secrets.
 
-Programs in the box trust the proxy's certificate authority. The proxy decrypts their requests and
-opens a connection of its own to the server. So it checks each request, not only the name in a
-CONNECT, and the secrets never enter the box. A connection carries one request.
+The proxy terminates the TLS connection of the box, whose programs trust the certificate authority
+of the proxy, and opens a TLS connection of its own to the server. So it can check each request, not
+only the name in a CONNECT, and the secrets never enter the box. A connection carries one request.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _REASONS = {400: "Bad Request", 403: "Forbidden", 502: "Bad Gateway"}
 
 
 class Connects(Protocol):
-    """Makes the connections to servers: a ``Dialer``."""
+    """Opens the connections to servers. Implemented by ``Dialer``."""
 
     async def connect(
         self, host: str, port: int, *, uses_tls: bool
@@ -47,7 +47,7 @@ class Connects(Protocol):
 
 
 class EgressProxy:
-    """A proxy with one policy. ``serve`` handles a connection of the box."""
+    """A proxy with one policy. ``serve`` handles one connection of the box."""
 
     def __init__(self, policy: EgressPolicy, authority: BoxAuthority, dialer: Connects) -> None:
         self._policy = policy
@@ -158,7 +158,8 @@ class EgressProxy:
 async def _send(
     head: str, length: int | None, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter
 ) -> None:
-    """Send a request to its server. If the box breaks off, the connection to the server ends."""
+    """Send a request to its server. If the box closes its connection, close the connection to the
+    server."""
     try:
         upstream.write(head.encode("latin-1"))
         async for piece in body_of(reader, length):
@@ -174,8 +175,8 @@ async def _read(server: asyncio.StreamReader) -> bytes:
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
-    """Close a connection. One that the other end does not close in time, or before the box is
-    closed, is broken off."""
+    """Close a connection. Abort it if the other end does not close it in time, or if the box is
+    closed."""
     writer.close()
     try:
         async with asyncio.timeout(_CLOSE_S):

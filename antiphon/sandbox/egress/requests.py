@@ -1,5 +1,4 @@
-"""HTTP/1.1 requests of a box. They are read strictly: an ambiguous request is refused, not passed
-on."""
+"""HTTP/1.1 requests of a box. The parser is strict: ambiguous requests are refused."""
 
 from __future__ import annotations
 
@@ -30,8 +29,9 @@ class InvalidProxyRequest(ValueError):
 
 
 class ProxyRequest(Struct, frozen=True, kw_only=True):
-    """A request: ``host`` and ``port`` of its server, its ``target`` there, the headers that are
-    passed on. ``length``: bytes of its body; None: the body has chunks."""
+    """A request. ``host`` and ``port``: its server. ``target``: the target that is sent to this
+    server. ``headers``: the headers that are passed on. ``length``: bytes of the body; None: the
+    body is chunked."""
 
     method: str
     host: str
@@ -55,8 +55,8 @@ class ProxyRequest(Struct, frozen=True, kw_only=True):
 async def read_request(
     reader: asyncio.StreamReader, tunnel: tuple[str, int] | None = None
 ) -> ProxyRequest:
-    """Read a request up to its body. ``tunnel``: host and port of the tunnel that it comes through.
-    Raises ``InvalidProxyRequest``, ``EOFError``."""
+    """Read a request up to its body. ``tunnel``: host and port of the CONNECT tunnel that the
+    request came through. Raises ``InvalidProxyRequest``, ``EOFError``."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except asyncio.LimitOverrunError:
@@ -86,8 +86,8 @@ async def read_request(
 
 
 async def body_of(reader: asyncio.StreamReader, length: int | None) -> AsyncIterator[bytes]:
-    """Yield the body of a request, with the frames of its chunks. Raises ``InvalidProxyRequest``,
-    ``EOFError``."""
+    """Yield the body of a request, including the framing of its chunks. Raises
+    ``InvalidProxyRequest``, ``EOFError``."""
     if length is not None:
         while length:
             piece = await reader.read(min(length, _PIECE_BYTES))
@@ -145,7 +145,7 @@ def _absolute(target: str) -> tuple[str, int, str]:
 
 
 def _check_host(headers: list[tuple[str, str]], tunnel: tuple[str, int]) -> None:
-    """Raise ``InvalidProxyRequest`` for a request to another host than that of its tunnel."""
+    """Raise ``InvalidProxyRequest`` if the request names a different host than its tunnel."""
     hosts = [value for name, value in headers if name.lower() == "host"]
     if any(_authority(host, tunnel[1]) != tunnel for host in hosts):
         raise InvalidProxyRequest("The request is for another host than its connection.")

@@ -1,11 +1,14 @@
 """The agent inside a box: it serves the requests of the server.
 
-It runs Python code and shell commands, enforces their limits, and reads and writes files. It
-uses only the standard library, because the Python of the box is not the server's. The code it
-runs cannot signal it, and ends with it: in a bubblewrap box, where it is the first process. In a
-pod (``pod.py``) it is one of several, and Kubernetes ends the pod.
+It runs Python code and shell commands, enforces their limits, and reads and writes files. It uses
+only the standard library, because the Python of the box is not the server's.
 
-Frames in both directions: four bytes of length (big-endian), then JSON."""
+In a bubblewrap box, the agent is the first process: the code cannot signal it, and all processes of
+the box end with it. In a pod (``pod.py``), the agent is one of several processes, and Kubernetes
+ends the pod.
+
+Frames in both directions: four bytes of length (big-endian), then JSON.
+"""
 
 from __future__ import annotations
 
@@ -155,10 +158,11 @@ def _memory_used() -> int:
 
 
 def _socket_memory() -> int:
-    """Return an estimate of the bytes in the buffers of sockets, which belong to no process.
+    """Return an estimate of the bytes in socket buffers, which no process is charged for.
 
-    Linux tells the queues of IP sockets. A UNIX socket counts with a full buffer, except for the
-    first ``FREE_SOCKETS``."""
+    Linux reports the queues of IP sockets. For each UNIX socket after the first ``FREE_SOCKETS``, a
+    full buffer is assumed.
+    """
     queued = 0
     for name in ("tcp", "tcp6", "udp", "udp6"):
         for fields in _table("/proc/net/" + name):
@@ -180,10 +184,11 @@ def _table(path: str) -> Any:
 
 
 class _KernelExchange:
-    """One request to the Python kernel and its answer, neither of which blocks: untrusted code can
-    reach the kernel's end of the socket.
+    """One request to the Python kernel and its answer. Sending and receiving never block, because
+    untrusted code can access the kernel's end of the socket.
 
-    ``answer`` is None until a whole frame has come, and if it is malformed."""
+    ``answer`` is None until a whole frame has arrived. It stays None if the frame is malformed.
+    """
 
     def __init__(self, connection: socket.socket, request: Any) -> None:
         connection.setblocking(False)
@@ -233,13 +238,15 @@ class _KernelExchange:
 
 
 def _is_first() -> bool:
-    """Return whether the agent is the first process, so that all others belong to code."""
+    """Return whether the agent is the first process of its PID namespace, so that code started all
+    other processes."""
     return os.getpid() == 1
 
 
 def _other_pids() -> set[int]:
-    """Return the processes that code started: all but this one, or in a pod its descendants, whose
-    orphans become its children (``pod.py``)."""
+    """Return the processes that code started. In a box, these are all processes but this one. In a
+    pod, these are the descendants of this process, including orphans, which become its children
+    (``pod.py``)."""
     pids = {int(name) for name in os.listdir("/proc") if name.isdigit()} - {os.getpid()}
     if _is_first():
         return pids
@@ -443,7 +450,7 @@ class Agent:
         }
 
     def resume_processes(self) -> None:
-        """Resume the processes that earlier requests left, for the duration of a request."""
+        """Resume, for the duration of a request, the processes that earlier requests have left."""
         self.end_reason = None
         ended, _ = _reap()
         if self.kernel_pid in ended:
@@ -453,7 +460,7 @@ class Agent:
             self.start_forwarder(self.listener)
 
     def has_forwarder(self) -> bool:
-        """Return whether the forwarder runs: code can kill it."""
+        """Return whether the forwarder runs. Code can kill it."""
         try:
             return (
                 self.forwarder_pid is not None and not os.waitpid(self.forwarder_pid, os.WNOHANG)[0]
@@ -462,7 +469,7 @@ class Agent:
             return False
 
     def start_forwarder(self, listener: socket.socket) -> None:
-        """Fork the process that passes connections on."""
+        """Fork the process that forwards connections to the proxy."""
         pid = os.fork()
         if pid == 0:
             os.setsid()

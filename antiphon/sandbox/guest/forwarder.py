@@ -1,6 +1,7 @@
-"""Passes connections to a port of the box on to the socket of the proxy outside.
+"""Forwards connections to a port of the box to the socket of the proxy outside.
 
-It runs in a process of its own. Code in the box can break it, and then only loses its network.
+The forwarder is a process of its own. If the code of the box kills or breaks it, the only effect is
+that the box has no network.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def listen(port: int) -> socket.socket:
 
 
 def forward(listener: socket.socket) -> None:
-    """Pass all connections on, for ever."""
+    """Forward all connections. Never returns."""
     while True:
         connection, _ = listener.accept()
         threading.Thread(target=_pass_on, args=(connection,), daemon=True).start()

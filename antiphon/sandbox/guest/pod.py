@@ -43,7 +43,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class _PodAgent(Agent):
-    """Serves one connection after another. Its state survives them."""
+    """Serves one connection after another. Its state is kept from one connection to the next."""
 
     def __init__(self) -> None:
         super().__init__(-1, -1)

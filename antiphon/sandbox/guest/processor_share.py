@@ -1,9 +1,9 @@
-"""How much processor time code in a box gets beside the rest of the machine.
+"""The share of processor time that code in a box gets.
 
-A short calculation must not wait for a model that generates: in the idle scheduling class, 50 ms of
-work took 16 s beside one busy process per processor. Nor may many computing processes slow the
-model down. So code starts with a tenth of the weight of other processes. It moves to the idle class
-once it runs many tasks at a time or has computed for long.
+A short calculation must not wait behind a model that generates: in the idle scheduling class, 50 ms
+of work took 16 s on a machine with one busy process per processor. On the other hand, many
+computing processes must not slow the model down. So code starts with a tenth of the weight of other
+processes. It is moved to the idle class once it runs many tasks at a time or has computed for long.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _RLIMIT_NICE = 13
 
 
 def lower_priority() -> None:
-    """Lower the priority of the calling process and its children. Without RLIMIT_NICE no process
-    can raise it again, or leave the idle class (sched(7))."""
+    """Lower the priority of the calling process and its children. Setting RLIMIT_NICE to 0 prevents
+    them from raising it again and from leaving the idle class (sched(7))."""
     resource.setrlimit(_RLIMIT_NICE, (0, 0))
     os.setpriority(os.PRIO_PROCESS, 0, max(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
 
@@ -41,8 +41,8 @@ class ProcessorShare:
         self._is_used_up = False
 
     def check(self, pids: Iterable[int]) -> None:
-        """Check how much the processes have computed, and move them to the idle class if it is too
-        much. Call it again for processes that start later."""
+        """Measure the processes, and move them to the idle class if they exceed a threshold. Call
+        it repeatedly, to include processes that start later."""
         pids = list(pids)
         self._is_used_up = (
             self._is_used_up

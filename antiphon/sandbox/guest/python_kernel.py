@@ -90,8 +90,8 @@ class Kernel:
             send_frame(self.control_fd, {"ok": ok, "images": self.images[:20]})
 
     def interrupt(self, number: int, frame: Any) -> None:
-        """Raise ``KeyboardInterrupt`` once per cell. A later signal must not hit the kernel's own
-        code."""
+        """Raise ``KeyboardInterrupt``, at most once per cell. Later signals are ignored, because
+        they could interrupt the kernel's own code."""
         if self.is_running:
             self.is_running = False
             raise KeyboardInterrupt

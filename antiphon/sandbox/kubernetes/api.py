@@ -24,7 +24,7 @@ _GROUP = "/apis/extensions.agents.x-k8s.io/v1beta1"
 _TIMEOUT_S = 30.0
 #: Bytes of one event of a watch.
 _MAX_EVENT_BYTES = 1 << 20
-#: Reasons for which a claim never becomes ready.
+#: Values of a condition's ``reason`` that mean that a claim will never become ready.
 _FINAL_REASONS = frozenset(
     {
         *("InvalidMetadata", "EnvVarsInjectionRejected", "VolumeClaimTemplatesError"),
@@ -66,7 +66,7 @@ class _Metadata(msgspec.Struct, frozen=True):
 
 
 class SandboxClaim(msgspec.Struct, frozen=True):
-    """A sandbox claim, as far as it is read."""
+    """A sandbox claim, with only the fields that the server reads."""
 
     metadata: _Metadata
     status: _ClaimStatus = _ClaimStatus()
@@ -114,8 +114,8 @@ class KubernetesApi:
 
     @classmethod
     def open(cls, url: str, credentials: Path, namespace: str | None) -> KubernetesApi:
-        """Prepare connections. ``namespace``: None for that of the service account. Raises
-        ``SetupError``."""
+        """Prepare connections. ``namespace``: None selects the namespace of the service account.
+        Raises ``SetupError``."""
         import aiohttp
 
         try:
@@ -149,7 +149,7 @@ class KubernetesApi:
         return _decode(await self._send("GET", f"sandboxclaims/{name}"))
 
     async def extend(self, name: str, shutdown_time: str) -> SandboxClaim:
-        """Set when the cluster deletes a claim. Raises as ``get``."""
+        """Set the time at which the cluster deletes a claim. Raises the same errors as ``get``."""
         body = {"spec": {"lifecycle": {"shutdownTime": shutdown_time}}}
         return _decode(await self._send("PATCH", f"sandboxclaims/{name}", body))
 
@@ -163,8 +163,8 @@ class KubernetesApi:
     async def watch(
         self, claim: SandboxClaim, seconds: float
     ) -> AsyncGenerator[SandboxClaim, None]:
-        """Yield the claim whenever it changes, for so many seconds at most. Raises ``ClaimLost``
-        when it is deleted, and ``ClusterError``."""
+        """Yield the claim whenever it changes, for the given number of seconds at most. Raises
+        ``ClaimLost`` when it is deleted, and ``ClusterError``."""
         import aiohttp
 
         query = {

@@ -1,4 +1,4 @@
-"""A box that is a pod: the agent runs in it, and the pod's runtime passes requests on."""
+"""A box that is a pod. The agent runs in the pod, and the pod's runtime forwards requests to it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class PodBox(AgentCalls):
         max_chars: int,
         on_output: OutputCallback | None = None,
     ) -> ExecutionResult:
-        """Run a command, as ``Box.command``. The runtime returns output at the end only."""
+        """Run a command, as ``Box.command`` does. The runtime returns output only at the end."""
         result = await super().command(command, timeout_s=timeout_s, max_chars=max_chars)
         if on_output is not None and (result.output or result.stderr):
             on_output(result.output[:max_chars], result.stderr[:max_chars])
@@ -102,8 +102,8 @@ class PodBox(AgentCalls):
                 raise ToolError(f"{path} could not be written: {error}") from None
 
     async def share(self, name: str, files: Mapping[str, bytes], scripts: Collection[str]) -> None:
-        """Put files at ``/mnt/skills/NAME``, as ``Box.share``. Unlike there, code can change them,
-        in this pod only."""
+        """Put files at ``/mnt/skills/NAME``, as ``Box.share`` does. The files are not read-only
+        here: code can change them, but only in this pod."""
         others = sum(size for other, size in self._shared_bytes.items() if other != name)
         size = sum(map(len, files.values()))
         if size + others > self._limits.disk_bytes:
@@ -154,7 +154,7 @@ class PodBox(AgentCalls):
 
     @asynccontextmanager
     async def _pod(self) -> AsyncIterator[PodRuntime]:
-        """Use the pod, one call at a time. If it is lost, the box has ended. Raises
+        """Use the pod, one call at a time. If the pod is lost, mark the box as ended and raise
         ``ToolError``."""
         async with self._call_lock:
             if not self.is_alive:

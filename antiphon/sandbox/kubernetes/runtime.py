@@ -1,8 +1,8 @@
-"""The runtime inside of a pod: runs commands and moves files, over HTTP.
+"""The runtime inside a pod: runs commands and transfers files, over HTTP.
 
 Its API is that of agent-sandbox's ``python-runtime-sandbox``: ``execute``, ``upload`` and
 ``download``, below the folder ``SANDBOX_BASE_DIR``, which has to be ``/mnt``. A router in front of
-the pods finds them by headers.
+the pods selects the pod by request headers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_ANSWER_BYTES = 16 << 20
 
 
 class PodLost(Exception):
-    """The runtime does not answer, or not as it should: the pod is lost."""
+    """The runtime does not answer, or its answer is invalid. The pod is considered lost."""
 
 
 class FileRefused(Exception):
@@ -38,7 +38,7 @@ class _Executed(msgspec.Struct, frozen=True):
 
 
 class PodRuntime:
-    """The runtime of one pod. ``headers``: for the router."""
+    """The runtime of one pod. ``headers``: tell the router which pod is meant."""
 
     def __init__(
         self, session: aiohttp.ClientSession, url: str, headers: dict[str, str] | None = None
@@ -48,8 +48,8 @@ class PodRuntime:
         self._headers = headers or {}
 
     async def execute(self, command: str, *, timeout_s: float) -> bytes:
-        """Run a command, without a shell, and return its output. Raises ``PodLost``, also if it
-        fails."""
+        """Run a command without a shell and return its output. Raises ``PodLost``, also if the
+        command fails."""
         raw = await self._send("POST", "execute", timeout_s, body={"command": command})
         try:
             executed = msgspec.json.decode(raw, type=_Executed)

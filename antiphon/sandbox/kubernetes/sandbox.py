@@ -1,7 +1,7 @@
 """Boxes from a warm pool of agent-sandbox: each box is the pod of a claim.
 
-The cluster deletes a claim when its ``shutdownTime`` is over. A server extends the claims of its
-boxes as long as it runs, so a server that crashes leaves nothing behind.
+The cluster deletes a claim at its ``shutdownTime``. A server postpones this time for the claims of
+its boxes for as long as it runs. So a server that crashes leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _NO_LABEL, _LABEL_CHARS = re.compile(r"[^A-Za-z0-9_.-]"), 63
 
 
 class PodSettings(Struct, frozen=True, kw_only=True):
-    """``pool``: the name of the SandboxWarmPool. ``router``: the URL of the sandbox router; None:
-    pods are reached by their addresses. ``port``: of the runtime. ``owner``: a label of the claims,
-    which says whose they are."""
+    """Settings of the boxes. ``pool``: name of the SandboxWarmPool. ``router``: URL of the sandbox
+    router; None: pods are reached directly by their IP addresses. ``port``: port of the runtime.
+    ``owner``: value of the label that marks the claims of this installation."""
 
     pool: str
     owner: str
@@ -114,7 +114,7 @@ class KubernetesSandbox:
         await self._api.close()
 
     async def renew(self) -> None:
-        """Extend all claims. The boxes of those that are gone have ended."""
+        """Extend all claims. Mark the boxes of deleted claims as ended."""
         for name, box in tuple(self._boxes.items()):
             try:
                 # A pod that is not ready for a moment is not lost; one that never will be is.
@@ -155,7 +155,7 @@ class KubernetesSandbox:
         return claim
 
     async def _next(self, claim: SandboxClaim) -> SandboxClaim:
-        """Return a claim when it has changed, or after a while."""
+        """Return a claim after it has changed, or after a timeout."""
         async with aclosing(self._api.watch(claim, _READY_S)) as changes:
             async for changed in changes:
                 return changed
@@ -178,7 +178,7 @@ class KubernetesSandbox:
         return PodRuntime(self._session, f"http://{host}:{port}")
 
     async def _release(self, name: str) -> None:
-        """Delete a claim. If that fails, the cluster does it at its shutdown time."""
+        """Delete a claim. If that fails, the cluster deletes it at its shutdown time."""
         self._boxes.pop(name, None)
         try:
             await self._api.delete(name)
