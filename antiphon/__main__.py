@@ -1,7 +1,8 @@
 """``python -m antiphon`` and the ``antiphon`` script: the command line.
 
-Until it is imported, Ctrl-C ends the process at once: an exception in the middle of an import would
-print a traceback, or be lost."""
+While the command line is being imported, Ctrl-C ends the process at once. A ``KeyboardInterrupt``
+in the middle of an import would print a traceback, or be lost.
+"""
 
 import gc
 import signal
@@ -13,7 +14,7 @@ __all__ = ["run"]
 #: threshold of 700 takes a fifth of the time of all imports.
 _GC_THRESHOLD = 100_000
 
-# An ignored signal, as of a process in the background, stays ignored.
+# A signal that is ignored stays ignored: shells ignore SIGINT for background processes.
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -1,4 +1,4 @@
-"""Clients: who makes a request, and what its API key and its tenant may do."""
+"""Clients: the sender of a request, and the limits of its API key and its tenant."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ _ALWAYS_ALLOWED = frozenset({"function", "custom", "namespace"})
 
 
 class ClientLimits(Struct, frozen=True, kw_only=True):
-    """What a key, or all keys of a tenant together, may do; None: no limit.
+    """Limits of one key, or of all keys of a tenant together; None: no limit.
 
-    Tokens are input and output tokens. ``tokens_per_day`` counts from midnight in UTC.
-    ``concurrent_requests``: requests that wait or are answered at a time. ``background_runs``:
-    background runs that have not ended. ``models``: names or aliases. ``tools``: types of tools
-    besides functions and custom tools.
+    - Tokens are input and output tokens.
+    - ``tokens_per_day`` counts from midnight in UTC.
+    - ``concurrent_requests``: number of requests that wait or run at a time.
+    - ``background_runs``: number of background runs that have not ended.
+    - ``models``: names or aliases of the models that may be used.
+    - ``tools``: types of the tools that may be used, besides functions and custom tools.
     """
 
     requests_per_minute: int | None = None
@@ -34,7 +36,7 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, source: Any) -> ClientLimits:
-        """Return the limits that ``source`` has as attributes of the same names."""
+        """Return limits copied from the attributes of ``source`` with the same names."""
         return cls(**{name: getattr(source, name) for name in cls.__struct_fields__})
 
     @property
@@ -44,7 +46,7 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
 
 
 class LimitScope(Struct, frozen=True):
-    """Limits, and whom they cover: the requests with one key, or those of one tenant."""
+    """Limits and their scope: the requests with one key, or the requests of one tenant."""
 
     kind: Literal["key", "tenant"]
     name: str
@@ -52,25 +54,25 @@ class LimitScope(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """The name under which a store counts."""
+        """The name of the scope in the store."""
         return f"{self.kind} {self.name}"
 
     @property
     def owner(self) -> str:
-        """The name of the scope in error messages."""
+        """The name of the scope in messages."""
         return "Your API key" if self.kind == "key" else "Your organization"
 
 
 class Client(Struct, frozen=True, kw_only=True):
-    """Who makes a request. ``key``: the name of its API key. ``scopes``: the limits that apply,
-    all of them."""
+    """The sender of a request. ``key``: name of its API key. ``scopes``: the scopes whose limits
+    apply, all at the same time."""
 
     key: str | None = None
     scopes: tuple[LimitScope, ...] = ()
 
     def allows_model(self, names: Collection[str]) -> bool:
-        """Whether the client may use a model. ``names``: its own name, and the one in the
-        request."""
+        """Whether the client may use a model. ``names``: the name of the model, and the alias in
+        the request."""
         return all(
             scope.limits.models is None or not set(names).isdisjoint(scope.limits.models)
             for scope in self.scopes
@@ -83,7 +85,7 @@ class Client(Struct, frozen=True, kw_only=True):
             raise model_not_found(requested or name)
 
     def check_tools(self, types: Iterable[str]) -> None:
-        """Raise ``Forbidden`` for a tool that the client may not use. ``types``: those of the
+        """Raise ``Forbidden`` for a tool that the client may not use. ``types``: types of the
         request's tools, in order."""
         for scope in self.scopes:
             if scope.limits.tools is None:

@@ -30,11 +30,13 @@ __all__ = [
 
 
 class ResumePoint(Struct, frozen=True):
-    """Where an interrupted reply continues.
+    """The state from which an interrupted reply continues.
 
-    ``prompt_ids``: the prompt. ``sampled_ids``: the token ids sampled since. ``items``: the
-    completed items. ``open_items``: the unfinished ones. ``turns``: tokens read and sampled by each
-    model call so far.
+    - ``prompt_ids``: token ids of the prompt.
+    - ``sampled_ids``: token ids that the model has sampled after the prompt.
+    - ``items``: the completed items.
+    - ``open_items``: the unfinished items.
+    - ``turns``: number of tokens read and sampled, for each model call so far.
     """
 
     prompt_ids: tuple[int, ...]
@@ -132,8 +134,8 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
     @property
     def allows_parallel_calls(self) -> bool:
         """Whether the model may make several calls. A tool that ``tool_choice`` names is called
-        exactly once (OpenAI's guide to function calling). This does not apply to tools that the
-        upstream runs itself."""
+        exactly once (OpenAI's guide to function calling). This does not apply to a tool that the
+        upstream runs: the upstream decides."""
         is_named = self.tool_choice.mode == "one" and not self.tool_choice.hosted
         return self.parallel_tool_calls and not is_named
 
@@ -164,9 +166,8 @@ NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
 
 
 def caller_program_id(item: Item) -> str | None:
-    """Return the ``call_id`` of the program that made a call or receives its output; None if it is
-    the model. The model sees neither.
-    """
+    """Return the ``call_id`` of the program that made a call or receives its output. Return None if
+    the model made the call. The model sees neither the calls of a program nor their outputs."""
     caller = getattr(item, "caller", None)
     return caller.caller_id if isinstance(caller, ProgramCaller) else None
 

@@ -1,4 +1,4 @@
-"""Error codes: what each means, which HTTP status it has, and what to do.
+"""Error codes: their meaning, HTTP status and remedy.
 
 ``docs/errors.md`` is generated from this table. A test compares it with the codes in the package.
 """
@@ -13,9 +13,9 @@ __all__ = ["ERROR_CODES", "ErrorCode"]
 
 
 class ErrorCode(Struct, frozen=True):
-    """``fails_run``: the code may also be that of a failed response; ``status`` is the HTTP status
-    then, if no event was sent before. ``other_statuses``: in some cases.
-    """
+    """An error code. ``fails_run``: a failed response may have this code. If such a run sends no
+    event before it fails, ``status`` is the HTTP status. ``other_statuses``: HTTP statuses that
+    occur in some cases."""
 
     status: int
     meaning: str

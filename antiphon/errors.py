@@ -69,7 +69,7 @@ SERVICE_UNAVAILABLE = "service_unavailable_error"
 INTERNAL_ERROR = "internal_server_error"
 #: The message of a bug. Details are only logged.
 UNEXPECTED = "The server had an error while processing your request."
-#: Some clients retry a failure only if its message has certain words, of which these are some.
+#: Some clients retry a failure only if its message contains words such as these.
 _RETRY_SENTENCE = "You can retry your request."
 #: Messages are cut to this many characters: they may quote a client's input.
 _MAX_MESSAGE_CHARS = 1_000
@@ -148,7 +148,7 @@ class TooLarge(RequestError):
 
 
 class QuotaExceeded(RequestError):
-    """The tenant has stored as much as it may. Clients show the message of this code and do not
+    """The tenant has reached a storage quota. Clients show the message of this code and do not
     retry."""
 
     status = 429
@@ -199,7 +199,8 @@ class RunError(AntiphonError):
 
     @property
     def client_message(self) -> str:
-        """The message, with the sentence on which clients retry if the failure is transient."""
+        """The message. For a transient failure, it includes the sentence that makes clients
+        retry."""
         return retryable(self.message) if self.is_transient else self.message
 
 
@@ -215,8 +216,9 @@ class InternalError(RunError):
 class BackendError(RunError):
     """The engine or the upstream failed.
 
-    ``permanent``: a retry would fail again. ``retry_after_s``: seconds to wait before a retry, if
-    known. ``for_operator``: only the operator can correct it, whatever the request says.
+    ``permanent``: a retry would fail again. ``retry_after_s``: seconds to wait before a retry; None
+    if unknown. ``for_operator``: the operator has to correct the cause; no change of the request
+    helps.
     """
 
     def __init__(
@@ -277,8 +279,8 @@ class StoreError(RunError):
 
 
 class ConversationLost(Unavailable):
-    """While the server was cut off from its store, the response lost the lock of its conversation:
-    other responses may have been added."""
+    """The server lost its connection to the store, and meanwhile the response lost the lock of its
+    conversation. Other responses may have been added to the conversation."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -288,8 +290,9 @@ class ConversationLost(Unavailable):
 
 
 class PeerLost(Unavailable):
-    """Another process, which a call needs, does not answer. ``is_gone``: nothing listens at its
-    address, or the connection was closed; otherwise it may be there, but cannot be reached."""
+    """Another process that is needed for a call does not answer. ``is_gone``: nothing listens at
+    its address, or the connection was closed. If false, the process may exist but cannot be
+    reached."""
 
     def __init__(self, *, is_gone: bool) -> None:
         super().__init__("Another process of the server does not answer.")

@@ -10,8 +10,8 @@ __all__ = ["new_id"]
 def new_id(prefix: str, now: float) -> str:
     """Return an id that no one can guess. ``now``: Unix time in seconds.
 
-    The time in milliseconds comes first, as in a UUID of version 7 (RFC 9562) and in OpenAI's ids.
-    New rows are then added to the end of the indexes of the store. With random ids, each of them
-    would change another page.
+    The id begins with the time in milliseconds, as a UUID of version 7 (RFC 9562) and OpenAI's ids
+    do. So the store adds new rows at the end of its indexes. With random ids, each new row would
+    change a different page.
     """
     return f"{prefix}_{int(now * 1000):012x}{os.urandom(18).hex()}"

@@ -73,9 +73,8 @@ def _with_id(item: it.Item, ids: Ids) -> it.Item:
 
 
 def _is_reference(item: it.Item) -> bool:
-    """Return whether an item refers to an earlier one. OpenAI's guide continues an image with
-    ``{"type": "image_generation_call", "id": …}``.
-    """
+    """Return whether an item is a reference to an earlier one. To edit an image again, OpenAI's
+    guide sends ``{"type": "image_generation_call", "id": …}``."""
     return isinstance(item, it.ItemReference) or (
         isinstance(item, it.ImageGenerationCall)
         and bool(item.id)
@@ -103,12 +102,13 @@ def _answering(item: it.Item, calls: Mapping[str, it.LocalShellCall], ids: Ids) 
 def check_call_outputs(
     items: Iterable[it.Item], *, waiting: bool = False, own: Sequence[it.Item] = ()
 ) -> None:
-    """Check that each output has a call and, unless calls may be ``waiting``, each call an output.
+    """Check that each output has a call and that each call has an output. If ``waiting`` is set,
+    calls without an output are allowed.
 
-    The order does not matter. Calls of a finished program need no output. A call has one output:
-    clients that number their calls from 0 in each turn may use an id for several calls, each with
-    an output. ``own``: the items of the request, for the paths of errors. The messages are those of
-    OpenAI's API; clients match on them. Raises ``InvalidRequest``.
+    The order does not matter. Calls of a finished program need no output. A call has at most one
+    output. Clients that number their calls from 0 in each turn may use one id for several calls,
+    each with an output of its own. ``own``: the items of the request, for the paths in errors. The
+    messages are those of OpenAI's API, because clients match on them. Raises ``InvalidRequest``.
     """
     items = tuple(items)
     open_program_ids = {program.call_id for program in open_programs(items)}
@@ -141,7 +141,8 @@ def check_call_outputs(
 def _check_single_outputs(
     items: Sequence[it.Item], names: Mapping[str, str], own: Sequence[it.Item]
 ) -> None:
-    """Check that no call has several outputs. ``names``: what is called, by call id."""
+    """Check that no call has several outputs. ``names``: call id → kind of the call, for
+    messages."""
     if not names:
         return
     counts: Counter[str] = Counter()

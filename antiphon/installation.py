@@ -1,8 +1,9 @@
-"""How this copy of Antiphon is installed, and the commands that extend it.
+"""How this copy of Antiphon was installed, and the commands that extend it.
 
-Every hint to install something is worded here, so that its command works: in a checkout, in the
-container image of ``deploy/``, and where a wheel was installed. No command needs the package
-``antiphon`` to be on an index."""
+All hints to install something are made here, so that their commands work in a checkout, in the
+container image of ``deploy/``, and after the installation of a wheel. No command requires that an
+index has the package ``antiphon``.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ class Installation(Struct, frozen=True, kw_only=True):
 
 
 def detect(image_file: Path = _IMAGE_FILE) -> Installation:
-    """Find out how the running copy is installed."""
+    """Return how the running copy was installed."""
     python, root = Path(sys.executable), Path(__file__).parents[1]
     if image_file.is_file():
         extras = tuple(image_file.read_text("utf-8").strip().split(","))
@@ -110,7 +111,8 @@ def _requirements_by_extra() -> dict[str, tuple[str, ...]]:
 
 
 def _shell_path(path: Path, suffix: str = "") -> str:
-    """Return a path as one would type it: relative to the working directory or to the home."""
+    """Return a path in the form in which a user types it: relative to the working directory or to
+    the home folder."""
     here = Path.cwd()
     if path.is_relative_to(here) and here != Path(here.anchor):
         return shlex.quote(f"{path.relative_to(here)}{suffix}")

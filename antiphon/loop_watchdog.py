@@ -1,6 +1,7 @@
 """Watch an event loop: log when something blocks it, and where.
 
-A blocked loop delays every client. The loop runs a heartbeat; a thread looks at its age.
+A blocked loop delays every client. The loop runs a heartbeat, and a thread checks the age of the
+last beat.
 """
 
 from __future__ import annotations
@@ -48,16 +49,17 @@ def cpu_wait_s(thread_id: int) -> float:
 
 
 class LoopWatchdog:
-    """Reports stalls of the running event loop while it is entered: ``async with``.
+    """Reports stalls of the running event loop. An async context manager.
 
     A stall is a time longer than ``threshold_s`` in which the loop ran nothing else. It is logged
-    while it lasts, with the stack of the loop's thread, without local variables. Code that does not
-    release the GIL also blocks the watching thread; such a stall is logged at its end.
+    while it lasts, with the stack of the loop's thread but without local variables. Code that holds
+    the GIL also blocks the watching thread; such a stall is logged at its end.
 
-    Time in which the loop's thread waited for a processor (``cpu_wait`` by native thread id) is not
-    charged to the code. Nor is time in which the loop runs no callback: a container's CPU quota
-    stops all threads, and Linux does not count that as waiting. A stall of these kinds is logged at
-    its end, in other words, and at most every ten minutes.
+    Two kinds of time are not the fault of the code. The first is time in which the loop's thread
+    waited for a processor (``cpu_wait`` by native thread id). The second is time in which the loop
+    ran no callback: a container's CPU quota stops all threads, and Linux does not count that as
+    waiting. A stall for these reasons is logged at its end, with a different message, and at most
+    every ten minutes.
 
     ``on_stall`` is called once per stall, on the watching thread or on the loop.
     """
@@ -110,7 +112,7 @@ class LoopWatchdog:
         self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._on_timer)
 
     def _beat(self) -> None:
-        """Note that the loop runs. Reports a stall that the thread could not see."""
+        """Record that the loop runs. Report a stall that the thread could not detect."""
         self._report(stack=None, ended=True)
         with self._lock:
             self._last_beat, self._is_reported, self._was_idle = self._now(), False, False
@@ -138,7 +140,8 @@ class LoopWatchdog:
             return now - then, waited - waited_then
 
     def _report(self, stack: list[str] | None, *, ended: bool = False) -> None:
-        """Log a stall once; one for want of a processor only once it has ``ended``."""
+        """Log a stall once. A stall caused by a missing processor is logged only after it has
+        ``ended``."""
         age_s, waited_s = self._age_s()
         is_blocked = age_s - waited_s > self._threshold_s and not self._was_idle
         with self._lock:

@@ -47,9 +47,10 @@ class PageParams(Struct, frozen=True, kw_only=True):
 
 
 class PagedList(Generic[_T]):
-    """A list that is read in pages. A page takes time for its own items, however long the list is.
+    """A list that is read in pages. Reading a page takes time for its own items only, whatever the
+    length of the list.
 
-    ``items``: in order of age, oldest first. Of several with one id, the last one counts.
+    ``items``: oldest first. If several items have the same id, the last one counts.
     """
 
     def __init__(self, items: Iterable[_T]) -> None:
@@ -65,7 +66,8 @@ class PagedList(Generic[_T]):
         return page_of(*self.select(params))
 
     def select(self, params: PageParams) -> tuple[tuple[_T, ...], bool]:
-        """Return the items of a page and whether there are more. Raises as ``page``."""
+        """Return the items of a page, and whether there are more. Raises ``InvalidRequest`` for a
+        cursor that is not in the list."""
         newest_first = params.order == "desc"
         start, stop = 0, len(self._items)
         if params.after is not None:
@@ -89,7 +91,7 @@ class PagedList(Generic[_T]):
 
 
 def make_page(items: Iterable[_T], params: PageParams) -> Page[_T]:
-    """Return one page of ``items``, as ``PagedList.page``."""
+    """Return one page of ``items``. See ``PagedList.page``."""
     return PagedList(items).page(params)
 
 
@@ -104,7 +106,7 @@ def page_of(selected: Sequence[_T], has_more: bool = False) -> Page[_T]:
 
 
 def select_page(items: Iterable[_T], params: PageParams) -> tuple[tuple[_T, ...], bool]:
-    """Return the items of a page and whether there are more, as ``PagedList.select``."""
+    """Return the items of a page, and whether there are more. See ``PagedList.select``."""
     return PagedList(items).select(params)
 
 
@@ -124,7 +126,8 @@ def page_query(make: Callable[..., _Q], params: PageParams, **more: Any) -> _Q:
 
 
 def page_of_found(found: Sequence[_T], params: PageParams) -> Page[_T]:
-    """Return the page of what a store found for the ``page_query`` of these parameters."""
+    """Make a page from the entries that a store returned for the ``page_query`` of these
+    parameters."""
     page = found[: params.limit]
     return page_of(page[::-1] if params.is_backwards else page, len(found) > params.limit)
 

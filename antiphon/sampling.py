@@ -19,8 +19,8 @@ class Digest(Protocol):
 class Session(Struct, frozen=True, kw_only=True):
     """The conversation that a request belongs to, for routers in front of several engines.
 
-    ``identity``: what identifies the conversation of the tenant. Both keys are digests, and are
-    computed when they are needed: most models have one engine and no router.
+    ``identity``: the value that identifies the conversation within its tenant. Both keys are
+    digests. They are computed on first use, because most models have one engine and no router.
     """
 
     tenant: str
@@ -29,13 +29,13 @@ class Session(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The same for all requests of a conversation."""
+        """A key that is equal for all requests of a conversation."""
         content = self.identity.encode("utf-8", "surrogatepass")
         return self.digest(content, purpose="session", tenant=self.tenant)
 
     @property
     def tenant_key(self) -> str:
-        """The same for all requests of a tenant."""
+        """A key that is equal for all requests of a tenant."""
         return self.digest(b"", purpose="session tenant", tenant=self.tenant)
 
 
@@ -86,5 +86,5 @@ class SamplingOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def prefix_salt(self) -> str | None:
-        """The salt for an engine or server that separates cached prefixes by one."""
+        """The salt for an engine or server that separates cached prefixes by a salt."""
         return self.cache_scope or self.cache_salt

@@ -18,8 +18,8 @@ _RUN = re.compile(r"[⺀-⿟々-〇぀-ㇿ㐀-䶿一-鿿ꥠ-꥿가-ퟻ豈-﫿ｦ
 
 
 def index_terms(text: str) -> str:
-    """Return the text to index, with spaces between its words. Scripts without spaces are indexed
-    by single characters and by pairs of adjacent ones."""
+    """Return the text to index. In scripts without spaces between words, single characters and
+    pairs of adjacent characters become words, separated by spaces."""
     return _RUN.sub(lambda run: f" {' '.join((*_pairs(run.group()), *run.group()))} ", text)
 
 

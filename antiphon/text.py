@@ -27,7 +27,8 @@ def replace_lone_surrogates(text: str) -> str:
 
 
 def replace_lone_surrogates_in_json(value: Any) -> Any:
-    """Do the same in all strings and keys of a JSON value. Raises ``RecursionError``."""
+    """Replace lone surrogates in all strings and keys of a JSON value. Raises
+    ``RecursionError``."""
     text = json.dumps(value, ensure_ascii=False)
     clean = replace_lone_surrogates(text)
     return value if clean is text else json.loads(clean)
@@ -55,8 +56,8 @@ def truncate_middle(
 
 
 def nesting_depth(text: str, opening: str = "{[(", closing: str = ")]}") -> int:
-    """How deep the brackets of a text are nested, those in strings included: an upper bound for
-    JSON and for grammars. Linear in the length."""
+    """Return the nesting depth of the brackets in a text. Brackets inside strings count too, so
+    this is an upper bound for JSON and for grammars. Takes linear time."""
     depth = deepest = 0
     for char in text:
         if char in opening:

@@ -24,12 +24,15 @@ __all__ = [
 class Constraint(Struct, frozen=True):
     """A grammar, in llguidance's Lark, that the output must match from its first token on.
 
-    A JSON schema is ``start: %json {…}``, a regex ``start: /…/``. Engines that cannot parse it
-    apply ``llguidance`` masks. ``needed``: an engine without grammar support must refuse; if false,
-    it omits the constraint. ``schema``: every JSON value of this schema matches the grammar; for
-    engines that support only schemas. ``partial``: the request asks for more than the grammar
-    enforces, so the answer must still be validated. ``free_text``: an answer may be any text, only
-    calls of tools have a form.
+    - A JSON schema is written as ``start: %json {…}``, a regex as ``start: /…/``. Engines that
+      cannot parse the grammar apply ``llguidance`` masks.
+    - ``needed``: if true, an engine without grammar support must refuse the request; if false, it
+      ignores the constraint.
+    - ``schema``: a JSON schema for engines that support only schemas. Every JSON value that matches
+      it also matches the grammar.
+    - ``partial``: the request demands more than the grammar enforces, so the answer must still be
+      validated.
+    - ``free_text``: the answer may be any text; the grammar constrains only tool calls.
     """
 
     lark: str
@@ -42,9 +45,10 @@ class Constraint(Struct, frozen=True):
 class EncodedImage(Struct, frozen=True):
     """An image in a prompt.
 
-    ``content``: its encoded bytes. ``mime``: their type, such as ``image/png``. ``position``: index
-    of the prompt's id before which the image stands. ``placeholder_ids``: the ids from there on
-    that a template writes for it; empty if the template writes none.
+    ``content``: the encoded bytes of the image. ``mime``: media type, such as ``image/png``.
+    ``position``: index in the prompt's ids before which the image is inserted. ``placeholder_ids``:
+    the ids at this position that the template writes for the image; empty if the template writes
+    none.
     """
 
     content: bytes
@@ -113,12 +117,12 @@ class Tokenizer(Protocol):
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Return the ids of ``text``, without BOS.
 
-        ``special``: encode literals of control tokens as these tokens, for templates. Otherwise
-        they are plain text, for user input.
+        ``special``: if true, literals of control tokens become these tokens, which is meant for
+        templates. If false, they are plain text, which is meant for user input.
         """
 
     def piece(self, token: int) -> bytes:
-        """Return the bytes of a token, for a special token its literal, for an unknown id
+        """Return the bytes of a token. For a special token, return its literal; for an unknown id,
         ``b""``."""
 
 
@@ -141,10 +145,10 @@ class ModelCard(Struct, frozen=True, kw_only=True):
 
 
 def common_prefix_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many ids both sequences start with.
+    """Return the number of ids at the start that both sequences have in common.
 
-    A binary search over slice comparisons, which run in C. Only sequences of one type compare equal
-    in Python, so ids of different types are copied first.
+    Uses a binary search over slice comparisons, which run in C. In Python, sequences of different
+    types never compare equal, so one of them is copied first in this case.
     """
     if type(one) is not type(other):
         one, other = tuple(one), tuple(other)

@@ -1,7 +1,7 @@
-"""Open the reader of documents while the server starts.
+"""Open the document reader in the background while the server starts.
 
-Opening it runs a check in a sandbox. Code in a sandbox gets a small share of the processors, so on
-a busy machine the check takes seconds.
+Opening includes a check that runs code in a sandbox. This code has a lower CPU priority than other
+processes, so on a busy machine the check may take seconds.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ __all__ = ["BackgroundReader"]
 
 
 class BackgroundReader:
-    """``DocumentReader`` that opens another one in the background.
-
-    The first documents wait until ``reader`` is open. If ``reader`` yields None, documents are read
-    in a subprocess. Entering this context manager does not wait.
-    """
+    """``DocumentReader`` that opens ``reader`` in the background. Documents that arrive earlier
+    wait until it is open. If ``reader`` yields None, documents are read in a subprocess. An async
+    context manager; entering it does not wait for ``reader``."""
 
     def __init__(self, reader: AbstractAsyncContextManager[DocumentReader | None]) -> None:
         self._reader = reader

@@ -10,11 +10,11 @@ __all__ = ["InvalidEncoding", "decode_inline"]
 
 
 class InvalidEncoding(ValueError):
-    """The text is neither a data URL nor base64. The message may be shown to the client."""
+    """The text is neither a ``data:`` URL nor base64. The message may be shown to the client."""
 
 
 def decode_inline(text: str) -> tuple[str, bytes]:
-    """Return media type and content of a ``data:`` URL (RFC 2397) or of bare base64.
+    """Return the media type and the content of a ``data:`` URL (RFC 2397) or of bare base64.
 
     Raises ``InvalidEncoding``.
     """

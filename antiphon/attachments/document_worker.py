@@ -1,8 +1,8 @@
-"""Program that extracts the text of one document or web page, or renders the pages of a PDF, in a
-process of its own and prints the result as JSON.
+"""Program that processes one document in a process of its own and prints the result as JSON. It
+extracts the text of a document or web page, or renders the pages of a PDF.
 
-It is run by its path, with limits on memory and time, without writable files, without the server's
-secrets and never as root, so that a hostile file can only harm this process.
+The program is started by its path. It has limits on memory and time, cannot write files, does not
+get the server's secrets, and never runs as root. So a hostile file can only harm this process.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _MEMORY, _CPU_SECONDS, _OPEN_FILES = 2 * 2**30, 60, 64
 _TITLE_START = re.compile(r"<title[^<>]*>", re.IGNORECASE)
 _TITLE_END = re.compile(r"</title", re.IGNORECASE)
 _MAX_TITLE_CHARS = 1_000
-#: The user that parses if the server is root: nobody else's, so that it owns no files.
+#: The user id that parses if the server is root. Nothing else uses this id, so it owns no files.
 _UID = 64002
 #: prctl(2): execve() gives no privileges.
 _PR_SET_NO_NEW_PRIVS = 38
 
 
 def main(kind: str, max_chars: int) -> dict[str, str] | dict[str, list[str]]:
-    """Return ``{"text": …}`` of at most ``max_chars`` + 1 characters, for web pages with
-    ``"title"``, for page images ``{"pages": […]}`` with PNGs in base64 of together at most
-    ``max_chars`` characters, or ``{"error": …}``."""
+    """Return the result as JSON. For documents it is ``{"text": …}`` with at most ``max_chars`` + 1
+    characters; web pages also have ``"title"``. For page images it is ``{"pages": […]}``: PNGs in
+    base64, together at most ``max_chars`` characters. On failure it is ``{"error": …}``."""
     content = sys.stdin.buffer.read()
     try:
         if kind == WEB_PAGE:
@@ -83,8 +83,8 @@ def _read_web_page(content: bytes, max_chars: int) -> dict[str, str]:
 
 
 def _import_codecs() -> None:
-    """Import the codecs of all encodings that a page may have, if the user that parses may be
-    unable to read Python's folder."""
+    """Import the codecs of all encodings that a page may use. Later, the unprivileged user may be
+    unable to read the folder of Python."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return
     for name in set(aliases.aliases.values()):
@@ -93,8 +93,8 @@ def _import_codecs() -> None:
 
 
 def page_title(markup: str) -> str:
-    """Return the beginning of what the first ``title`` element contains, in linear time: pages are
-    untrusted."""
+    """Return the beginning of the content of the first ``title`` element. Takes linear time,
+    because pages are untrusted."""
     start = _TITLE_START.search(markup)
     end = _TITLE_END.search(markup, start.end()) if start is not None else None
     if start is None or end is None:
@@ -118,7 +118,7 @@ def _read_document(content: bytes, kind: str, max_chars: int) -> dict[str, str]:
 
 
 def _unpack_pdf_library() -> None:
-    """Use the PDF library once: at its first use it unpacks itself to disk."""
+    """Call the PDF library once, because it unpacks itself to disk on its first use."""
     import kreuzberg
 
     config = kreuzberg.ExtractionConfig(use_cache=False, disable_ocr=True)
@@ -149,8 +149,8 @@ def _render_pages(content: bytes, max_chars: int) -> dict[str, str] | dict[str, 
 
 
 def confine() -> None:
-    """Limit this process before it parses. Called after the imports: the library may be in a folder
-    of root's. Raises ``PermissionError`` if root may not change its user."""
+    """Limit this process before it parses. Called after the imports, because the library may be in
+    a folder that only root can read. Raises ``PermissionError`` if root may not change its user."""
     _set_limits()
     _drop_privileges()
 
@@ -171,8 +171,8 @@ def _drop_privileges() -> None:
 
 
 def _set_limits() -> None:
-    """Do the same as ``ipc.worker_program.limit_program``, which this file cannot import: in a box,
-    it is alone."""
+    """Set the limits that ``ipc.worker_program.limit_program`` sets. This file cannot import that
+    function, because it is the only file of the server in a sandbox."""
     try:
         import resource
     except ImportError:  # not a Unix

@@ -111,7 +111,7 @@ def plain_text(content: bytes) -> str | None:
 
 
 class DocumentReader(Protocol):
-    """Runs the worker somewhere."""
+    """Runs the program that reads documents, in a subprocess or a sandbox."""
 
     async def read(self, content: bytes, kind: str, *, max_chars: int, timeout_s: float) -> bytes:
         """Return the worker's output for a document.
@@ -137,9 +137,10 @@ class ProcessReader:
 
 
 class Documents:
-    """Extracts texts, two documents at a time, of several tenants in turn. One per server.
+    """Extracts texts, two documents at a time. If documents wait, tenants take turns. One per
+    server.
 
-    ``reader`` runs the worker for documents, ``page_reader`` for web pages; None means a
+    ``reader`` runs the worker for documents, ``page_reader`` for web pages; None selects a
     subprocess.
     """
 
@@ -164,7 +165,8 @@ class Documents:
     ) -> str:
         """Return the text of a document called ``name`` of media type ``mime``.
 
-        The content decides when it contradicts both. Raises ``UnreadableDocument``.
+        If the content contradicts the name or the media type, the content decides. Raises
+        ``UnreadableDocument``.
         """
         kind = _kind(content, name, mime)
         if kind is None:
@@ -230,8 +232,8 @@ class Documents:
 
 
 def _kind(content: bytes, name: str, mime: str) -> str | None:
-    """Return the media type for the library, "" if the library has to detect it. None: the content
-    is text, or its type is unknown."""
+    """Return the media type for the library; "" lets the library detect it. Return None for text
+    and for unknown formats."""
     by_name = _KINDS.get(name.rpartition(".")[2].lower(), "") if "." in name else ""
     if content.startswith(PDF_MAGIC):
         return "application/pdf"

@@ -60,8 +60,9 @@ class FetchResult(Struct, frozen=True):
 class Fetcher:
     """Fetches URLs. Create it with ``open``. One per server.
 
-    ``open_session``: opens the HTTP session with the first fetch, since aiohttp takes 0.2 s to
-    import."""
+    ``open_session``: opens the HTTP session. It is called at the first fetch, because importing
+    aiohttp takes 0.2 s.
+    """
 
     def __init__(
         self, open_session: Callable[[], Any], max_bytes: int, clock: Callable[[], float]
@@ -105,7 +106,7 @@ class Fetcher:
         return cls(open_session, max_bytes, clock)
 
     async def fetch(self, url: str, *, tenant: str = "") -> FetchResult:
-        """Fetch an http or https URL for a tenant. Tenants whose fetches wait take turns. Raises
+        """Fetch an http or https URL for a tenant. If fetches wait, tenants take turns. Raises
         ``FetchError``."""
         check(url)
         cached = self._cache.get(url)
@@ -170,7 +171,7 @@ class Fetcher:
 
 
 def check(url: str) -> None:
-    """Raise ``FetchError`` for a URL that cannot be fetched."""
+    """Raise ``FetchError`` for a URL that the server does not fetch."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

@@ -20,7 +20,8 @@ _NO_TEXT = ("[", "{", "&", "*", "!", "@", "`", "%")
 
 
 def front_matter(text: str) -> Mapping[str, str]:
-    """Return field → string. A colon inside a string is accepted, as many authors write it.
+    """Return the string fields as a mapping. A colon inside an unquoted string is accepted, because
+    many authors write one.
 
     Raises ``ValueError`` with a message.
     """

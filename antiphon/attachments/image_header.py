@@ -27,7 +27,7 @@ class ImageHeader(Struct, frozen=True):
 
 
 class InvalidImage(ValueError):
-    """The content begins like an image but is not one."""
+    """The content begins like an image of a known format but is invalid."""
 
 
 def sniff(content: bytes) -> ImageHeader | None:

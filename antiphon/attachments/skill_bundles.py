@@ -50,7 +50,8 @@ class InvalidBundle(Exception):
 class BundleLimits(Struct, frozen=True, kw_only=True):
     """Limits of a bundle: bytes of the zip, number of files, bytes of one file, bytes of all files.
 
-    All of them but ``total_bytes`` are OpenAI's.
+    The fields are, in order: bytes of the zip, number of files, bytes of one file, bytes of all
+    files.
     """
 
     zip_bytes: int = 50 << 20
@@ -132,7 +133,8 @@ def make_bundle(files: Mapping[str, BundleFile], limits: BundleLimits = DEFAULT_
 
 
 def pack(bundle: Bundle) -> bytes:
-    """Return a zip with one folder named as the skill. Equal files give equal zips. Blocks."""
+    """Return a zip with one folder that has the name of the skill. Equal files give equal zips.
+    Blocks."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(bundle.files):

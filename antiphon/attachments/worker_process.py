@@ -14,7 +14,7 @@ __all__ = ["WorkerFailed", "run_worker"]
 
 
 class WorkerFailed(Exception):
-    """The program failed or was killed, as a rule at one of its limits."""
+    """The program failed or was killed, usually because it exceeded a limit."""
 
 
 async def run_worker(
@@ -22,9 +22,9 @@ async def run_worker(
 ) -> bytes:
     """Run a Python file with ``content`` as its input and return its output.
 
-    The process has a private folder and, of the environment, only ``variables``: it does not
-    inherit the server's secrets. It is killed if the caller is cancelled. The program itself sets
-    its limits. Raises ``WorkerFailed``, and ``OSError`` if no process can be started.
+    The process has a private folder. Its environment contains only ``variables``, so it does not
+    inherit the server's secrets. If the caller is cancelled, the process is killed. The program
+    itself sets its limits. Raises ``WorkerFailed``, and ``OSError`` if no process can be started.
     """
     with TemporaryDirectory(prefix="antiphon-", ignore_cleanup_errors=True) as folder:
         process = await asyncio.create_subprocess_exec(

@@ -1,1 +1,1 @@
-"""Contents of files outside of the store: object storage or a folder."""
+"""External storage for contents of files: object storage or a folder."""

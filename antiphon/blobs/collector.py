@@ -1,4 +1,4 @@
-"""Deletes contents that no file has any more, and what uploads left that never became a file."""
+"""Deletes contents that belong to no file: those of deleted files and of abandoned uploads."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _BATCH = 500
 
 
 class BlobCollector:
-    """Collects every minute, and searches for abandoned uploads every day, while the block runs.
+    """Deletes unused blobs every minute and abandoned uploads every day, while the context is open.
 
-    Several servers may do so at once: deleting twice does no harm. ``clock`` returns unix seconds
-    for stores that have no clock of their own.
+    Several servers may do this at once, because deleting twice is harmless. ``clock`` returns Unix
+    seconds, for stores without a clock of their own.
     """
 
     def __init__(self, store: Store, blobs: Blobs, *, clock: Callable[[], float], log: Any) -> None:
@@ -55,7 +55,7 @@ class BlobCollector:
                 self._log.exception("unused contents of files could not be deleted")
 
     async def delete_unused(self) -> int:
-        """Delete the blobs that no file has any more. Return how many."""
+        """Delete the blobs that belong to no file any more. Return the number of deleted blobs."""
         total = 0
         while keys := await self._store.files.list_unused_blobs(_BATCH):
             for key in keys:
@@ -65,7 +65,8 @@ class BlobCollector:
         return total
 
     async def delete_abandoned(self) -> int:
-        """Delete what uploads left more than a day ago without becoming a file. Return how many."""
+        """Delete the parts of uploads that began more than a day ago and never became a file.
+        Return their number."""
         # A server whose clock is wrong must not delete what others are uploading.
         before = await self._store.clock(self._clock()) - _ABANDONED_S
         await self._blobs.remove_leftovers(before)

@@ -1,8 +1,8 @@
-"""Open blobs from a URL: ``s3://``, ``gs://``, ``az://`` or ``file:///``.
+"""Open blob storage from a URL: ``s3://``, ``gs://``, ``az://`` or ``file:///``.
 
-Credentials must be configured. Without them, obstore asks the metadata address of cloud machines.
-If nothing answers there, it waits for minutes; if something does, obstore uses whatever credentials
-it gets.
+Credentials must be configured. Without them, obstore would request credentials from the metadata
+address of cloud machines. Where this address does not exist, the request waits for minutes. Where
+it exists, obstore would use whatever credentials it returns.
 """
 
 from __future__ import annotations
@@ -25,9 +25,14 @@ __all__ = ["open_blobs"]
 
 
 class _Service(Struct, frozen=True, kw_only=True):
-    """A kind of object storage. ``store``: obstore's class. ``credentials``: sets of options, of
-    which one must be given. ``address``: options that name the storage; one must be given, and the
-    first is a URL. ``default_address`` makes this URL from another of these options."""
+    """A kind of object storage.
+
+    - ``store``: obstore's class.
+    - ``credentials``: sets of options; all options of one set must be configured.
+    - ``address``: options that locate the storage; one of them must be configured. The first one is
+      a URL.
+    - ``default_address``: template of this URL, filled with the value of another of these options.
+    """
 
     store: str
     credentials: tuple[tuple[str, ...], ...]
@@ -72,7 +77,7 @@ _VALID = '"store", s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX
 
 #: An object is a segment of a few megabytes: if it takes longer, the storage does not answer.
 _CLIENT_OPTIONS = {"connect_timeout": "5s", "timeout": "60s"}
-#: Shorter values of options are no secrets.
+#: Values of options that are shorter than this are not treated as secrets.
 _SECRET_CHARS = 6
 #: Objects are never shown by browsers as pages of the storage's host.
 _ATTRIBUTES = {"Content-Disposition": "attachment", "Content-Type": "application/octet-stream"}
@@ -87,9 +92,8 @@ def open_blobs(
     encrypts: bool,
     new_id: Callable[[], str],
 ) -> ObjectBlobs:
-    """Open the blobs at a URL. ``options``: those of obstore for this kind of storage. The rest as
-    for ``ObjectBlobs``. Connects to nothing. Raises ``SetupError``.
-    """
+    """Open the blob storage at a URL. ``options``: options of obstore for this kind of storage. For
+    the other arguments, see ``ObjectBlobs``. Does not connect. Raises ``SetupError``."""
     parts = urlsplit(url)
     folder = None
     if parts.scheme == "file":

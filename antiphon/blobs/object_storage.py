@@ -1,9 +1,9 @@
 """Blobs in object storage or in a folder, through obstore.
 
-The content of a blob is stored in segments, each of them an object of its own:
-``STORE/KEY/000000`` and so on. So every upload is a series of complete objects. There are no
-multipart uploads, which a crash would leave behind where lists of objects do not show them; a
-cancelled upload leaves objects that the collector finds; and a segment is the unit of encryption.
+The content of a blob is stored in segments. Each segment is an object of its own:
+``STORE/KEY/000000`` and so on. So an upload is a series of complete objects, which the collector
+finds if the upload is abandoned. Multipart uploads are not used: after a crash, their parts would
+remain where listings do not show them. A segment is also the unit of encryption.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ _UNFINISHED_FILE = re.compile(r"\d{6}#\d+\Z")
 class ObjectBlobs:
     """``Blobs`` in an obstore store.
 
-    ``root``: prefix of the keys, that of one store of responses. ``encrypts``: whether new blobs
-    are encrypted; ``encryptor`` decrypts those that are in any case. ``new_id`` returns a new
-    random name. ``folder``: the folder of the objects, if it is one. ``attributes``: of every
-    object, where the storage has any.
+    - ``root``: prefix of all keys; it identifies one response store.
+    - ``encrypts``: whether new blobs are encrypted.
+    - ``encryptor``: encrypts new blobs, and decrypts encrypted blobs even if ``encrypts`` is false.
+    - ``new_id``: returns a new random name.
+    - ``folder``: the folder of the objects, if the storage is a folder.
+    - ``attributes``: attributes of every object, if the storage supports them.
     """
 
     def __init__(
@@ -187,7 +189,7 @@ class ObjectBlobs:
 
 
 async def _segments(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Join and cut chunks to segments."""
+    """Regroup chunks of any size into segments."""
     buffer = bytearray()
     async for chunk in chunks:
         buffer += chunk
@@ -218,7 +220,8 @@ def _remove_unfinished(folder: Path, before: float) -> None:
 
 @contextmanager
 def _translated_errors() -> Iterator[None]:
-    """Raise ``StoreError`` for errors of obstore. Their messages contain endpoints and paths."""
+    """Raise ``StoreError`` for errors of obstore. Its message leaves out obstore's text, which
+    contains endpoints and paths."""
     from obstore.exceptions import BaseError
 
     try:

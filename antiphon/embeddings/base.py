@@ -36,8 +36,8 @@ class EmbeddingResult(Struct, frozen=True):
 
 
 class Embedder(Protocol):
-    """Computes vectors with one model. Created by a factory in ``embeddings``; its owner closes
-    it."""
+    """Computes vectors with one model. The factories in ``embeddings`` create embedders; the owner
+    of an embedder closes it."""
 
     @property
     def dimensions(self) -> int:
@@ -60,9 +60,8 @@ class Embedder(Protocol):
 
 
 def truncate_vector(vector: Vector, dimensions: int) -> Vector:
-    """The first ``dimensions`` numbers, normalized to length 1. Exact for models that were trained
-    for it (Matryoshka), an approximation for others.
-    """
+    """Return the first ``dimensions`` numbers of a vector, normalized to length 1. Models trained
+    for it (Matryoshka) lose little accuracy; for other models the result is an approximation."""
     shorter = vector[:dimensions]
     length = math.sqrt(sum(number * number for number in shorter))
     return array("f", [number / length for number in shorter]) if length else shorter

@@ -1,4 +1,4 @@
-"""``Embedder`` over one that runs in another process of the same server."""
+"""``Embedder`` that calls an embedder in another process of the same server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["EmbedderDescription", "HostedEmbedder", "PackedEmbeddings"]
 
 
 class EmbedderDescription(Struct, frozen=True):
-    """What does not change of an embedder."""
+    """The constant properties of an embedder."""
 
     dimensions: int
     vocabulary_size: int | None
@@ -48,4 +48,4 @@ class HostedEmbedder:
         return EmbeddingResult(vectors, packed.tokens)
 
     async def close(self) -> None:
-        """Nothing: the embedder stays loaded in its process."""
+        """Do nothing: the embedder stays loaded in its process."""

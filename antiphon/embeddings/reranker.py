@@ -1,7 +1,8 @@
-"""Rerankers: how well texts answer a query. A cross-encoder reads both together.
+"""Rerankers: score how well texts answer a query. A cross-encoder reads the query and a text
+together.
 
-Served by other servers with the endpoint ``/rerank`` of Jina and Cohere: vLLM, llama-server,
-Infinity and these services themselves.
+The models run on other servers that have the endpoint ``/rerank`` of Jina and Cohere: vLLM,
+llama-server, Infinity, and Jina and Cohere themselves.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ async def load(
     model: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> UpstreamReranker:
-    """The reranker of a model at the server ``url``. ``name``: the model's name in this
-    configuration. ``model``: the server's name of it; None: its first model. Raises ``SetupError``.
-    """
+    """Return the reranker for a model at the server ``url``. ``name``: the name of the model in
+    this configuration. ``model``: its name on that server; None: the first model of the server.
+    Raises ``SetupError``."""
     upstream, parsed = open_upstream(name, url, key, options or {})
     try:
         model = model or first_model_id(name, upstream, await list_models(upstream))

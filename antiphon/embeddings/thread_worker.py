@@ -1,4 +1,4 @@
-"""Embedders whose model blocks: a thread of their own computes small batches.
+"""Embedders with a blocking model: a dedicated thread computes small batches.
 
 A cancelled request stops after its current batch.
 """

@@ -32,10 +32,11 @@ async def load(
     prefixes: Prefixes | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> UpstreamEmbedder:
-    """The embedder of a model at the server ``url``.
+    """Return the embedder for a model at the server ``url``.
 
-    ``name``: the model's name in this configuration. ``model``: the server's name of it; None: its
-    first model. One request at load finds out the length of the vectors. Raises ``SetupError``.
+    ``name``: the name of the model in this configuration. ``model``: its name on that server; None:
+    the first model of the server. Sends one request to find out the length of the vectors. Raises
+    ``SetupError``.
     """
     upstream, parsed = open_upstream(name, url, key, options or {})
     try:

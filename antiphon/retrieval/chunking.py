@@ -1,7 +1,8 @@
 """Split texts into overlapping chunks at the ends of paragraphs, lines or words.
 
-Token counts are estimates by one rule for all models: up to six letters of a word, one ideograph,
-or one other character. For English and code they are close to those of today's tokenizers.
+Token counts are estimates, by one rule for all models. Each of these counts as one token: up to six
+letters of a word, one ideograph, or one other character. For English and code, the estimates are
+close to the counts of today's tokenizers.
 """
 
 from __future__ import annotations
@@ -50,9 +51,8 @@ def split_text(text: str, size: int, overlap: int) -> list[Passage]:
 
 
 def _find_boundary(text: str, starts: list[int], first: int, last_candidate: int) -> int:
-    """The best token boundary between the bounds: the last one before a paragraph, else before a
-    line, else before a word.
-    """
+    """Return the best token boundary between the bounds: the last boundary before a paragraph; if
+    there is none, the last before a line; otherwise the last before a word."""
     for mark in ("\n\n", "\n", " "):
         for index in range(last_candidate, first - 1, -1):
             if text.startswith(mark, starts[index]):

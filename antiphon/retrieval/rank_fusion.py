@@ -17,9 +17,8 @@ _K = 60
 
 
 def fuse_rankings(rankings: Iterable[tuple[float, Sequence[_T]]]) -> dict[_T, float]:
-    """Merge weighted rankings, best first. Returns the score of each entry: 1 if it is first in
-    every ranking.
-    """
+    """Merge weighted rankings, best first. Return each entry with its score: 1 if the entry is
+    first in every ranking."""
     scores: dict[_T, float] = {}
     total = 0.0
     for weight, entries in rankings:
@@ -32,7 +31,7 @@ def fuse_rankings(rankings: Iterable[tuple[float, Sequence[_T]]]) -> dict[_T, fl
 
 
 def best_scores(scores: Iterable[Mapping[_T, float]]) -> list[tuple[_T, float]]:
-    """Merge the scores of several queries: each entry with its best score, best first."""
+    """Merge the scores of several queries. Return each entry with its best score, best first."""
     highest: dict[_T, float] = {}
     for query_scores in scores:
         for entry, score in query_scores.items():

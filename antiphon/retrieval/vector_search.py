@@ -1,6 +1,6 @@
-"""Nearest-neighbour search, by the vector index if it can answer the query, and otherwise exactly.
+"""Nearest-neighbour search: with the vector index of the store if it has one, otherwise exact.
 
-An exact search compares the query with all vectors. The vectors of a vector store are cached until
+Exact search compares the query with all vectors. The vectors of a vector store are cached until
 they change.
 """
 
@@ -40,7 +40,8 @@ def require_numpy() -> None:
 
 
 class VectorSearch:
-    """Searches vector stores by vector. ``cache_bytes``: the most bytes of cached vectors."""
+    """Searches vector stores by vector. ``cache_bytes``: maximum size of the cached vectors, in
+    bytes."""
 
     def __init__(self, vectors: VectorIndex, *, cache_bytes: int = _CACHE_BYTES) -> None:
         self._vectors = vectors
@@ -57,9 +58,8 @@ class VectorSearch:
         files: Collection[str] | None,
         limit: int,
     ) -> tuple[ChunkHit, ...]:
-        """The ``limit`` nearest chunks, nearest first. ``files``: ids of the files to search; None:
-        all. Scores are cosines.
-        """
+        """Return the ``limit`` nearest chunks, nearest first. ``files``: ids of the files to
+        search; None: all files. Scores are cosines."""
         hits = await self._vectors.search_vectors(
             tenant, store_id, model, vector.tobytes(), files, limit
         )

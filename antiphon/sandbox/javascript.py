@@ -1,8 +1,8 @@
 """Runs untrusted JavaScript in QuickJS inside a WebAssembly machine.
 
-A program has no access to files, network, clock or randomness. So it always behaves the same if its
-calls have the same outcomes. A program is not kept alive between its steps: each step runs it again
-from its beginning, with the outcomes known by then.
+A program has no access to files, network, the real clock or real randomness. So it always behaves
+the same if its calls have the same outcomes. A program is not kept alive between its steps: each
+step runs it again from its beginning, with the outcomes known by then.
 """
 
 from __future__ import annotations

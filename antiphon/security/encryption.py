@@ -36,12 +36,13 @@ _WORTH_DEFLATING = 128
 
 
 class DecryptionError(Exception):
-    """Not encrypted by these keys, encrypted for another tenant or purpose, or damaged."""
+    """The value was not encrypted by these keys, was encrypted for another tenant or purpose, or is
+    damaged."""
 
 
 class EncryptionKey(Struct, frozen=True, kw_only=True):
-    """A key and the id that encrypted values name it by. Raises ``SetupError`` if either is
-    invalid."""
+    """An encryption key with its id, which encrypted values contain. Raises ``SetupError`` if
+    either is invalid."""
 
     id: str
     secret: bytes
@@ -61,7 +62,7 @@ class EncryptionKey(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, text: str) -> EncryptionKey:
-        """Parse ``ID:SECRET``. Raises ``SetupError``, which does not repeat the text."""
+        """Parse ``ID:SECRET``. Raises ``SetupError``, whose message does not contain the secret."""
         id, colon, encoded = text.partition(":")
         try:
             secret = base64.b64decode(encoded, validate=True)
@@ -85,10 +86,11 @@ class EncryptionKey(Struct, frozen=True, kw_only=True):
 
 
 class Encryptor:
-    """Encrypts with the first key and decrypts with all.
+    """Encrypts with the first key and decrypts with all keys.
 
-    To rotate keys, put the new key first and keep the old one as long as its values must be
-    readable."""
+    To rotate keys, put the new key first. Keep the old key for as long as values encrypted with it
+    must be readable.
+    """
 
     def __init__(self, keys: Sequence[EncryptionKey]) -> None:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -139,7 +141,8 @@ class Encryptor:
     def digest(self, content: bytes, *, purpose: str, tenant: str) -> str:
         """Return a keyed digest (HMAC-SHA256, 128 bits in hex) of purpose, tenant and content.
 
-        Without the key nobody can test a guess of them."""
+        Without the key, nobody can verify a guess of these values.
+        """
         # ``hmac.digest`` gives up the GIL, and the event loop would wait for the store's threads.
         mac = self._mac.copy()
         mac.update(_associated_data(content, purpose, tenant))

@@ -41,7 +41,8 @@ class AddressNotAllowed(OSError):
 
 
 def is_public(address: str) -> bool:
-    """Whether this is a public unicast address. IPv4 embedded in IPv6 is judged as IPv4."""
+    """Whether this is a public unicast address. For an IPv6 address that embeds an IPv4 address,
+    the IPv4 address decides."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -85,9 +86,10 @@ def guarded_session(
 ) -> Any:
     """Return an aiohttp session that connects only to allowed addresses.
 
-    It stores no cookies and caches no host names. ``private`` and ``networks`` as in
-    ``socket_factory``. ``resolver``: by default aiohttp's. ``timeout_s``: total time of a request.
-    Raises ``ImportError`` if aiohttp is not installed."""
+    It stores no cookies and caches no host names. ``private`` and ``networks``: see
+    ``socket_factory``. ``resolver``: by default aiohttp's. ``timeout_s``: maximum total duration of
+    a request, in seconds. Raises ``ImportError`` if aiohttp is not installed.
+    """
     import aiohttp
 
     return aiohttp.ClientSession(

@@ -135,9 +135,9 @@ class WebhookDeliveries:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Try what is due for a few seconds more, since runs may end during shutdown.
+        """Deliver due webhooks for a few more seconds, because runs may end during shutdown.
 
-        A delivery that is cut short is due again when its lease ends.
+        A delivery that is cut off becomes due again when its lease ends.
         """
         self._stopping.set()
         await asyncio.wait((self._task,), timeout=_STOP_S)
@@ -174,7 +174,8 @@ class WebhookDeliveries:
         return False
 
     async def _deliver(self, due: DueWebhook) -> None:
-        """Deliver one webhook. Errors do not affect the others; after an error it is due again."""
+        """Deliver one webhook. An error does not affect other deliveries: it makes only this
+        webhook due again."""
         try:
             status = await self._sender.send(due.id, due.body, int(self._clock()))
             await self._conclude(due, status)
