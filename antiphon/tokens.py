@@ -148,7 +148,7 @@ def common_prefix_length(one: Sequence[int], other: Sequence[int]) -> int:
     """Return the number of ids at the start that both sequences have in common.
 
     Uses a binary search over slice comparisons, which run in C. In Python, sequences of different
-    types never compare equal, so one of them is copied first in this case.
+    types never compare equal, so such sequences are first copied to tuples.
     """
     if type(one) is not type(other):
         one, other = tuple(one), tuple(other)

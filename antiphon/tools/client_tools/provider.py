@@ -28,8 +28,8 @@ _STRINGS = {"type": "array", "items": _STRING}
 
 
 class _ClientToolSpec(Struct, frozen=True, kw_only=True):
-    """One tool: its function, the item of a call, and how its fields are computed from the
-    arguments."""
+    """One tool: the function that the model is shown, the item of a call, and the function that
+    computes its fields from the arguments."""
 
     function: tl.Function
     initial_item: it.Item
@@ -119,7 +119,8 @@ def _computer_fields(arguments: str) -> Mapping[str, Any]:
 
 
 def _computer_preview_fields(arguments: str) -> Mapping[str, Any]:
-    """Return the fields of a call of the older tool, which has one action per call."""
+    """Return the fields of a call of ``computer_use_preview``, which has a single action per
+    call."""
     return {"action": computer_actions(parse_lenient(arguments, "action"))[0]}
 
 

@@ -1,2 +1,2 @@
-"""image_generation: what a request asks of images, the images of a conversation, and who makes new
-ones."""
+"""image_generation: the options of a request, the images of a conversation, and the generators of
+new images."""

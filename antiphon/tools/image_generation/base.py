@@ -126,14 +126,14 @@ class ImageGenerator(Protocol):
 
     @property
     def supports_edits(self) -> bool:
-        """Whether it accepts images."""
+        """Whether the generator accepts input images."""
 
     @property
     def supports_masks(self) -> bool:
-        """Whether it accepts a mask."""
+        """Whether the generator accepts a mask."""
 
     def check(self, request: ImageRequest) -> None:
-        """Raise ``UnsupportedOption`` for an option that it would otherwise ignore."""
+        """Raise ``UnsupportedOption`` for an option that the generator would otherwise ignore."""
 
     def generate(self, task: ImageTask) -> AsyncGenerator[PartialImage | GeneratedImage, None]:
         """Yield previews, if requested, and the final image last.

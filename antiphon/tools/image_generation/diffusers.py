@@ -64,7 +64,8 @@ class _Cancelled(Exception):
 
 
 class Diffusers:
-    """``ImageGenerator`` over a pipeline. The pipelines for edits share its parts."""
+    """``ImageGenerator`` over a diffusers pipeline. The pipelines for edits share the model of this
+    pipeline."""
 
     def __init__(self, pipeline: Any, options: DiffusersOptions) -> None:
         self._options = options

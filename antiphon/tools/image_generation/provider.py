@@ -94,8 +94,8 @@ class ImageGenerationProvider:
             raise unsupported_value(f"{path}.{unable.field}", str(unable)) from None
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
-        """Raises ``InvalidRequest`` for a mask that cannot be read, and where there is nothing to
-        edit."""
+        """Raise ``InvalidRequest`` for a mask that cannot be read, and for an edit without an image
+        to edit."""
         if requested_action(tool) == "edit" and not len(self._conversation_images(response)):
             raise unsupported_value(
                 f"{path}.action", "there is no image in the conversation to edit"

@@ -50,9 +50,10 @@ Rule = Callable[[ListedTool], bool]
 
 
 class ToolRules(Struct, frozen=True, kw_only=True):
-    """``allows``: the model is shown the tool.
+    """The rules of a request for the tools of an MCP server.
 
-    ``needs_approval``: a user has to approve its calls.
+    ``allows``: whether the model is shown a tool. ``needs_approval``: whether a user has to approve
+    its calls.
     """
 
     allows: Rule
@@ -76,7 +77,7 @@ def check_label(label: str, path: str) -> None:
 def parse_tool_rules(tool: Mcp, path: str = "") -> ToolRules:
     """Read ``allowed_tools`` and ``require_approval``. Raises ``InvalidRequest``.
 
-    ``path``: the tool's path in the request.
+    ``path``: path of the tool in the request.
     """
     return ToolRules(
         allows=_parse_allowed_tools(tool.allowed_tools, f"{path}.allowed_tools"),

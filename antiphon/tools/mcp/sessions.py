@@ -1,7 +1,7 @@
-"""A pool of MCP sessions. One task owns each session: it opens and closes it.
+"""A pool of MCP sessions. Each session is opened and closed by one task of its own.
 
-Sessions are reused and closed after an idle time. Each belongs to one conversation, because servers
-may keep a state in it. They are never shared between tenants or between credentials.
+Sessions are reused, and closed after an idle time. Each belongs to one conversation, because
+servers may keep state in it. Sessions are never shared between tenants or between credentials.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _EntryKey = tuple[str, str, str]
 
 
 class SessionKey(NamedTuple):
-    """What a session belongs to. ``conversation``: empty if the tenant's conversations share it."""
+    """The owner of a session. ``conversation``: empty if all conversations of the tenant share the
+    session."""
 
     tenant: str
     conversation: str
@@ -42,7 +43,7 @@ class SessionKey(NamedTuple):
 
     @classmethod
     def of(cls, response: ResponseContext, server: McpEndpoint) -> SessionKey:
-        """Return the session of a response with a server: that of its conversation."""
+        """Return the key of the session that a response uses for a server."""
         conversation = response.conversation_id or response.response_id
         return cls(response.tenant, "" if server.shares_sessions else conversation, server)
 
