@@ -28,8 +28,8 @@ class AuditRecord(Struct, frozen=True, kw_only=True):
 
 
 class AuditQuery(Struct, frozen=True, kw_only=True):
-    """A page of the log. None means any. ``start``: the first second; ``end``: the second after the
-    last. ``after``: the id of the record before the page."""
+    """A page of the log. None means any. ``start``: the first second of the range; ``end``: the
+    first second after the range. ``after``: the id of the last record before the page."""
 
     type: str | None = None
     actor: str | None = None
@@ -42,7 +42,7 @@ class AuditQuery(Struct, frozen=True, kw_only=True):
 
 
 class AuditLog(Protocol):
-    """The contract. ``Store.sweep`` deletes what is old."""
+    """The contract of an audit log. ``Store.sweep`` deletes old records."""
 
     async def add(self, record: AuditRecord) -> None:
         """Add a record. Return when it is durable."""

@@ -66,10 +66,11 @@ class Retention(Struct, frozen=True, kw_only=True):
 
 
 class Store(Protocol):
-    """The contract. All methods are per tenant: the id of another tenant is unknown.
+    """The contract of a store. All methods are per tenant: the id of another tenant is unknown.
 
-    Safe for concurrent use in one event loop. A deleted or expired response cannot be loaded. What
-    its descendants need of it is kept, unreachable by id, until the last of them is deleted.
+    Safe for concurrent use in one event loop. A deleted or expired response cannot be loaded. The
+    parts of it that its descendants need are kept until the last descendant is deleted; its id does
+    not lead to them.
     """
 
     @property
@@ -153,13 +154,12 @@ class Store(Protocol):
         """Delete a response, and its run with all events. False if there is no such response."""
 
     async def delete_tenant(self, tenant: str) -> int:
-        """Delete everything that is stored of a tenant, in short steps; of its background runs, the
-        next sweep deletes the events. Return how many rows were deleted. What is stored meanwhile
-        may remain. API keys and the audit log stay.
-        """
+        """Delete everything that is stored of a tenant, in short steps. The events of its
+        background runs are deleted by the next sweep. Return how many rows were deleted. What is
+        stored meanwhile may remain. API keys and the audit log stay."""
 
     async def usage(self, tenant: str) -> TenantUsage:
-        """Return what the store holds of a tenant."""
+        """Return how much the store holds of a tenant."""
 
     async def reserve_response(
         self,
@@ -174,23 +174,26 @@ class Store(Protocol):
         """Reserve room for a response that will be saved.
 
         False if the tenant's responses and reservations would be more than ``max_responses``, or if
-        its stored bytes have reached ``max_bytes``. Of concurrent calls, no more succeed than there
-        is room for. A reservation counts until it is released, its response is saved or its owner
-        is dead: as in ``RunStore.claim``. A response has one reservation, of the owner that made it
-        last; a refused one changes nothing.
+        its stored bytes have reached ``max_bytes``. If calls are concurrent, no more of them
+        succeed than there is room for. A reservation counts until it is released, its response is
+        saved, or its owner is dead (see ``RunStore.claim``). A response has at most one
+        reservation; it belongs to the owner that made it last. A refused call changes nothing.
         """
 
     async def release_reservation(self, tenant: str, response_id: str, owner: str) -> None:
-        """Remove a reservation, if it is this owner's: another one may have reserved room for
-        another attempt at the same response."""
+        """Remove a reservation if it belongs to this owner. Otherwise another owner has reserved
+        room for another attempt at the same response."""
 
     async def check_writable(self) -> None:
-        """Write something small. Raises ``StoreError`` if the store does not answer or cannot be
+        """Write a small value. Raises ``StoreError`` if the store does not answer or cannot be
         written."""
 
     async def clock(self, now: float) -> float:
-        """Return the unix time by which data expires: that of the database if it has a clock of its
-        own, so that no server's wrong clock counts; otherwise ``now``, the server's."""
+        """Return the unix time by which data expires.
+
+        A database with a clock of its own returns its time, so that a wrong clock of a server has
+        no effect. Other stores return ``now``, the server's time.
+        """
 
     async def load_sweep_record(self) -> SweepRecord | None:
         """Return when the store was swept last; None before the first sweep."""
@@ -218,8 +221,8 @@ class Store(Protocol):
     async def list_conversations(
         self, tenant: str, *, after: str | None = None, limit: int
     ) -> tuple[ConversationResource, ...]:
-        """Return conversations without their items, oldest first. ``after``: the one before the
-        page; none follow an unknown one."""
+        """Return conversations without their items, oldest first. ``after``: the last conversation
+        before the page. If it is unknown, return none."""
 
     async def load_conversation(
         self, tenant: str, conversation_id: str
@@ -270,15 +273,17 @@ class Store(Protocol):
         """
 
     def use_blobs(self, blobs: BlobStorage, min_bytes: int) -> None:
-        """Keep the input, output and tokens of responses with at least ``min_bytes`` bytes in blobs
-        from now on; 0: of none. Read those that are there. A store may ignore this."""
+        """From now on, keep the input, output and tokens of responses with at least ``min_bytes``
+        bytes in blobs; 0: of no response. Responses that are already in blobs stay readable. A
+        store may ignore this call."""
 
     async def has_blobs(self) -> bool:
         """Return whether parts of responses are in blobs."""
 
     async def move_blobs(self, source: BlobStorage | None, target: BlobStorage | None) -> int:
-        """Move parts of responses from blobs to others, or into the store if ``target`` is None.
-        Return how many. Raises ``StoreError``; what was moved then stays moved."""
+        """Move parts of responses from their blobs to ``target``, or into the store if ``target``
+        is None. Return how many were moved. Raises ``StoreError``; parts that were moved before the
+        error stay there."""
 
     async def close(self) -> None:
         """Finish pending operations. Later calls raise ``StoreError``."""

@@ -1,4 +1,4 @@
-"""The time by which all servers of a store date what they make."""
+"""The time with which all servers of a store date their data."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Clock = Callable[[], float]
 
 
 class StoreClock:
-    """Unix time: that of the store if it has a clock of its own, else the server's.
+    """Unix time: that of the store if it has a clock of its own, otherwise the server's.
 
-    What a server with a wrong clock makes would otherwise expire at once, or never. Between two
-    readings of the store's clock the monotonic clock goes on, so that jumps of the server's clock
-    have no effect. ``wall`` and ``monotonic`` are clocks of the server, in seconds.
+    Data of a server with a wrong clock would otherwise expire at once, or never. Between two
+    readings of the store's clock, the monotonic clock is used, so jumps of the server's clock have
+    no effect. ``wall`` and ``monotonic`` are clocks of the server, in seconds.
     """
 
     def __init__(self, store: Store, *, wall: Clock, monotonic: Callable[[], float]) -> None:

@@ -1,7 +1,8 @@
 """The contract of a container directory: which process owns which container.
 
-A container consists of processes and memory of one machine. The directory says who has it, so that
-any process of the store can relay a request to its owner, and counts the containers of a tenant.
+A container consists of processes and memory of one machine. The directory names its owner, so that
+any process of the store can pass requests on to the owner. It also counts the containers of a
+tenant.
 """
 
 from __future__ import annotations
@@ -38,20 +39,21 @@ class ContainerRecord(Struct, frozen=True, kw_only=True):
 
 
 class ContainerDirectory(Protocol):
-    """The contract.
+    """The contract of a container directory.
 
-    A container is active until its owner says that it has expired, or until the owner's lease is
-    over. What has expired stays so: an owner whose lease was over has lost its containers.
+    A container is active until its owner reports that it has expired, or until the owner's lease
+    ends. An expired container stays expired: an owner whose lease has ended has lost its
+    containers.
     """
 
     async def renew(
         self, owner: str, url: str, *, lease_s: float, used: Sequence[ContainerResource] = ()
     ) -> frozenset[str]:
-        """Begin the lease of an owner, or renew it, and return the ids of its active containers.
+        """Begin or renew the lease of an owner, and return the ids of its active containers.
         ``used``: new reports about some of them.
 
-        The containers of all owners whose lease is over expire, and what expired ``EXPIRED_S`` ago
-        is deleted.
+        Also lets the containers of all owners whose lease has ended expire, and deletes containers
+        that expired ``EXPIRED_S`` ago.
         """
 
     async def add(self, record: ContainerRecord, *, max_active: int | None, lease_s: float) -> bool:
@@ -75,5 +77,5 @@ class ContainerDirectory(Protocol):
 
 
 def expired(resource: ContainerResource) -> ContainerResource:
-    """Return the container as it is shown after it has expired."""
+    """Return the resource of a container that has expired."""
     return replace(resource, status="expired")

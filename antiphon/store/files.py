@@ -29,8 +29,8 @@ FileContents = bytes | BlobRef
 
 
 class StoredContent(Struct, frozen=True, kw_only=True):
-    """Where the content of a file is: ``blob`` is None for the store itself. ``position`` grows
-    with each file."""
+    """Where the content of a file is stored. ``blob``: its reference; None: it is in the store
+    itself. ``position``: a number that grows with each file."""
 
     position: int
     tenant: str
@@ -41,8 +41,8 @@ class StoredContent(Struct, frozen=True, kw_only=True):
 class FileQuery(Struct, frozen=True, kw_only=True):
     """A page of a tenant's files.
 
-    ``purpose``: only files with this purpose; None: all. ``after``: the file before the page.
-    ``now``: unix seconds; files that expired by then are left out.
+    ``purpose``: only files with this purpose; None: all. ``after``: the last file before the page.
+    ``now``: unix seconds; files that have expired by then are left out.
     """
 
     purpose: str | None = None
@@ -53,11 +53,12 @@ class FileQuery(Struct, frozen=True, kw_only=True):
 
 
 class FileStore(Protocol):
-    """The contract. Methods with a tenant know its files only. Deletion, also by ``Store.sweep``,
-    is final.
+    """The contract of a file store. Methods with a tenant know only its files. Deletion, also by
+    ``Store.sweep``, is final.
 
-    Files of a tenant with the same SHA-256 share one blob. A blob without files becomes unused, in
-    the transaction that deletes the last one; callers delete it, then forget it.
+    Files of one tenant with the same SHA-256 share one blob. The transaction that deletes the last
+    file of a blob marks the blob as unused. Callers then delete the blob and remove the mark
+    (``forget_blobs``).
     """
 
     async def put(
@@ -72,8 +73,9 @@ class FileStore(Protocol):
         """Store a new file. Return when it is durable.
 
         False, and nothing is stored, if the tenant would have more than ``max_files`` files, or
-        more than ``max_bytes`` bytes in all of them. That is exact under concurrency. If the tenant
-        has this content in another blob, the file gets that one, and ``content`` becomes unused.
+        more than ``max_bytes`` bytes in all of them. This is exact under concurrency. If the tenant
+        already has this content in another blob, the file refers to that blob, and ``content``
+        becomes unused.
         """
 
     async def get(self, tenant: str, file_id: str) -> File | None:
@@ -91,15 +93,16 @@ class FileStore(Protocol):
     async def replace_content(
         self, tenant: str, file_id: str, old: BlobRef | None, new: FileContents
     ) -> bool:
-        """Move the content of a file from ``old``, None for the store itself. From blob to blob,
-        it moves for all files that have it. False, and nothing is changed, if it is no longer
-        there."""
+        """Replace the place of a file's content, which is ``old`` now; None stands for the store
+        itself. From one blob to another, it changes for all files that share the blob. False, and
+        nothing is changed, if the content is no longer at ``old``."""
 
     async def list_contents(
         self, *, after: int, limit: int, in_blobs: bool
     ) -> tuple[StoredContent, ...]:
-        """Return files of all tenants whose content is in blobs, or in the store itself, in the
-        order of their positions, from the first one behind ``after``."""
+        """Return files of all tenants in the order of their positions, beginning after the position
+        ``after``: those whose content is in blobs, or those whose content is in the store itself.
+        """
 
     async def list_unused_blobs(self, limit: int) -> tuple[str, ...]:
         """Return keys of blobs that no file has any more."""

@@ -21,8 +21,8 @@ _FRESH_S, _TIMEOUT_S = 1.0, 3.0
 
 
 class _Health:
-    """Runs a check that raises ``StoreError``. ``log_texts``: what is logged when it begins to
-    succeed and to fail. One instance per process."""
+    """Runs a check that raises ``StoreError`` on failure. ``log_texts``: the lines to log when the
+    check begins to succeed and when it begins to fail. One instance per process."""
 
     def __init__(self, check: Callable[[], Awaitable[None]], log_texts: tuple[str, str]) -> None:
         self._check_store = check

@@ -30,8 +30,8 @@ class KeyRecord(Struct, frozen=True, kw_only=True):
 
 
 class KeyStore(Protocol):
-    """The contract. Names are unique and have no U+0000. Methods that change return when the
-    change is durable."""
+    """The contract of a key store. Names are unique and have no U+0000. Methods that change keys
+    return when the change is durable."""
 
     async def create(self, key: KeyRecord) -> bool:
         """Add a key. False if there is one of this name."""

@@ -19,7 +19,7 @@ _PARTS = ("runs", "files", "skills", "vectors", "usage_log")
 
 
 class StoreObserver(Protocol):
-    """Who hears of operations. Must not raise. Only the event loop calls it."""
+    """Receives reports about store operations. Must not raise. Only the event loop calls it."""
 
     def on_operation(self, operation: str, seconds: float, *, failed: bool) -> None:
         """Called at the end of an operation, such as ``save`` or ``runs.append``. ``failed``: the

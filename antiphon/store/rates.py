@@ -1,5 +1,5 @@
-"""The contract of a rate store: what the processes of a store tell each other about the requests of
-limited clients.
+"""The contract of a rate store: how processes of a store exchange the request counts of limited
+clients.
 
 No request waits for it. Each process admits requests by its own view, and exchanges it a few times
 a second (see ``antiphon/resources/admin/rate_limits.py``).
@@ -19,9 +19,9 @@ HEARD_S = 5.0
 
 
 class RateReport(Struct, frozen=True, kw_only=True):
-    """What a process reports about a scope, such as a key. ``per_minute``: its limit of requests;
-    None: only running requests count. ``taken``: requests that this process has admitted since its
-    last report. ``running``: those that it runs now."""
+    """The report of a process about a scope, such as a key. ``per_minute``: the scope's limit of
+    requests per minute; None: only running requests are limited. ``taken``: requests that this
+    process has admitted since its last report. ``running``: requests that this process runs now."""
 
     scope: str
     per_minute: int | None = None
@@ -30,7 +30,7 @@ class RateReport(Struct, frozen=True, kw_only=True):
 
 
 class RateState(Struct, frozen=True):
-    """What is known of a scope after a report. ``level``: the tokens in its bucket, negative if
+    """The state of a scope after a report. ``level``: the tokens in its bucket; negative if
     processes have admitted more than there were. ``running_elsewhere``: requests that other
     processes run."""
 
@@ -39,9 +39,12 @@ class RateState(Struct, frozen=True):
 
 
 class RateStore(Protocol):
-    """The contract. A bucket holds the requests of one minute and fills evenly: what a report has
-    taken counts from the report before. It starts full, and may be full again after a crash of the
-    store."""
+    """The contract of a rate store.
+
+    A bucket holds the requests of one minute and fills at a constant rate. The requests in a report
+    count from the time of the previous report. A bucket starts full, and may be full again after a
+    crash of the store.
+    """
 
     async def exchange(self, owner: str, reports: Sequence[RateReport]) -> tuple[RateState, ...]:
         """Report about scopes, each at most once, and return their states, in the same order.

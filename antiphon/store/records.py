@@ -53,7 +53,7 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
 
 
 class ItemQuery(Struct, frozen=True, kw_only=True):
-    """Which items of a conversation to read: at most ``limit``, in this order, behind the item
+    """A selection of a conversation's items: at most ``limit``, in the given order, after the item
     ``after`` and before the item ``until``. ``kinds``: only items of these types, and messages of
     these roles."""
 
@@ -72,8 +72,8 @@ class ItemQuery(Struct, frozen=True, kw_only=True):
 class ResponseQuery(Struct, frozen=True, kw_only=True):
     """A page of a tenant's responses. None means any.
 
-    ``tool``: a kind in the summary's ``tools``. ``failed``: with an error, or without. ``text``:
-    occurs in a preview, whatever its case. ``after``: the response before the page.
+    ``tool``: a kind in the summary's ``tools``. ``failed``: whether there is an error. ``text``:
+    occurs in a preview, ignoring case. ``after``: the last response before the page.
     """
 
     status: str | None = None
@@ -108,7 +108,7 @@ class Job(Struct, frozen=True, kw_only=True):
 class Claim(Struct, frozen=True, kw_only=True):
     """The right to work on a run. It ends when another owner raises the run's epoch. ``attempts``:
     how many times the run was claimed since its last append, this claim included. ``row``: the
-    number of the run in the store, which spares the store a search by the run's id."""
+    number of the run in the store; with it, the store need not search the run by its id."""
 
     job: Job
     epoch: int
@@ -125,8 +125,7 @@ class ConversationLock(Struct, frozen=True):
 
 
 class RunLimit(Struct, frozen=True):
-    """The most runs that a tenant may have that have not ended. ``api_key``: only those of this
-    key."""
+    """A limit on the unfinished runs of a tenant. ``api_key``: only runs of this key count."""
 
     max_runs: int
     api_key: str | None = None
@@ -193,7 +192,7 @@ class EventPage(Struct, frozen=True):
 
 
 class TenantUsage(Struct, frozen=True):
-    """What a store holds of one tenant.
+    """The amount of data that a store holds of one tenant.
 
     ``responses``: those that can be loaded. ``responses_bytes``: size of these and of the deleted
     ancestors that they need. ``queued_runs``, ``running_runs``: background runs without and with an

@@ -53,9 +53,8 @@ class RunLimitReached(Exception):
 
 
 class RunStore(Protocol):
-    """The contract. Safe for concurrent use in one event loop; with PostgreSQL, by many processes.
-    All methods raise ``StoreError`` if the store does not answer.
-    """
+    """The contract of a run store. Safe for concurrent use in one event loop; with PostgreSQL, by
+    many processes. All methods raise ``StoreError`` if the store does not answer."""
 
     async def create(
         self,
@@ -69,12 +68,12 @@ class RunStore(Protocol):
     ) -> bool:
         """Store a new, unclaimed run: its response with the input, and its first events.
 
-        The response can be loaded at once. Its items can be referenced after its end, and only if
-        ``response.store`` is true. ``lock``: that of the conversation it continues, which it keeps
-        until its end. False, and nothing is stored, if the response has lost this lock.
-        ``api_key``: the name of the key that is charged. Raises ``RunLimitReached``, and stores
-        nothing, if there are as many runs as one of the ``limits`` permits: however many processes
-        create runs at the same time.
+        The response can be loaded at once. Its items can be referenced after the end of the run,
+        and only if ``response.store`` is true. ``lock``: the lock of the conversation that the run
+        continues; the run keeps it until its end. False, and nothing is stored, if the response has
+        lost this lock. ``api_key``: the name of the key that is charged. Raises
+        ``RunLimitReached``, and stores nothing, if a further run would exceed one of the
+        ``limits``. This is exact even if many processes create runs at the same time.
         """
 
     async def claim(
@@ -87,16 +86,17 @@ class RunStore(Protocol):
         held: Collection[str] | None = None,
         tenant_limit: int | None = None,
     ) -> tuple[Claim, ...]:
-        """Claim runs of these models that no living owner has: of one tenant oldest first, of
-        several tenants each time one of the tenant with the fewest running runs.
+        """Claim runs of these models that no living owner has. The oldest run of a tenant comes
+        first. Among tenants, the next run is that of the tenant with the fewest running runs.
 
-        Those are runs that were never claimed, that were released, or whose owner sent no heartbeat
+        Free are runs that were never claimed, that were released, or whose owner sent no heartbeat
         for ``lease_s`` seconds. In a store that one process uses, all owners of an earlier process
         are dead. No run is claimed by two owners.
 
-        ``held``: ids of the runs that ``owner`` works on. Its other runs are claimed again: the
-        answer to an earlier claim was lost, or the work on them failed. None: it works on all.
-        ``tenant_limit``: how many runs of one tenant ``owner`` may have; None: any number.
+        ``held``: ids of the runs that ``owner`` works on. Its other runs are claimed again, because
+        the answer to an earlier claim was lost, or the work on them failed. None: it works on all
+        its runs. ``tenant_limit``: how many runs of one tenant ``owner`` may have; None: any
+        number.
         """
 
     async def heartbeat(
@@ -196,8 +196,8 @@ class RunStore(Protocol):
         """
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
-        """Release a lock, if ``holder`` still holds it and has no run that has not ended, whichever
-        conversations that run was created with: the answer to ``create`` may be lost."""
+        """Release a lock if ``holder`` still holds it and has no unfinished run. The run may have
+        been created with any conversation, since the answer to ``create`` may be lost."""
 
     def set_listener(self, listener: RunListener) -> None:
         """Notify this listener, instead of an earlier one, from now on."""

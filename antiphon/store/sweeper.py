@@ -1,8 +1,9 @@
 """Sweeps a store every minute, by a clock that is checked.
 
-A clock that is far ahead would expire everything at once, and what a sweep deletes is lost. So a
-clock that is implausibly far ahead of the last sweep does not count until it has gone on for a
-day: time enough to correct it. A store that was out of use for long expires its data a day later.
+A clock that is far ahead would make everything expire at once, and swept data is lost. So if a
+clock is implausibly far ahead of the last sweep, it does not count until it has kept this time for
+a day. That leaves time to correct it. A store that was out of use for long expires its data a day
+later.
 """
 
 from __future__ import annotations

@@ -26,11 +26,11 @@ UsageKind = Literal["completion", "embedding"]
 
 
 class UsageRecord(Struct, frozen=True, kw_only=True):
-    """What one request used.
+    """The usage of one request.
 
-    ``id``: of the response; of several records with one id, the first counts. ``start``: when it
-    ended, in unix seconds. ``api_key``: the name of the key; "" without one. The order of the
-    fields is that of the columns.
+    ``id``: the id of the response; of several records with one id, the first counts. ``start``:
+    when the request ended, in unix seconds. ``api_key``: the name of the key; "" without one. The
+    order of the fields is that of the columns.
     """
 
     id: str
@@ -51,11 +51,12 @@ class UsageRecord(Struct, frozen=True, kw_only=True):
 
 
 class UsageQuery(Struct, frozen=True, kw_only=True):
-    """Sums of a time range, ``start`` included and ``end`` excluded, in buckets of ``width``
-    seconds. What is known by the hour or day only counts in the bucket in which that begins.
+    """A query for sums of a time range, ``start`` included and ``end`` excluded, in buckets of
+    ``width`` seconds. Sums that are stored by the hour or day count in the bucket in which that
+    hour or day begins.
 
-    ``group_by``: the properties with sums of their own. ``tenants``, ``api_keys``, ``models``: only
-    these; None: all.
+    ``group_by``: the properties by which sums are grouped. ``tenants``, ``api_keys``, ``models``:
+    only these; None: all.
     """
 
     start: int
@@ -112,11 +113,11 @@ def usage_cutoffs(now: int) -> tuple[tuple[Rollup, int], ...]:
 
 
 class UsageLog(Protocol):
-    """The contract. ``Store.save`` and ``RunStore.end`` add the record of a response in the
-    transaction that stores it; ``Store.sweep`` sums up and deletes."""
+    """The contract of a usage log. ``Store.save`` and ``RunStore.end`` add the record of a response
+    in the transaction that stores it. ``Store.sweep`` sums up old rows and deletes the oldest."""
 
     async def add(self, records: Sequence[UsageRecord]) -> None:
-        """Add the records of requests that nothing is stored of. Return when they are durable."""
+        """Add the records of requests that store nothing else. Return when they are durable."""
 
     async def totals(self, query: UsageQuery) -> tuple[UsageTotals, ...]:
         """Return the sums, in order of time, without buckets in which nothing happened."""

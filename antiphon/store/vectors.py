@@ -1,6 +1,6 @@
 """The contract of a vector index: files cut into chunks, found by their words or their vectors.
 
-The index ranks by words. It may rank by vectors; otherwise its callers do.
+The index ranks chunks by words. It may also rank them by vectors; if it does not, its callers do.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class IndexedFile(Struct, frozen=True, kw_only=True):
 
 
 class VectorFileQuery(Struct, frozen=True, kw_only=True):
-    """A page of the files of a vector store: at most ``limit``, in this order, behind the file
+    """A page of the files of a vector store: at most ``limit``, in this order, after the file
     ``after`` and before the file ``until``. ``status``, ``batch``: only such files; None: any."""
 
     limit: int
@@ -70,7 +70,7 @@ class ChunkHit(Struct, frozen=True, kw_only=True):
 
 
 class VectorsVersion(Struct, frozen=True):
-    """Differs whenever the vectors of a vector store differ."""
+    """A value that differs whenever the vectors of a vector store have changed."""
 
     last: int
     count: int
@@ -162,8 +162,8 @@ class VectorIndex(Protocol):
     async def list_file_page(
         self, tenant: str, store_id: str, query: VectorFileQuery
     ) -> tuple[IndexedFile, ...]:
-        """Return a page of files, in the order they were added or the reverse. Behind or before a
-        file that is unknown, there is none."""
+        """Return a page of files, in the order they were added or the reverse. If ``query`` names
+        an unknown file as a boundary, the page is empty."""
 
     async def remove_file(self, tenant: str, store_id: str, file_id: str) -> bool:
         """Remove a file. False if it is unknown."""
@@ -202,11 +202,11 @@ class VectorIndex(Protocol):
         limit: int,
     ) -> tuple[ChunkHit, ...] | None:
         """Return the chunks of these files that are nearest to a vector of the model, nearest
-        first. ``files``: None for all. Scores are cosines. None: callers have to compare the
-        vectors."""
+        first. ``files``: None for all. Scores are cosines. None instead of chunks: this index has
+        no vector search, and callers compare the vectors."""
 
     async def check(self) -> None:
-        """Raise ``StoreError`` if what finds nearest vectors does not answer."""
+        """Raise ``StoreError`` if the vector search does not answer."""
 
     async def list_unfinished(self) -> tuple[IndexingTask, ...]:
         """Return the files of all tenants that are in progress, oldest first."""

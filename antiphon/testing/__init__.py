@@ -1,1 +1,2 @@
-"""Shipped for whoever writes an engine, a dialect, a backend or a store: doubles and checks."""
+"""Doubles and contract checks for authors of engines, dialects, backends and stores. They are part
+of the package."""

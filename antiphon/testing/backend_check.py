@@ -99,8 +99,10 @@ async def longer_conversations_have_more_tokens(backend: Backend) -> None:
 
 
 async def streams_in_pieces(backend: Backend) -> None:
-    """Text arrives in pieces, before the reply is complete. What arrived together is one piece, so
-    that a short reply that waited in a socket of a busy machine is asked for again.
+    """Text arrives in pieces before the reply is complete.
+
+    Text that arrives together is one piece. On a busy machine, a short reply may wait in a socket
+    and arrive at once, so it is requested again.
     """
     for _ in range(STREAM_ATTEMPTS):
         async with (

@@ -68,7 +68,8 @@ async def learns_from_owners(store: Store) -> None:
 
 
 async def what_expired_stays_expired(store: Store) -> None:
-    """An owner whose lease was over does not get its containers back, and others do not wait."""
+    """An owner whose lease has ended does not get its containers back, and others need not wait for
+    it."""
     for record in (_record("1"), _record("2", "b")):
         assert await _add(store, record)
     assert await store.containers.renew("a", "", lease_s=0) == {"cntr_1"}

@@ -271,9 +271,8 @@ def _encode(model: DialectUnderTest, text: str) -> list[int]:
 
 
 def _letter_by_letter(model: DialectUnderTest, text: str) -> list[int]:
-    """Unusual token ids for a text, if the tokenizer has them: models do not always sample the
-    tokenizer's own ids.
-    """
+    """Return unusual token ids for a text, if the tokenizer has any: models do not always sample
+    the ids that the tokenizer chooses."""
     ids = [id for letter in text for id in _encode(model, letter)]
     return ids if model.spell(ids) == text else _encode(model, text)
 

@@ -12,9 +12,9 @@ __all__ = ["TenantTotals"]
 class TenantTotals:
     """The number of responses and their bytes, by tenant, during a sweep.
 
-    Bounds of a store are shared: what is too much is deleted from the tenant that holds most, so a
-    tenant's flood deletes its own responses before those of others. ``totals``: rows of tenant,
-    number of responses, bytes; several of one tenant are added up.
+    Tenants share the bounds of a store. If a bound is exceeded, responses of the tenant that holds
+    most are deleted. So a tenant that floods the store loses its own responses first. ``totals``:
+    rows of tenant, number of responses, bytes; several rows of one tenant are added up.
     """
 
     def __init__(self, retention: Retention, totals: Iterable[tuple[str, int, int]]) -> None:
@@ -39,8 +39,8 @@ class TenantTotals:
         )
 
     def select(self, tenant: str, oldest: Sequence[tuple[int, int]]) -> list[int]:
-        """Return those of the oldest responses of the largest tenant, pairs of row and bytes, that
-        are to be deleted before this is asked again: at least one."""
+        """Return those of the oldest responses of the largest tenant that are to be deleted before
+        this is called again: at least one. Each is a pair of row and bytes."""
         column, surplus = self._excess() or (0, 0)
         others = (self._totals[name][column] for name in self._candidates if name != tenant)
         surplus = min(surplus, self._totals[tenant][column] - max(others, default=0))

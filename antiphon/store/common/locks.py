@@ -85,7 +85,7 @@ class ConversationLocks:
         return True
 
     def release(self, tenant: str, conversation_id: str, holder: str) -> None:
-        """Release a lock, if ``holder`` still holds it and has no run."""
+        """Release a lock if ``holder`` still holds it and has no run."""
         if self.has_run(tenant, holder):
             return
         lock = self._locks.get((tenant, conversation_id))
@@ -104,8 +104,8 @@ class ConversationLocks:
         return is_new
 
     def restore_run(self, tenant: str, holder: str, conversation_id: str | None) -> None:
-        """Add a run of an earlier process, with the lock of its conversation. Whoever claims the
-        run becomes the owner of the lock."""
+        """Add a run of an earlier process, with the lock of its conversation. The owner that claims
+        the run becomes the owner of the lock."""
         self.add_run(tenant, holder)
         if conversation_id is not None:
             self._locks[tenant, conversation_id] = (holder, "")

@@ -1,7 +1,8 @@
-"""Runs that other processes queued, and that nobody has claimed yet.
+"""Runs that other processes queued and that nobody has claimed yet.
 
-The process that queues a run claims it at once if it has room. The others wait for a random time,
-and claim only if nobody has done so by then: a run wakes one process after the other, not all.
+The process that queues a run claims it at once if it has room. Each other process waits for a
+random time, and claims only runs that are still unclaimed. So a run wakes one process after the
+other, not all of them at once.
 """
 
 from __future__ import annotations

@@ -24,10 +24,11 @@ class Reservations:
         self._reserved: dict[str, dict[str, str]] = {}
 
     def add(self, tenant: str, response_id: str, owner: str) -> Callable[[], None]:
-        """Add a reservation, or give it to another owner. This is a sign of life of its owner.
+        """Add a reservation, or give an existing one to another owner. Also counts as a heartbeat
+        of the owner.
 
-        Returns the function that undoes it: the reservation is as before, if it is still this
-        owner's.
+        Returns a function that restores the former reservation, if the new one still belongs to
+        this owner.
         """
         self._owners.record(owner)
         reserved = self._reserved.setdefault(tenant, {})
@@ -43,7 +44,7 @@ class Reservations:
         return undo
 
     def remove(self, tenant: str, response_id: str, owner: str) -> None:
-        """Remove a reservation, if it is this owner's."""
+        """Remove a reservation if it belongs to this owner."""
         reserved = self._reserved.get(tenant, {})
         if reserved.get(response_id) == owner:
             del reserved[response_id]

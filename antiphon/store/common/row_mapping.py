@@ -127,8 +127,8 @@ def summary_of(row: Row) -> ResponseSummary:
 
 
 def summary_filters(query: ResponseQuery) -> tuple[Any, ...]:
-    """Return the values that the columns of ``summary_row`` before body must have, None for any.
-    Tools and text must contain theirs."""
+    """Return the values that the columns of ``summary_row`` before body must have; None: any value.
+    The columns tools and text only have to contain their value."""
     return (
         query.status,
         _word(query.model),

@@ -62,8 +62,10 @@ class SingleProcessRuns:
         self._locks.release(tenant, conversation_id, holder)
 
     def is_locked(self, tenant: str, holder: str, lock: ConversationLock) -> bool:
-        """Return whether the response ``holder`` still has this lock. Its owner is alive: the lock
-        does not expire while what follows is written."""
+        """Return whether the response ``holder`` still has this lock.
+
+        Its owner is this process, so the lock does not expire during the write that follows.
+        """
         is_locked = self._locks.is_held(tenant, lock.conversation, holder, lock.owner)
         if is_locked:
             self._owners.record(lock.owner)

@@ -143,8 +143,8 @@ class MemoryFiles:
                 self._on_deleted(*key)
 
     def delete_tenant(self, tenant: str) -> int:
-        """Delete the files of a tenant, and those of its pending uploads: of tenants whose names
-        begin with this one and U+001F. Return their number."""
+        """Delete the files of a tenant and those of its pending uploads, whose tenant names begin
+        with this one and U+001F. Return their number."""
         keys = [key for key in self._files if key[0].partition("\x1f")[0] == tenant]
         for key in keys:
             self._delete(*key)

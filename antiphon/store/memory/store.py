@@ -458,8 +458,8 @@ class MemoryStore(KeepsResponses):
             raise StoreError("The store is closed.")
 
     def _free_unneeded(self, key: _Key) -> int:
-        """Free a deleted response without descendants, then its ancestors likewise. Return the
-        freed bytes."""
+        """Free a deleted response without descendants, then its ancestors that have become free in
+        the same way. Return the freed bytes."""
         freed = 0
         row = self._rows.get(key)
         while row is not None and not row.live and key not in self._children:

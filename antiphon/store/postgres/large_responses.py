@@ -47,21 +47,21 @@ def encode_reference(blob: BlobRef) -> bytes:
 
 
 class LargeResponses:
-    """Writes and reads them, once there are ``blobs``."""
+    """Writes large responses to blobs and reads them, once ``use`` was called."""
 
     def __init__(self) -> None:
         self._blobs: BlobStorage | None = None
         self._min_bytes = 0
 
     def use(self, blobs: BlobStorage, min_bytes: int) -> None:
-        """Keep responses with at least ``min_bytes`` bytes there from now on; 0: none, but read
-        those that are there."""
+        """From now on, keep responses with at least ``min_bytes`` bytes in ``blobs``; 0: none.
+        Responses that are already there stay readable."""
         self._blobs = blobs
         self._min_bytes = min_bytes
 
     async def put(self, row: tuple[Any, ...]) -> tuple[tuple[Any, ...], str | None]:
-        """Return the columns of a response as the database keeps them, and the key of its blob. If
-        the blobs cannot be written, the database keeps all."""
+        """Return the columns of a response as the database stores them, and the key of its blob. If
+        the blob cannot be written, the database stores everything."""
         contents = Contents(row[_INPUT], row[_OUTPUT], row[_TOKENS])
         if self._blobs is None or not 0 < self._min_bytes <= contents.size:
             return row, None
@@ -83,8 +83,8 @@ class LargeResponses:
         return await read_contents(self._blobs, reference)
 
     async def restore_stored(self, row: Sequence[Any]) -> Sequence[Any]:
-        """Return the columns body, input, output, base, tokens, fingerprint and times, given these
-        and blob."""
+        """Return the columns body, input, output, base, tokens, fingerprint and times of a
+        response. ``row`` has the stored values of these columns, and the blob's key."""
         body, input_, _, base, _, fingerprint, times, blob = row
         if blob is None:
             return row[:-1]
@@ -92,7 +92,7 @@ class LargeResponses:
         return body, contents.input, contents.output, base, contents.tokens, fingerprint, times
 
     async def restore_items(self, row: Sequence[Any]) -> Sequence[Any]:
-        """Return the columns input and output, given these and blob."""
+        """Return the columns input and output. ``row`` has their stored values and the blob's key."""
         if row[2] is None:
             return row[:2]
         contents = await self.restore(row[0])

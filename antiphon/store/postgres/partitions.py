@@ -27,8 +27,8 @@ _ROWS = 500
 
 
 class EventPartitions:
-    """The partitions of one database, changed by one process at a time. What cannot be done at
-    once, because others use the table, is left for the next sweep."""
+    """The partitions of one database. One process changes them at a time. A change that would have
+    to wait for other users of the table is left for the next sweep."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -60,8 +60,9 @@ class EventPartitions:
         return range(start, start + (_RUNS << count // _DOUBLED_AFTER))
 
     async def _change(self, statement: str) -> bool:
-        """Execute a statement that changes the partitions. False if another process changes them,
-        or if others use the table for too long: who comes later waits behind this statement."""
+        """Execute a statement that changes the partitions. Return False if another process changes
+        them, or if others use the table for too long. The statement does not wait longer, because
+        later statements would have to wait behind it."""
         try:
             async with self._pool.transaction() as transaction:
                 if not await transaction.value("sweeping"):

@@ -47,9 +47,8 @@ CREATE TABLE IF NOT EXISTS antiphon.migrations (name TEXT PRIMARY KEY)
 
 
 def index_key(text: str) -> str:
-    """Return an id as it is stored: long ids and ids with U+0000, which PostgreSQL cannot index or
-    store, are replaced by their digest.
-    """
+    """Return an id in its stored form. PostgreSQL cannot index long ids and cannot store U+0000, so
+    such ids are replaced by their digest."""
     if len(text) <= _MAX_KEY_CHARS and "\0" not in text:
         return text
     return "sha256 " + sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -350,8 +349,8 @@ async def _migrate(connection: Any, address: str) -> None:
 
 
 def _address(url: str) -> str:
-    """Return where the database is, without user and password; "" if a password cannot be told
-    apart."""
+    """Return the address of the database without user and password; "" if the password cannot be
+    separated from the rest."""
     rest = url.partition("://")[2]
     address, at, _ = rest.partition("?")
     if at and "@" in rest.rpartition("?")[2]:

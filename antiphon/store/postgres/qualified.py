@@ -16,8 +16,8 @@ _SEQUENCES = ("runs_seq_seq",)
 
 
 def qualify(queries: Mapping[str, str], migrations: Iterable[str]) -> Mapping[str, str]:
-    """Return queries in which the tables that ``migrations`` create are named with their schema.
-    No part of a WITH has the name of a table."""
+    """Return queries in which the tables that ``migrations`` create have the name of their schema.
+    A part of a WITH clause must not have the name of a table."""
     tables = {name for script in migrations for name in _CREATED.findall(script)}
     names = "|".join(sorted((*tables, *_SEQUENCES), key=len, reverse=True))
     reference = re.compile(

@@ -152,7 +152,7 @@ class PostgresRuns:
 
     def _claim_again(self, *, are_locked: bool) -> None:
         """Try later to claim the runs that other processes had locked. Each wait is longer than the
-        one before: a process that was stopped may keep a lock for long."""
+        last one, because a process that hangs may hold a lock for long."""
         if not are_locked:
             self._locked_wait_s = _LOCKED_WAIT_S
         elif self._claim_timer is None:
@@ -357,8 +357,9 @@ async def has_lock(
     *,
     for_run: bool = False,
 ) -> bool:
-    """Return whether the response ``holder`` has this lock. Nobody takes it until the end of the
-    transaction. ``for_run``: from then on it belongs to the run of the response."""
+    """Return whether the response ``holder`` has this lock. No other response can take the lock
+    before the end of the transaction. ``for_run``: from then on, the lock belongs to the run of the
+    response."""
     row = (tenant, index_key(lock.conversation), holder, lock.owner, for_run)
     return bool(await transaction.rows("held", *row))
 

@@ -1,7 +1,7 @@
 """Responses that are saved at the same time share a statement, and so a round trip and a commit.
 
-A single response is saved at once. What arrives while statements run waits for the first of them to
-end, and then shares the next one.
+A single response is saved at once. Responses that arrive while statements run wait until one of
+these ends, and share the next statement.
 """
 
 from __future__ import annotations
@@ -96,8 +96,9 @@ class SaveQueue:
             self._idle.set()
 
     def _take_batch(self) -> list[tuple[ResponseRow, asyncio.Future[None]]]:
-        """Remove the rows of a statement from the queue. No response is among them twice, and none
-        that a running statement saves: whichever ended last would be what is stored."""
+        """Remove the rows of the next statement from the queue. No response is in it twice, and no
+        response that a running statement saves: otherwise the older version could be stored last.
+        """
         batch: list[tuple[ResponseRow, asyncio.Future[None]]] = []
         keys = set(self._saving)
         size = 0
@@ -125,8 +126,8 @@ class SaveQueue:
             self._end([row for row, _ in batch])
 
     async def _save_together(self, batch: list[tuple[ResponseRow, asyncio.Future[None]]]) -> None:
-        """Save a batch by one statement. If that fails, each row is tried by itself: it may be the
-        fault of one."""
+        """Save a batch by one statement. If that fails, save each row by itself, because a single
+        row may be the cause."""
         rows = [row for row, _ in batch]
         items = [(id, place) for place, row in enumerate(rows, 1) for id in row.items]
         columns = map(list, zip(*(row.columns for row in rows), strict=True))

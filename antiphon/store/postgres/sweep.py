@@ -174,8 +174,8 @@ async def delete_responses(transaction: Transaction, rows: Sequence[int]) -> int
 
 
 async def _add_response_changes(transaction: Transaction) -> int:
-    """Add a batch of recorded changes to the totals of the tenants. Return 0 when less than a
-    batch was left, so that changes which go on being recorded do not keep the sweep busy."""
+    """Add one batch of recorded changes to the totals of the tenants. Return 0 if less than a batch
+    was left. Otherwise changes that are recorded meanwhile would keep the sweep busy."""
     count = await transaction.count("add_response_changes", _SMALL_ROWS)
     return count if count == _SMALL_ROWS else 0
 

@@ -1,11 +1,11 @@
 """An SQLite database for an event loop: one thread writes, one thread reads.
 
-One process uses a database, or several that share it: then a lock on a file, which waits, orders
-their writes, instead of SQLite's, which is tried again and again.
+If several processes share a database, a lock on a file orders their writes. A process waits for
+this lock without polling, which SQLite's own lock does not permit.
 
 Writes that arrive during a commit share the next commit; a single write never waits for others.
-With ``synchronous=NORMAL`` a commit has been handed to the operating system when it returns: a
-killed process loses nothing and corrupts nothing; a power failure may lose the last commits, never
+With ``synchronous=NORMAL``, a commit returns once it is handed to the operating system. So a killed
+process loses nothing and corrupts nothing. A power failure may lose the last commits, but never
 earlier ones.
 """
 
@@ -277,9 +277,11 @@ def _settle_writes(jobs: list[_Write]) -> None:
 
 
 def _acquire_file_lock(path: Path, *, is_shared: bool) -> IO[bytes]:
-    """Lock the database for this process, however it ends; or for all processes that share it.
+    """Lock the database for this process, or for all processes that share it. The lock ends with
+    the process.
 
-    The lock is on a separate file, because closing the database file would drop SQLite's own locks.
+    The lock is on a separate file, because closing the database file would release SQLite's own
+    locks.
     """
     import fcntl
 

@@ -44,8 +44,8 @@ class SaveResponse(Protocol):
 
 
 class SqliteEventLogs:
-    """The part of ``RunStore`` that does not depend on who else uses the database. ``save`` makes
-    the work that stores a response."""
+    """The part of ``RunStore`` that is the same for one process and for several. ``save`` makes the
+    work that stores a response."""
 
     def __init__(self, database: Database, save: SaveResponse) -> None:
         self._database = database

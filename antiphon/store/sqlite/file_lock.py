@@ -1,4 +1,4 @@
-"""Locks on files next to a database. They end with their process, however it ends."""
+"""Locks on files next to a database. A lock ends with its process, even if that crashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of runs: what one transaction reads and writes of them.
+"""The tables of runs: reads and writes within one transaction.
 
 All functions are called in the thread that runs the transaction.
 """

@@ -45,7 +45,7 @@ class SqliteRuns(SqliteEventLogs, SingleProcessRuns):
             self._locks.restore_run(*run)
 
     async def close(self) -> None:
-        """Nothing: all is in memory."""
+        """Do nothing: everything is in memory."""
 
     async def create(
         self,

@@ -159,8 +159,8 @@ class SqliteSweep:
 
 
 def free_unneeded(connection: sqlite3.Connection, queries: Mapping[str, str], seq: int) -> int:
-    """Free a deleted response without descendants, then its ancestors likewise. Return the freed
-    bytes."""
+    """Free a deleted response without descendants, then its ancestors that have become free in the
+    same way. Return the freed bytes."""
     freed = 0
     row: tuple[int] | None = (seq,)
     while row is not None:

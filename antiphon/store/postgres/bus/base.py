@@ -1,8 +1,8 @@
-"""A message bus between the processes of a PostgreSQL store: what it must do, and its URLs.
+"""A message bus between the processes of a PostgreSQL store: its contract and its URLs.
 
-A bus need not be reliable: messages may be lost, late, repeated or forged. What arrives is signed
-with a secret of the store, and readers take from it only what follows their last event. All else
-is read from the store.
+A bus need not be reliable: messages may be lost, late, repeated or forged. Messages are signed with
+a secret of the store. A reader uses a batch from a message only if it follows the reader's last
+event; everything else is read from the store.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def find_connector(url: str) -> BusConnector:
 
 
 class Signer:
-    """Signs messages: what others send to the bus has no effect."""
+    """Signs messages, so that messages of anyone else have no effect."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret

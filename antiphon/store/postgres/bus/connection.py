@@ -20,7 +20,7 @@ _SEND_S = 2.0
 
 
 class BusConnection:
-    """Sends and receives signed messages. Without a connection, messages are not sent."""
+    """Sends and receives signed messages. Without a connection, ``publish`` sends nothing."""
 
     def __init__(self, connect: BusConnector, url: str, signer: Signer) -> None:
         self._connect = connect
@@ -32,7 +32,7 @@ class BusConnection:
 
     @property
     def is_connected(self) -> bool:
-        """Whether messages can be sent, as far as is known."""
+        """Whether there is a connection, as far as this process knows."""
         return self._session is not None
 
     def listen(self, handlers: Handlers, on_connected: Callable[[], None]) -> None:
@@ -44,7 +44,8 @@ class BusConnection:
         self._task = asyncio.create_task(self._run(verified, on_connected), name="bus")
 
     async def publish(self, messages: Sequence[tuple[str, bytes]]) -> bool:
-        """Send messages, each to a channel. Return whether the bus took them, as it seems."""
+        """Send messages, each to a channel. Return whether they were handed to the bus; they may
+        still be lost."""
         session = self._session
         if session is None:
             return False

@@ -1,10 +1,12 @@
-"""Notifications of appended batches, sent by the process that writes a run to those that follow it.
+"""Notifications of appended batches, from the process that writes a run to the processes that
+follow it.
 
-Each process listens to a channel of its own. A notification holds the batches of several runs,
-with their lines where they fit. It is sent after the batches are committed: over the bus if there
-is one, otherwise by a transaction that waits for no disk. Commits that notify wait for one another
-in the whole database cluster, so a notification in the transaction of an append would undo group
-commit. It may be lost: who follows a run also looks into the store from time to time.
+Each process listens to a channel of its own. A notification holds the batches of several runs, with
+their lines if they fit. It is sent after the batches are committed: over the bus if there is one,
+otherwise in a transaction that does not wait for the disk. In PostgreSQL, commits that notify wait
+for one another in the whole cluster, so a notification in the transaction of an append would
+prevent group commit. A notification may be lost, so followers also read the store from time to
+time.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ def encode_batches(
     batches: Iterable[tuple[int, EventBatch]], max_bytes: int = _MAX_BYTES
 ) -> Iterator[bytes]:
     """Yield the payloads of notifications of these batches, each with the row of its run. Lines
-    that do not fit into one are left out."""
+    that do not fit into a payload are left out."""
     heads: list[_Head] = []
     lines: list[bytes] = []
     used = 0
@@ -72,8 +74,8 @@ def _payload(heads: list[_Head], lines: list[bytes]) -> bytes:
 
 
 def decode_batches(payload: bytes) -> Iterator[tuple[int, EventBatch | None]]:
-    """Yield the rows of runs with their new batches; None: one that has to be fetched. Raises
-    ``MsgspecError`` if the payload is not from ``encode_batches``."""
+    """Yield the row of each run with its new batch; None instead of a batch that has to be fetched.
+    Raises ``MsgspecError`` if the payload is not from ``encode_batches``."""
     heads, _, lines = payload.partition(b"\n")
     start = 0
     for row, first, count, size in _decode_heads(heads):
@@ -95,7 +97,7 @@ class BatchNotifier:
         self._task: asyncio.Task[None] | None = None
 
     def send(self, process_id: str, row: int, batch: EventBatch) -> None:
-        """Notify a process soon of a batch that is committed."""
+        """Notify a process of a committed batch, soon."""
         if self._count >= _MAX_WAITING:
             return
         self._count += 1
@@ -108,7 +110,7 @@ class BatchNotifier:
         self._start()
 
     async def close(self) -> None:
-        """Send what is waiting, if that is quick."""
+        """Send waiting notifications, unless that takes too long."""
         if self._task is not None:
             _, late = await asyncio.wait((self._task,), timeout=_CLOSE_S)
             for task in late:

@@ -1,8 +1,9 @@
 """The runs that readers in this process follow, whichever process writes them.
 
-A run with a reader that waits is marked in the store with this process, so that its writer sends
-the batches here. What is missing is fetched by one query for all runs, one query at a time. Because
-notifications may be lost, and also the mark of a run, this looks into the store every few seconds.
+If a reader waits for a run, the run is marked in the store with this process. The writer of the run
+then sends the batches here. Missing batches are fetched by one query for all runs; one query runs
+at a time. Notifications and marks may be lost, so this process also reads the store every few
+seconds.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class _FollowedRun(Struct):
 
 
 class FollowedRuns:
-    """The followed runs of one process."""
+    """The runs that readers in this process follow."""
 
     def __init__(self, pool: ConnectionPool, subscriptions: Subscriptions, process_id: str) -> None:
         self._pool = pool
@@ -93,13 +94,13 @@ class FollowedRuns:
         self.clear()
 
     def on_bus_connected(self) -> None:
-        """Fetch what the bus may not have brought while it was not connected."""
+        """Fetch the batches that were not delivered while the bus was disconnected."""
         for run in self._runs.values():
             self._fetch(run.row)
 
     def clear(self) -> None:
-        """Forget all runs, after notifications may have been missed. Readers that still wait after
-        reading the store follow them again."""
+        """Forget all runs, because notifications may have been missed. Readers first read the
+        store; those that still wait then follow their runs again."""
         self._runs.clear()
         self._keys.clear()
         self._subscriptions.mark_stale()
@@ -157,7 +158,7 @@ class FollowedRuns:
             await self._look()
 
     async def _look(self) -> None:
-        """Fetch what no notification brought, renew marks, and forget runs without readers."""
+        """Fetch batches that were not delivered, renew marks, forget runs without readers."""
         for key in self._runs.keys() - set(self._subscriptions.subscribed_runs()):
             del self._keys[self._runs.pop(key).row]
         now = asyncio.get_running_loop().time()

@@ -36,7 +36,7 @@ _Key = tuple[str, str]
 
 
 class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one transaction of a process changed.
+    """The changes of one transaction.
 
     ``by``: the sending process. ``over``: runs that ended. ``lost``: runs that another owner took
     over, with the epoch. ``queued``: new runs to claim. ``claimed``: runs that were claimed.

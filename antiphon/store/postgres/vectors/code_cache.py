@@ -1,7 +1,7 @@
 """A cache of the codes of large vector stores. PostgreSQL computes codes when a search needs them.
 
-The chunks of a file never change once it is indexed, and a file that is added again has another
-number. So cached codes stay right, and only those of new files are loaded.
+The chunks of a file never change once it is indexed, and a file that is added again gets another
+number. So cached codes stay valid, and only codes of new files are loaded.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class CodeCache:
             self._loads[id] = asyncio.create_task(self._load(id, store), name="vector codes")
 
     async def finish_loads(self) -> None:
-        """Wait until everything is loaded that was started."""
+        """Wait until all loads that were started have finished."""
         await asyncio.gather(*self._loads.values())
 
     async def close(self) -> None:
@@ -120,8 +120,8 @@ class CodeCache:
         self._codes[id] = codes
 
     async def _make_room(self, id: int, needed: int) -> bool:
-        """Drop the codes of deleted vector stores, and the least recently used ones. Return whether
-        there is room for so many bytes of a vector store."""
+        """Drop the codes of deleted vector stores and the least recently used ones, until there is
+        room for so many bytes. Return whether there is."""
         existing = {row[0] for row in await self._fetch(_EXISTING)}
         for key in self._codes.keys() - existing:
             del self._codes[key]

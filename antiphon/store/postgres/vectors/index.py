@@ -1,4 +1,4 @@
-"""The PostgreSQL vector index: as in SQLite, but PostgreSQL's text search ranks words."""
+"""The PostgreSQL vector index. It works like SQLite's, but PostgreSQL's text search ranks words."""
 
 from __future__ import annotations
 

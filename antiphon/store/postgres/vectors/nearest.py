@@ -1,4 +1,5 @@
-"""The contract of what finds nearest vectors for a PostgreSQL store, and its implementations."""
+"""The contract of a search for nearest vectors in a PostgreSQL store, and the choice of its
+implementation."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class VectorRow(Struct, frozen=True):
 
 
 class NearestVectors(Protocol):
-    """Finds nearest vectors. The table ``chunk_vectors`` has all vectors in any case."""
+    """Finds nearest vectors. The table ``chunk_vectors`` contains all vectors, whatever the
+    implementation stores."""
 
     async def add(
         self, transaction: Transaction, store: int, model: str, rows: Sequence[VectorRow]
@@ -54,8 +56,8 @@ class NearestVectors(Protocol):
 async def open_nearest(
     pool: ConnectionPool, vectors: str, *, key: str | None = None
 ) -> NearestVectors | None:
-    """Open what the setting ``vectors`` names; None if callers compare vectors. ``key``: the API
-    key of Qdrant. Raises ``SetupError``."""
+    """Open the implementation that the setting ``vectors`` names; None if callers compare vectors
+    themselves. ``key``: the API key of Qdrant. Raises ``SetupError``."""
     if vectors == EXACT:
         return None
     if vectors == PGVECTOR:

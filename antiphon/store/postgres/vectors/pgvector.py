@@ -1,13 +1,15 @@
-"""Nearest vectors by pgvector: exact in small sets, by codes in large ones, by an index in others.
+"""Nearest vectors by pgvector: exact in small sets, by codes in large ones, by an index in the
+largest.
 
-An HNSW index returns the nearest rows of its table, and a filter then drops some: of a vector
-store that has 2 % of the rows of a shared table, a search finds a fifth of the right results, and
-too few of any. So the vectors of small vector stores share a table without such an index, and are
-compared one by one. A large vector store has a table with an index of its own. Of its files, a
-filter that leaves few chunks is exact as well. Of more chunks, codes in memory say which vectors
-are compared, and the index is used where there are too many chunks for that, or no codes yet.
+An HNSW index returns the nearest rows of its table, and a filter then drops some of them. If a
+vector store has 2 % of the rows of a shared table, such a search finds a fifth of the right
+results, and too few results in all. So small vector stores share a table without such an index, and
+their vectors are compared one by one. A large vector store has a table with an index of its own. If
+a filter leaves few of its chunks, these are compared one by one as well. If it leaves more, codes
+in memory select the vectors to compare. The index is used if there are too many chunks for codes,
+or no codes yet.
 
-Vectors are kept as 16-bit floats here and, as in other stores, as 32-bit floats in
+Vectors are stored as 16-bit floats here and, as in other stores, as 32-bit floats in
 ``chunk_vectors``, from which these tables are filled.
 """
 
@@ -258,9 +260,11 @@ class Pgvector:
         files: Collection[str] | None,
         limit: int,
     ) -> list[Any]:
-        """Search a large vector store, or some of its files: compare all of their vectors if they
-        are few, or else those with the nearest codes, or search the index if they are too many or
-        have no codes yet."""
+        """Search a large vector store, or some of its files.
+
+        Few vectors are all compared. Of more vectors, those with the nearest codes are compared. If
+        there are too many for that, or no codes yet, the index is searched.
+        """
         if files is None:
             found = await transaction.fetch(FINISHED_FILES, store)
         else:
@@ -369,7 +373,8 @@ class Pgvector:
                 await self._copy(row[0], row[1])
 
     async def _separate_missing(self) -> None:
-        """Give large vector stores a table whose process died before it did."""
+        """Give a table to each large vector store that lacks one because its process died before
+        creating it."""
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
             found = await transaction.fetch(_TOO_LARGE, SMALL_ROWS)
@@ -380,7 +385,7 @@ class Pgvector:
                 await self._separate(transaction, store, model)
 
     async def _copy(self, store: int, model: str) -> None:
-        """Copy all vectors of a vector store, instead of those that were copied before."""
+        """Copy all vectors of a vector store, replacing earlier copies."""
         _log.info("the vectors of a vector store are copied to pgvector", store=store)
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
@@ -426,7 +431,8 @@ class Pgvector:
 
 
 async def _count_rows(transaction: Transaction, id: int, files: list[int]) -> int:
-    """Return the number of chunks of some files, at most one more than are compared."""
+    """Return the number of chunks of some files. It counts at most one chunk more than are compared
+    one by one."""
     if not files:
         return 0
     found = await transaction.fetch(_COUNT_FILES.format(id=id), files, EXACT_ROWS + 1)
@@ -434,7 +440,7 @@ async def _count_rows(transaction: Transaction, id: int, files: list[int]) -> in
 
 
 async def _lock(transaction: Transaction, store: int) -> None:
-    """Lock a vector store, even if another process creates its index."""
+    """Lock a vector store. Waits even if another process is creating its index."""
     statement = f"SELECT FROM vector_stores WHERE seq = {store} FOR UPDATE"
     await transaction.execute(statement, timeout_s=_INDEX_S)
 

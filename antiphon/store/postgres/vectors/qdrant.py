@@ -1,10 +1,10 @@
-"""Nearest vectors by a Qdrant server, which follows the tables.
+"""Nearest vectors by a Qdrant server, which follows the tables of the database.
 
-Triggers note which files got vectors or were deleted, in the transaction that did it. A process
-that notes a change applies it at once, one that searches applies those of the vector store first,
-and every process applies those that others left. So a server that does not answer, or a process
-that dies, delays changes but loses none. Deleted files are never found: searches exclude those
-whose deletion is not applied yet.
+Triggers note, in the same transaction, which files got vectors or were deleted. The process that
+caused a change applies it to Qdrant at once. A process that searches first applies the changes of
+the vector store, and every process applies changes that others left. So if a server does not answer
+or a process dies, changes are delayed but not lost. Deleted files are never found: a search
+excludes files whose deletion is not applied yet.
 """
 
 from __future__ import annotations
@@ -193,8 +193,9 @@ class Qdrant:
         """Apply the first changes that no other process applies, of one vector store or of all.
         Return their number.
 
-        A file may be deleted while its vectors are sent, and the process that applies the deletion
-        may be faster. So the vectors of a file that is gone afterwards are deleted again.
+        While the vectors of a file are sent, the file may be deleted, and another process may apply
+        the deletion first. So if the file no longer exists afterwards, its vectors are deleted
+        again.
         """
         async with self._applying, self._transaction() as transaction:
             changes = await transaction.fetch(_CLAIM, store, _CHANGES)

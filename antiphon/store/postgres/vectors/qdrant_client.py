@@ -41,7 +41,7 @@ _SCHEMES = {"qdrant": "http", "qdrants": "https"}
 
 
 class SearchScope(Struct, frozen=True, kw_only=True):
-    """Where a search looks. ``files``: only these; None: all. ``removed``: never these."""
+    """The scope of a search. ``files``: only these; None: all. ``removed``: files to exclude."""
 
     tenant: str
     store_id: str
@@ -198,8 +198,8 @@ class QdrantClient:
 
 
 def search_depth(count: int, is_part: bool, limit: int) -> tuple[bool, int | None]:
-    """Return whether so many points are compared one by one, and otherwise how many candidates the
-    index considers. ``is_part``: a filter leaves them of a vector store."""
+    """Return whether ``count`` points are compared one by one. If not, also return the number of
+    candidates that the index considers. ``is_part``: a filter selects the points from a store."""
     if count <= EXACT_POINTS:
         return True, None
     return False, max(_PART_CANDIDATES if is_part else _CANDIDATES, 2 * limit)

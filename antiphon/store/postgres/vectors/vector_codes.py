@@ -1,8 +1,8 @@
-"""Short codes of vectors in memory: a first pass over many vectors, which finds candidates.
+"""Short codes of vectors in memory. A first pass over them selects candidates among many vectors.
 
 A code has two bits for each dimension: whether the number is above a low bound, and whether it is
-above a high one. The further apart two vectors are, the more bits of their codes differ. Counting
-those of 384 dimensions takes a twentieth of the time in which PostgreSQL reads and compares a
+above a high bound. The further apart two vectors are, the more bits of their codes differ. Counting
+these bits for 384 dimensions takes a twentieth of the time in which PostgreSQL reads and compares a
 vector. Codes are not exact, so the vectors of the candidates have to be compared.
 """
 
@@ -37,8 +37,8 @@ def can_use_codes() -> bool:
 class VectorCodes:
     """The codes of one vector store's chunks, by file.
 
-    One thread at a time may add files while others search: what is added is never changed.
-    ``mean``: that of the vectors, whose length is 1.
+    One thread at a time may add files while others search, because codes never change once they are
+    added. ``mean``: mean of the vectors, which have length 1.
     """
 
     def __init__(self, mean: Sequence[float]) -> None:
@@ -60,7 +60,7 @@ class VectorCodes:
 
     @property
     def file_count(self) -> int:
-        """The number of files, with those that were deleted since."""
+        """The number of files, including files that were deleted later."""
         return len(self._ranges)
 
     @property

@@ -1,7 +1,8 @@
 """Notifications about runs between the processes that share a database.
 
-A process that has readers of a run tells the others, and gets the batches that they append. Because
-a message may be lost, followed runs are also looked up in the database every few seconds.
+A process that has readers of a run tells the other processes, and the writer of the run sends it
+the batches. A message may be lost, so followed runs are also read from the database every few
+seconds.
 """
 
 from __future__ import annotations
@@ -119,7 +120,8 @@ class PeerNotifications:
                 self._look_task = asyncio.create_task(self._look_regularly(), name="follow runs")
 
     async def _look_regularly(self) -> None:
-        """Repeat what this process follows, and wake the readers of runs without news."""
+        """Repeat the messages about the runs that this process follows, and wake the readers of
+        runs without new batches."""
         while self._followed:
             await asyncio.sleep(_LOOK_S)
             subscribed = set(self._subscriptions.subscribed_runs())

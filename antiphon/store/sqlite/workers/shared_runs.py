@@ -1,8 +1,8 @@
 """The SQLite run store for several processes of one machine.
 
-What a single process keeps in memory is in tables: heartbeats, locks and reservations, each read
-and written in the transaction that it decides about. Their times are those of the machine's
-monotonic clock, which all processes share.
+Heartbeats, locks and reservations, which a single process keeps in memory, are in tables. Each is
+read and written in the transaction that depends on it. Times are those of the machine's monotonic
+clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class SharedSqliteRuns(SqliteEventLogs):
         await self._execute("drop_reservation", (tenant, response_id, owner))
 
     def forget_tenant(self, tenant: str) -> None:
-        """Nothing: its locks and reservations are in the database."""
+        """Do nothing: the tenant's locks and reservations are in the database."""
 
     def forget(self, connection: sqlite3.Connection, tenant: str, response_id: str) -> None:
         connection.execute(self._queries["drop_locks"], (tenant, response_id))
