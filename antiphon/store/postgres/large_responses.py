@@ -92,7 +92,7 @@ class LargeResponses:
         return body, contents.input, contents.output, base, contents.tokens, fingerprint, times
 
     async def restore_items(self, row: Sequence[Any]) -> Sequence[Any]:
-        """Return the columns input and output. ``row`` has their stored values and the blob's key."""
+        """Return the columns input and output. ``row`` has their stored values and the blob."""
         if row[2] is None:
             return row[:2]
         contents = await self.restore(row[0])
