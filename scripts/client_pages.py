@@ -52,7 +52,7 @@ def _page(client: Mapping[str, Any]) -> str:
         f" How to connect: [clients.md](../clients.md#{client['section'].replace(' ', '-')}).",
         "## What was tried",
         _checks([(each, "") for each in client["tried"]]),
-        "A checked line passes in `make clients`, with the requests below.",
+        "A ticked line is tested by `make clients`, with the requests below.",
         "## Fields of its requests",
         _checks([(f"`{name}`", _fate(name, treatments)) for name in fields]),
     ]

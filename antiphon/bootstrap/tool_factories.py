@@ -193,7 +193,8 @@ async def _open_local(
     parts: ContainerDependencies,
     remote: RemoteContainers,
 ) -> LocalContainers:
-    """Open the containers of this process until the end of the stack, and answer calls to them."""
+    """Open the containers of this process and answer calls to them. They are closed with the exit
+    stack."""
     local = LocalContainers(
         sandbox,
         policy,

@@ -206,8 +206,8 @@ _HEAD_LIMIT = 128
 class ToolInputDecoder:
     r"""Decodes ``{"input": "free\ntext"}`` to the free text of a custom tool, incrementally.
 
-    Any ASCII name of the only parameter is accepted. Arguments of any other form are the input as
-    they are.
+    Any ASCII name of the only parameter is accepted. Arguments of any other form are passed on
+    unchanged as the input.
     """
 
     def __init__(self) -> None:

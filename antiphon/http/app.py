@@ -336,7 +336,7 @@ def _older_routes(deps: EndpointDependencies) -> list[Route]:
         deps,
         Operation(
             id="createChatCompletion",
-            summary="Answer messages of the Chat Completions API.",
+            summary="Generate a reply to messages in the format of OpenAI's Chat Completions API.",
             body=chat_completion_body(frozenset(CHAT_FIELDS)),
             answer=ChatCompletion,
             events=ChatChunk,
@@ -377,7 +377,7 @@ def _messages_routes(deps: EndpointDependencies) -> list[Route]:
         deps,
         Operation(
             id="createMessage",
-            summary="Answer messages of Anthropic's Messages API.",
+            summary="Generate a reply to messages in the format of Anthropic's Messages API.",
             body=MessagesFields,
             answer=MessageAnswer,
             events=MessageEvent,

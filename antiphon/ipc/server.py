@@ -65,7 +65,7 @@ class CallServer:
             await asyncio.wait_for(self._is_idle.wait(), wait_s)
 
     async def close(self) -> None:
-        """Stop to listen and end all calls."""
+        """Stop listening and end all calls."""
         if self._server is not None:
             self._server.close()
         connections = tuple(self._connections)

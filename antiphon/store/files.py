@@ -108,7 +108,7 @@ class FileStore(Protocol):
         """Return keys of blobs that no file has any more."""
 
     async def forget_blobs(self, keys: Collection[str]) -> None:
-        """Remove unused blobs, whose content has been deleted."""
+        """Remove the records of unused blobs after their content has been deleted."""
 
     async def find_unknown_blobs(self, keys: Collection[str]) -> frozenset[str]:
         """Return those keys that no file has and that are not unused either."""

@@ -40,7 +40,8 @@ class IndexedFile(Struct, frozen=True, kw_only=True):
 
 class VectorFileQuery(Struct, frozen=True, kw_only=True):
     """A page of the files of a vector store: at most ``limit``, in this order, after the file
-    ``after`` and before the file ``until``. ``status``, ``batch``: only such files; None: any."""
+    ``after`` and before the file ``until``. ``status`` and ``batch`` restrict it to files with this
+    status or of this batch; None means no restriction."""
 
     limit: int
     newest_first: bool = False

@@ -63,7 +63,7 @@ class ItemWriter:
 
     @property
     def shell(self) -> Item:
-        """The item without what has been written into it."""
+        """The item as it was when it was opened, without the content written since."""
         return self._draft.shell
 
     @property

@@ -70,7 +70,7 @@ async def begin_run(
 
 
 async def numbers(store: Store, name: str = "a", after: int = -1, limit: int = 100) -> list[int]:
-    """The numbers of the events that the store has of this run."""
+    """The sequence numbers of this run's events in the store."""
     page = await store.runs.events("t", f"resp_{name}", after, limit=limit)
     assert page is not None
     return [n for each in page.batches for n in range(each.first, each.last + 1) if n > after]

@@ -48,7 +48,7 @@ async def claims_each_run_once_oldest_first(store: Store) -> None:
 
 
 async def claims_runs_of_tenants_in_turn(store: Store) -> None:
-    """A tenant with many queued runs delays another tenant's by one run at most."""
+    """A tenant with many queued runs delays a run of another tenant by one run at most."""
     for name in "abcdef":
         await store.runs.create(job(name), queued(name), batch(0))
     await store.runs.create(job("x", "u"), queued("x"), batch(0))

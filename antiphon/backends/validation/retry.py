@@ -311,7 +311,7 @@ def _format_error(fault: str) -> RunError:
 
 
 def _written_items(held: Sequence[Delta]) -> Iterator[tuple[slice, Item, str]]:
-    """The answers and calls in ``held``: the slice of the text deltas of each, the item, and the
+    """Yield each answer and call in ``held``: the slice of its text deltas, the item, and its
     text."""
     for at, delta in enumerate(held):
         if not isinstance(delta, Open) or not (is_answer(delta) or is_call(delta)):

@@ -1,7 +1,8 @@
 """Build the grammar of a reply in llguidance's Lark.
 
-A schema, a required call and strict arguments in a free answer each are a body. The reasoning that
-may precede it is part of the grammar, so that the engine enforces the grammar from the first token.
+The body of the grammar is a schema, a required call, or a free answer whose calls have strict
+arguments. The reasoning that may precede the body is part of the grammar, so that the engine
+enforces the grammar from the first token.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class _Parser:
 
 
 def _tokens(definition: str) -> Iterator[re.Match[str]]:
-    """Yield the tokens. Raises ``Unwritable`` for what is none."""
+    """Yield the tokens. Raises ``Unwritable`` for text that is not a token."""
     for token in _TOKEN.finditer(definition):
         is_open = (token["text"] and not token["text_end"]) or (
             token["chars"] and not token["chars_end"]

@@ -529,7 +529,8 @@ class FormatParser:
     def _take_tokens(
         self, text: str, start: int | None = None, end: int | None = None
     ) -> list[TokenLogprob | None]:
-        """Return the tokens of text just taken from the buffer, or between two positions."""
+        """Return the tokens of the text just taken from the buffer or, if two positions are given,
+        of the text between them."""
         if start is None:
             start = self._position - len(text)
         return self._origins.take(start, self._position if end is None else end)

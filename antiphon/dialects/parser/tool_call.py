@@ -53,8 +53,8 @@ class CallBuilder:
 
     - ``tools``: name in the prompt → tool.
     - ``is_bare``: only the syntax says that this is a call, so its name must be that of a tool.
-    - ``repeated_name``: the name in a header before the call. If the call has another name, the
-      header's is stray text.
+    - ``repeated_name``: the name in a header before the call. If the call has another
+      name, the name in the header is treated as stray text.
     """
 
     def __init__(

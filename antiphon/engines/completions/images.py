@@ -167,9 +167,10 @@ def _marker(properties: Any) -> str | None:
 async def _vllm_image_encoder(
     upstream: Upstream, model: str, tokenizer: Tokenizer, properties: Mapping[str, Any]
 ) -> ImageRequestEncoder | None:
-    """Generate one token as a probe: the endpoint exists only with ``--enable-scale-out``.
+    """Check by generating one token that the endpoint exists: vLLM offers it only with
+    ``--enable-scale-out``.
 
-    Whether the model takes images is decided by its chat template.
+    This does not show whether the model accepts images, which depends on its chat template.
     """
     url = f"{upstream.root}/inference/v1/generate"
     ids = tokenizer.encode("a", special=False)

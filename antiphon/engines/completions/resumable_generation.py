@@ -80,9 +80,9 @@ class ResumableGeneration:
         return prompt, sampling
 
     def feed(self, parsed: ParsedPayload) -> tuple[Chunk | None, bool]:
-        """Add what a server has sampled. Returns the chunk for it, if its tokens can be released,
-        and whether another request has to follow. Raises ``BackendError`` if the server ignores
-        ``logit_bias``."""
+        """Add the tokens that a server has sampled. Returns a chunk (None while its tokens must be
+        held back) and whether another request has to follow. Raises ``BackendError`` if the server
+        ignores ``logit_bias``."""
         parsed, is_rejected = self._match(parsed)
         is_masked, self._is_masked = self._is_masked, is_rejected
         if is_rejected and is_masked:

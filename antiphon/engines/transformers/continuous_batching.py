@@ -96,7 +96,7 @@ class BatchRunner:
             self._manager.output_router.result_handlers.pop(name, None)
 
     def _on_result(self, name: str, result: Any) -> None:
-        """Handle a failure. Generations end only by ``cancel`` otherwise."""
+        """Handle a failure. Without one, a generation ends only when ``cancel`` is called."""
         if result.error and (generation := self._generations.get(name)) is not None:
             generation.fail(BackendError(f"The engine failed: {result.error}"))
 

@@ -60,7 +60,7 @@ _TAGS: Mapping[str, tuple[str, str]] = {
     "/v1/files": ("Files", "Uploaded files."),
     "/v1/uploads": ("Uploads", "Files uploaded in parts."),
     "/v1/vector_stores": ("Vector stores", "Files to search."),
-    "/v1/containers": ("Containers", "Where code of the model runs."),
+    "/v1/containers": ("Containers", "Sandboxes in which code written by the model runs."),
     "/v1/skills": ("Skills", "Folders of instructions for the shell."),
     "/v1/models": ("Models", "The served models."),
     "/v1/embeddings": ("Embeddings", "Vectors of texts."),

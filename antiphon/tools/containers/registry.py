@@ -40,7 +40,7 @@ class ContainerMaker(Protocol):
         """Return a container of this process, or None."""
 
     def resources(self, tenant: str) -> Mapping[str, wc.ContainerResource]:
-        """Return a tenant's containers of this process as the API shows them, by id."""
+        """Return a tenant's containers in this process, by id, in the form of the API."""
 
     async def delete(self, tenant: str, container_id: str) -> bool:
         """Delete a container of this process and its files. Return False if this process has no

@@ -447,8 +447,8 @@ class ResponsesStreamParser:
             self._builder.close()
 
     def _end_items(self, *, is_cut: bool) -> None:
-        """The stream has ended: close all open items. The last item of a truncated reply stays
-        open."""
+        """The stream has ended: close the open items, except the last item of a truncated
+        reply."""
         rest = [item_state for item_state in self._items if not item_state.is_done]
         for item_state in rest:
             waiting_events, item_state.waiting_events = item_state.waiting_events, []

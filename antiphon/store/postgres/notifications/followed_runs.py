@@ -106,7 +106,7 @@ class FollowedRuns:
         self._subscriptions.mark_stale()
 
     async def close(self) -> None:
-        """Stop to follow."""
+        """Stop following runs."""
         for task in (tasks := tuple(self._tasks.values())):
             task.cancel()
         if tasks:

@@ -106,7 +106,7 @@ class RunNotifications:
         self.start()
 
     async def close(self) -> None:
-        """Stop to listen."""
+        """Stop listening."""
         self._queue.close()
         await self._followed.close()
         await self._batches.close()

@@ -76,7 +76,8 @@ class PeerNotifications:
         self._peers.broadcast(RunsChanged(queued=(response_id,)))
 
     def on_claimed(self, claims: Sequence[Claim], lost: Sequence[tuple[str, int]]) -> None:
-        """Notify of runs that this process claimed, and of those that others lost by it."""
+        """Notify the other processes of the runs that this process claimed, and of the runs that
+        their previous owners lost by these claims."""
         ids = tuple(claim.job.id for claim in claims)
         if ids:
             self._queue.remove(ids)
