@@ -17,9 +17,9 @@ __all__ = ["BackgroundReader"]
 
 
 class BackgroundReader:
-    """``DocumentReader`` that opens ``reader`` in the background. Documents that arrive earlier
-    wait until it is open. If ``reader`` yields None, documents are read in a subprocess. An async
-    context manager; entering it does not wait for ``reader``."""
+    """``DocumentReader`` that opens ``reader`` in the background. A document that arrives earlier
+    waits until ``reader`` is open. If ``reader`` yields None, documents are read in a subprocess.
+    Use it as an async context manager; entering it does not wait for ``reader``."""
 
     def __init__(self, reader: AbstractAsyncContextManager[DocumentReader | None]) -> None:
         self._reader = reader

@@ -83,8 +83,8 @@ def _read_web_page(content: bytes, max_chars: int) -> dict[str, str]:
 
 
 def _import_codecs() -> None:
-    """Import the codecs of all encodings that a page may use. Later, the unprivileged user may be
-    unable to read the folder of Python."""
+    """Import the codecs of all encodings that a page may use. Python's folder may be unreadable for
+    the unprivileged user to which the process changes later."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return
     for name in set(aliases.aliases.values()):
@@ -149,15 +149,16 @@ def _render_pages(content: bytes, max_chars: int) -> dict[str, str] | dict[str, 
 
 
 def confine() -> None:
-    """Limit this process before it parses. Called after the imports, because the library may be in
-    a folder that only root can read. Raises ``PermissionError`` if root may not change its user."""
+    """Set the limits of this process and drop its privileges, before it parses. Call this after the
+    imports, because the library may be in a folder that only root can read. Raises
+    ``PermissionError`` if root may not change its user."""
     _set_limits()
     _drop_privileges()
 
 
 def _drop_privileges() -> None:
-    """Change to a user without files if this process is root, and never gain privileges again.
-    Raises ``OSError`` if root may not change its user."""
+    """If this process runs as root, change to a user that owns no files. In any case, never gain
+    privileges again. Raises ``OSError`` if root may not change its user."""
     if not hasattr(os, "setresuid") or sys.platform != "linux":
         return
     import ctypes  # before: the user below may not read Python's folder

@@ -96,7 +96,7 @@ class _WorkerOutput(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Characters of the text and of the pages."""
+        """Number of characters of the text and of the pages in base64."""
         return len(self.text or "") + sum(map(len, self.pages or ()))
 
 
@@ -232,8 +232,8 @@ class Documents:
 
 
 def _kind(content: bytes, name: str, mime: str) -> str | None:
-    """Return the media type for the library; "" lets the library detect it. Return None for text
-    and for unknown formats."""
+    """Return the media type for the extraction library. Return "" if the library has to detect the
+    type. Return None for text and for unknown formats."""
     by_name = _KINDS.get(name.rpartition(".")[2].lower(), "") if "." in name else ""
     if content.startswith(PDF_MAGIC):
         return "application/pdf"

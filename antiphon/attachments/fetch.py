@@ -1,7 +1,7 @@
 """Fetch URLs of requests from the public internet, within limits of size and time.
 
-Every address is checked where the socket is created, including those of redirects. No cookies and
-no credentials are sent.
+Every IP address is checked where the socket is created, also after a redirect. No cookies and no
+credentials are sent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _CACHE_S, _CACHE_BYTES = 300.0, 64 * 2**20
 
 
 class FetchError(Exception):
-    """The fetch failed. ``reason`` is one word; the message gives details and may be shown."""
+    """The fetch failed. ``reason`` is one word. The message gives details and may be shown to the
+    client."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -87,9 +88,9 @@ class Fetcher:
     ) -> Fetcher:
         """Create a fetcher.
 
-        ``max_bytes``: limit for one resource. ``networks``: private networks that are allowed.
-        ``clock`` returns seconds; ``resolver``: by default aiohttp's. Raises ``SetupError`` if the
-        extra is not installed.
+        ``max_bytes``: limit for one resource. ``networks``: private networks that the fetcher may
+        access. ``clock`` returns seconds. ``resolver`` resolves host names; the default is
+        aiohttp's resolver. Raises ``SetupError`` if the extra ``fetch`` is not installed.
         """
         if find_spec("aiohttp") is None:
             raise SetupError(

@@ -55,9 +55,9 @@ _ENDS = ("---", "...")
 
 
 def _value(first: str, below: Sequence[str]) -> str | None:
-    """Return a field's string from the text after its key and the indented lines below.
+    """Return a field's string, parsed from the text after its key and the indented lines below.
 
-    None if the value is not a string.
+    Return None if the value is not a string.
     """
     if block := _BLOCK.match(first):
         return _block_scalar(below, folded=block[1] == ">")

@@ -31,7 +31,7 @@ class InvalidImage(ValueError):
 
 
 def sniff(content: bytes) -> ImageHeader | None:
-    """Return the header of an image; None for an unknown format. Raises ``InvalidImage``."""
+    """Return the header of an image, or None for an unknown format. Raises ``InvalidImage``."""
     for mime, (begins, size) in _FORMATS.items():
         if begins(content):
             try:
@@ -57,7 +57,8 @@ def _gif(content: bytes) -> tuple[int, int]:
 
 
 def _jpeg(content: bytes) -> tuple[int, int]:
-    """Walk the segments to the frame header (ITU T.81, B.2.2)."""
+    """Return the header of a JPEG. The size is in the frame header, so walk the segments up to it
+    (ITU T.81, B.2.2)."""
     at = 2
     for _ in range(_MAX_JPEG_SEGMENTS):
         if content[at] != 0xFF:

@@ -33,9 +33,10 @@ _MAX_ESCAPE = 6
 
 
 def mounts() -> Mapping[str, str]:
-    """Return the mounts that the sandbox needs: path inside → path on this machine.
+    """Return the mounts that the sandbox needs: path inside the sandbox → path on this machine.
 
-    The library works with every Python from 3.10 on and includes its dependencies.
+    They contain the extraction library and the worker program. The library works with every Python
+    from 3.10 on and includes its dependencies.
     """
     spec = find_spec("kreuzberg")
     if spec is None or spec.origin is None:
@@ -52,9 +53,10 @@ def mounts() -> Mapping[str, str]:
 
 
 class SandboxedReader:
-    """``DocumentReader`` that opens a sandbox per document.
+    """``DocumentReader`` that opens a new sandbox for each document.
 
-    ``python``: interpreter inside the sandbox, which must have the ``mounts``.
+    ``python``: the interpreter inside the sandbox. The sandbox must have the mounts that ``mounts``
+    returns.
     """
 
     def __init__(self, sandbox: Sandbox, python: str) -> None:
@@ -62,7 +64,7 @@ class SandboxedReader:
         self._python = python
 
     async def check(self) -> None:
-        """Raise ``SetupError`` with a one-line message if documents cannot be read this way."""
+        """Raise ``SetupError`` with a one-line message if documents cannot be read in the sandbox."""
         try:
             output = await self.read(b"<p>read</p>", "text/html", max_chars=100, timeout_s=_CHECK_S)
         except (ToolError, UnreadableDocument) as error:

@@ -48,7 +48,7 @@ class InvalidBundle(Exception):
 
 
 class BundleLimits(Struct, frozen=True, kw_only=True):
-    """Limits of a bundle: bytes of the zip, number of files, bytes of one file, bytes of all files.
+    """Limits of a bundle.
 
     The fields are, in order: bytes of the zip, number of files, bytes of one file, bytes of all
     files.
@@ -113,7 +113,8 @@ def unpack(content: bytes, limits: BundleLimits = DEFAULT_LIMITS) -> Mapping[str
 
 
 def make_bundle(files: Mapping[str, BundleFile], limits: BundleLimits = DEFAULT_LIMITS) -> Bundle:
-    """Build a skill from its files, which may all be in one folder. Raises ``InvalidBundle``."""
+    """Build a skill from its files. If all files are in one top folder, this folder is removed from
+    their paths. Raises ``InvalidBundle``."""
     members: dict[str, BundleFile] = {}
     remaining = limits.total_bytes
     for path, member in files.items():
@@ -147,7 +148,8 @@ def pack(bundle: Bundle) -> bytes:
 
 
 def _check_directory(content: bytes, limits: BundleLimits) -> None:
-    """Refuse a zip with too many files before its central directory is read."""
+    """Raise ``InvalidBundle`` if the zip has too many files, uses ZIP64 or is no zip. This reads
+    only the end record, so that a huge central directory is never parsed."""
     end = content.rfind(_END, max(0, len(content) - 22 - 0xFFFF))
     if end < 0 or end + 22 > len(content):
         raise InvalidBundle("This is not a zip.")
@@ -191,9 +193,9 @@ def _add(files: dict[str, BundleFile], name: str, member: BundleFile, limits: Bu
 
 
 def _path(name: str) -> str | None:
-    """Normalize a path and refuse one that leaves the folder; None for system files.
+    """Return the normalized path. Return None for system files, which do not belong to the bundle.
 
-    Raises ``InvalidBundle``.
+    Raises ``InvalidBundle`` for an invalid path, for example a path that leaves the folder.
     """
     parts = name.replace("\\", "/").split("/")
     if parts[0] == ".":

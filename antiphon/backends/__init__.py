@@ -1,1 +1,1 @@
-"""Backends: whatever turns a conversation into deltas."""
+"""Backends. A backend turns a conversation into deltas."""

@@ -40,15 +40,14 @@ _MAX_TOKENS = 2**40
 class BackendCapabilities(Struct, frozen=True, kw_only=True):
     """What a backend can do.
 
-    ``images``: it accepts images. Otherwise images stay as the client sent them, and the backend
-    puts a note in their place or rejects the request.
-    ``hosted_tools``: types of the tools that the upstream itself runs, as requests name them
-    (``web_search`` …). Their items come with the reply.
-    ``completes_text``: ``Backend.complete`` works.
-    ``detokenizes``: ``Backend.detokenize`` works.
-    ``summarizes_reasoning``: it may summarize its reasoning if a request asks for it.
-    ``reasoning_retention``: which reasoning of earlier turns the model would see again with these
-    options; None if the backend does not know.
+    ``images``: the backend accepts images. If False, images stay as the client sent them, and the
+    backend replaces them by a note or rejects the request. ``hosted_tools``: types of the tools
+    that the upstream itself runs, as requests name them (``web_search`` …). The items of these
+    tools come with the reply. ``completes_text``: ``Backend.complete`` works. ``detokenizes``:
+    ``Backend.detokenize`` works. ``summarizes_reasoning``: the backend may summarize its reasoning
+    if a request asks for it. ``reasoning_retention``: function that returns which reasoning of
+    earlier turns the model would see again with the given options; None if the backend does not
+    know.
     """
 
     images: bool = False
@@ -60,26 +59,27 @@ class BackendCapabilities(Struct, frozen=True, kw_only=True):
 
 
 class Reply(Protocol):
-    """One model call, checked and rendered. Nothing is generated yet.
+    """One model call. The request is checked and the prompt is rendered, but nothing is generated
+    before ``deltas`` is iterated.
 
     Replies may subclass this protocol to inherit its defaults.
     """
 
     @property
     def input_tokens(self) -> int:
-        """Tokens of the prompt. An estimate if ``prompt_tokens`` is None: then only an upstream
-        counts them.
-        """
+        """Number of tokens of the prompt. This is an estimate if ``prompt_tokens`` is None, because
+        then only an upstream can count the tokens."""
 
     @property
     def prompt_tokens(self) -> PromptTokens | None:
-        """The prompt as token ids, if they are known. Together with the sampled ids they are the
-        beginning of the next turn's prompt."""
+        """The prompt as token ids, or None if they are unknown. The next turn's prompt begins with
+        these ids, followed by the sampled ids."""
         return None
 
     @property
     def reports_tokens(self) -> bool:
-        """Whether the ids of the sampled tokens come with the deltas, if the backend knows them."""
+        """Whether the deltas include the ids of the sampled tokens. If True, the ids are still
+        missing if the backend does not know them."""
         return True
 
     @property
@@ -89,43 +89,48 @@ class Reply(Protocol):
 
     @property
     def may_fail_early(self) -> bool:
-        """Generation may be rejected before its first delta, and the rejection should reach the
-        client as an HTTP error."""
+        """Whether generation may be rejected before its first delta. If True, the client should get
+        the rejection as an HTTP error."""
         return False
 
     def resume(self, point: ResumePoint) -> Reply:
-        """This reply, continued after an interruption. Its deltas begin after the tokens that were
-        sampled before; its usage covers the whole reply. Raises ``CannotContinue``."""
+        """Return a reply that continues this reply after an interruption. Its deltas begin after
+        the tokens that were sampled before the interruption. Its usage covers the whole reply.
+        Raises ``CannotContinue``."""
 
     def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Generate the reply.
 
-        Deltas that become known at the same time come as one tuple, after the ids that were sampled
-        for them. They are recorded, stored and sent together. Closing the iterator stops the model
-        within one token. Raises ``RunError``.
+        Deltas that become known at the same time are yielded as one tuple. In the tuple, the ids of
+        sampled tokens come before the deltas that result from them. The deltas of a tuple are
+        recorded, stored and sent together. Closing the iterator stops the model within one token.
+        Raises ``RunError``.
         """
 
     def stop(self) -> None:
-        """End the reply early, between two batches of its deltas: the caller needs nothing more.
+        """End the reply early, because the caller needs no more deltas. Call this between two
+        batches of deltas.
 
         The model stops, and the deltas end soon with a ``Finish`` of the reason ``length``. Its
-        usage is exact where tokens are counted here, else an estimate. A reply that is buffered or
-        short may ignore this and end as usual, which is the default."""
+        usage is exact if this server counts the tokens, and an estimate if only the upstream does.
+        A reply that is buffered or short may ignore the call and end as usual, which is the
+        default.
+        """
         return
 
     def final_fields(self, sampled: array[int], output: tuple[Item, ...]) -> Mapping[str, Any]:
-        """Further fields of the response at its end. ``sampled``: the token ids of the output.
-        ``output``: its items. Raises ``RunError`` if a requested field cannot be provided.
-        """
+        """Return additional fields for the response, at its end. ``sampled``: the token ids of the
+        output. ``output``: the items of the output. Raises ``RunError`` if a requested field cannot
+        be provided."""
         return {}
 
 
 class Status(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether a model can answer at once. Sent to clients.
 
-    ``value``: ``loaded``, ``loading``, ``unloaded`` or, after a failed load, ``failed``. While the
-    model loads, ``stage`` names the current step, ``bytes`` counts the bytes done, and
-    ``total_bytes`` is their total, if known.
+    ``value`` is ``loaded``, ``loading``, ``unloading`` or ``unloaded``, or ``failed`` after a
+    failed load. While the model loads, ``stage`` names the current step, and ``bytes`` counts the
+    bytes done. ``total_bytes`` is the total, or None if it is unknown.
     """
 
     value: str
@@ -142,20 +147,22 @@ class Backend(Protocol):
 
     @property
     def context_size(self) -> int | None:
-        """Tokens of prompt and answer together; None if only an upstream knows."""
+        """Maximum number of tokens of prompt and answer together; None if only an upstream knows
+        it."""
 
     @property
     def recommended_options(self) -> Mapping[str, Any]:
-        """Sampling values that the model's makers recommend, by the names of ``Options``."""
+        """Sampling values that the model's makers recommend, keyed by the field names of
+        ``Options``."""
 
     @property
     def capabilities(self) -> BackendCapabilities:
-        """What it can do. May change when the model is loaded or unloaded."""
+        """What the backend can do. The value may change when the model is loaded or unloaded."""
         return BackendCapabilities()
 
     @property
     def status(self) -> Status:
-        """Whether it can answer at once."""
+        """Whether the model can answer at once."""
         return Status(value="loaded")
 
     async def ready(self) -> bool:
@@ -165,16 +172,18 @@ class Backend(Protocol):
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         """Check the request and render the prompt. Raises ``InvalidRequest``, with the path of the
-        field, for everything that cannot be honoured, including ``context_length_exceeded``."""
+        field, if the request cannot be honoured. If the conversation is too long, the error has the
+        code ``context_length_exceeded``."""
 
     async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Reply:
         """Prepare the continuation of a text without a chat template. The text is given as a string
         or as token ids. The reply is one message. Options that concern conversations are ignored.
-        Raises ``InvalidRequest``, with the param ``input`` for the text."""
+        Raises ``InvalidRequest``. If the text is invalid, the error's param is ``input``."""
         raise text_completion_unsupported()
 
     def detokenize(self, ids: Sequence[int]) -> str:
-        """The text of token ids, control tokens as their literals. Raises ``BackendError``."""
+        """Return the text of token ids. Control tokens become their literals. Raises
+        ``BackendError``."""
         raise BackendError("This server does not know the tokens of this model.")
 
     async def close(self) -> None:
@@ -183,8 +192,8 @@ class Backend(Protocol):
 
 
 def text_completion_unsupported(name: str | None = None) -> InvalidRequest:
-    """The error for a text completion with a model that only answers conversations. ``name``: the
-    model."""
+    """Return the error for a text completion with a model that only answers conversations.
+    ``name``: the name of the model."""
     model = "This model" if name is None else f"The model '{name}'"
     return InvalidRequest(
         f"{model} does not support text completion. Use /v1/responses or /v1/chat/completions.",
@@ -205,8 +214,7 @@ def upstream_usage(
     input_tokens: int, output_tokens: int, *, cached_tokens: int = 0, reasoning_tokens: int = 0
 ) -> Usage:
     """Token usage reported by an upstream, clamped to sane values. ``cached_tokens`` are part of
-    the input, ``reasoning_tokens`` of the output.
-    """
+    the input tokens. ``reasoning_tokens`` are part of the output tokens."""
     input_tokens, output_tokens, cached_tokens, reasoning_tokens = (
         max(0, min(n, _MAX_TOKENS))
         for n in (input_tokens, output_tokens, cached_tokens, reasoning_tokens)
@@ -223,7 +231,8 @@ def upstream_usage(
 
 
 def add_usage(one: Usage, other: Usage) -> Usage:
-    """The sum of two model calls. A prompt that is sent twice counts as input twice."""
+    """Return the usage of two model calls together. A prompt that is sent twice counts as input
+    twice."""
     first, second = one.input_tokens_details, other.input_tokens_details
     return Usage(
         input_tokens=one.input_tokens + other.input_tokens,

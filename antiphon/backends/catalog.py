@@ -1,4 +1,5 @@
-"""Protocols of the model catalog: what runs and resources need of the served models."""
+"""Protocols of the model catalog: the attributes and methods of served models that runs and API
+resources use."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ __all__ = ["CatalogModel", "ModelCatalog"]
 
 
 class CatalogModel(Protocol):
-    """A model as the catalog serves it."""
+    """A served model, as the catalog returns it."""
 
     @property
     def name(self) -> str: ...
@@ -23,11 +24,11 @@ class CatalogModel(Protocol):
     def backend(self) -> Backend: ...
     @property
     def embedding(self) -> EmbeddingBackend | OnDemandEmbeddingBackend | None:
-        """Its embedding backend; None for a model that answers conversations."""
+        """The embedding backend of the model; None for a model that answers conversations."""
 
     @property
     def reranking(self) -> RerankBackend | None:
-        """Its reranking backend; None for other models."""
+        """The reranking backend of the model; None for other models."""
 
     @property
     def context_size(self) -> int | None: ...
@@ -40,7 +41,7 @@ class CatalogModel(Protocol):
 
     @property
     def status(self) -> Status:
-        """Whether it can answer at once."""
+        """Whether the model can answer at once."""
 
     async def ready(self) -> None:
         """Start loading the model if necessary and wait for a short time. Raises ``Overloaded``."""
@@ -50,8 +51,7 @@ class ModelCatalog(Protocol):
     """The catalog: which models are served."""
 
     def find(self, name: str | None) -> CatalogModel:
-        """The model with this name or alias; None: the default model. Raises ``NotFound`` with the
-        code ``model_not_found``.
-        """
+        """Return the model with this name or alias. A name of None selects the default model.
+        Raises ``NotFound`` with the code ``model_not_found``."""
 
     def all(self) -> tuple[CatalogModel, ...]: ...

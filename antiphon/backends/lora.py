@@ -1,4 +1,4 @@
-"""A model with one of its LoRA adapters, served as a model of its own name."""
+"""A model with one of its LoRA adapters, served under a model name of its own."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["LoraBackend"]
 
 
 class LoraBackend(BackendWrapper):
-    """``Backend`` that sets ``adapter`` in every call of ``inner``. A request cannot choose
-    another."""
+    """``Backend`` that sets ``adapter`` in every call of ``inner``. A request cannot choose another
+    adapter."""
 
     def __init__(self, inner: Backend, adapter: str) -> None:
         super().__init__(inner)

@@ -1,4 +1,5 @@
-"""A memory budget for loaded models: the least recently used ones make room for the next one."""
+"""A memory budget for loaded models. The least recently used models are unloaded to make room for
+the next model."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ class BudgetedModel(Protocol):
     def memory_bytes(self) -> int: ...
     @property
     def is_evictable(self) -> bool:
-        """Whether it is loaded and not being unloaded yet."""
+        """Whether the model is loaded and is not being unloaded yet."""
 
     @property
     def is_retired(self) -> bool: ...
@@ -29,11 +30,11 @@ class BudgetedModel(Protocol):
     def last_used(self) -> float: ...
 
     def retire(self) -> None:
-        """Unload it as soon as no request uses it. No new request uses it from now on."""
+        """Accept no new requests, and unload the model as soon as no request uses it."""
 
 
 class MemoryBudget:
-    """Bytes that loaded models may use together. ``limit_bytes``: None for no limit.
+    """Limit for the bytes that loaded models use together. ``limit_bytes``: None for no limit.
 
     Loads get memory in the order of their requests. Use it from one event loop only.
     """
@@ -52,9 +53,10 @@ class MemoryBudget:
     async def reserve(self, name: str, model: BudgetedModel, *, evict: bool = True) -> bool:
         """Reserve the memory of ``model``, which is about to be loaded under ``name``.
 
-        If it does not fit, the least recently used models are unloaded: idle ones first, then ones
-        in use, which finish their running requests. Returns False if it does not fit and ``evict``
-        is False. Raises ``SetupError`` if it can never fit.
+        If the model does not fit, the least recently used models are unloaded. Idle models are
+        unloaded first, then models in use, which finish their running requests. With
+        ``evict=False``, no model is unloaded, and False is returned if ``model`` does not fit.
+        Raises ``SetupError`` if the model can never fit.
         """
         limit = self.limit_bytes
         if limit is not None and model.memory_bytes > limit:
@@ -79,12 +81,12 @@ class MemoryBudget:
             self._changed.set()
 
     def notify(self) -> None:
-        """Look for models to unload again, because one has become evictable."""
+        """Wake the load that waits for memory, because a model has become evictable."""
         self._changed.set()
 
     def _evict(self, missing: int) -> None:
-        """Retire models until ``missing`` bytes will become free. Memory of models that are retired
-        already counts as free."""
+        """Retire models until ``missing`` bytes are free or will become free. Memory of models that
+        were retired earlier counts as free."""
         missing -= sum(model.memory_bytes for model in self._models if model.is_retired)
         evictable = [model for model in self._models if model.is_evictable]
         for model in sorted(evictable, key=lambda model: (model.is_in_use, model.last_used)):

@@ -1,7 +1,8 @@
 """A backend that is loaded by its first request and unloaded when idle.
 
 It works with any kind of backend. A request waits a short time for the load, so that it can still
-be rejected with an HTTP error. After that its run starts, and the reader gets keepalives.
+be rejected with an HTTP error. After this time the run starts, and the client gets keepalives until
+the model is loaded.
 """
 
 from __future__ import annotations
@@ -56,13 +57,12 @@ Prepare = Callable[[Backend], Awaitable[Reply]]
 
 
 class _Skipped(SetupError):
-    """The model was not loaded, because others would have been unloaded for it."""
+    """The model was not loaded, because other models would have been unloaded for it."""
 
 
 class _Unloaded(Backend):
-    """Stands in for the inner backend while none is loaded. It describes the model as far as known;
-    it cannot prepare replies.
-    """
+    """Placeholder for the inner backend while the model is not loaded. It describes the model as
+    far as the model is known. It cannot prepare replies."""
 
     context_size: int | None = None
     recommended_options: Mapping[str, Any] = {}
@@ -75,9 +75,8 @@ class _Unloaded(Backend):
 
     @classmethod
     def after(cls, backend: Backend) -> _Unloaded:
-        """The stand-in for ``backend`` after unloading. It drops the backend's functions: they
-        would keep the model in memory.
-        """
+        """Return the placeholder for ``backend`` after unloading. The placeholder does not keep the
+        backend's functions, because they would keep the model in memory."""
         unloaded = cls(backend.context_size)
         unloaded.recommended_options = backend.recommended_options
         unloaded.capabilities = replace(backend.capabilities, reasoning_retention=None)
@@ -91,7 +90,7 @@ class _Instance:
     """One loaded copy of the model, from the start of its load until it is closed.
 
     It counts the requests that use it. A retired instance takes no new requests and is closed when
-    the last one leaves.
+    its last request ends.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -134,14 +133,16 @@ class _Instance:
 
 
 class OnDemandBackend(BackendWrapper):
-    """``Backend`` that loads its inner backend at the first request, with ``make``, and unloads it
-    when idle, when told to, or when another model needs the memory.
+    """``Backend`` that loads its inner backend at the first request. It unloads the inner backend
+    when it is idle, when ``unload`` is called, or when another model needs the memory.
 
-    ``idle_s``: seconds without a request after which it is unloaded; 0 for never. ``context_size``
-    is reported until the first load. ``ready_timeout_s``: seconds that ``ready`` and ``prepare``
-    wait for a load. ``fetch`` downloads missing files and returns the estimated memory in bytes;
-    ``make`` may then not be interrupted. ``budget``: the memory that several models share.
-    Concurrent requests share one load; after a failed load the next request tries again. Use it
+    ``make`` creates the inner backend; ``unload`` does not interrupt it. ``fetch`` downloads
+    missing files and returns the estimated memory in bytes. ``budget``: the memory that several
+    models share. ``idle_s``: seconds without a request after which the inner backend is unloaded; 0
+    for never. ``context_size``: the value to report until the first load. ``ready_timeout_s``:
+    seconds that ``ready`` and ``prepare`` wait for a load.
+
+    Concurrent requests share one load. After a failed load the next request tries again. Use it
     from one event loop only.
     """
 
@@ -176,7 +177,7 @@ class OnDemandBackend(BackendWrapper):
 
     @property
     def status(self) -> Status:
-        """The state of the load."""
+        """Whether the model is loaded, and the progress of a load."""
         return self._status
 
     @property
@@ -187,22 +188,24 @@ class OnDemandBackend(BackendWrapper):
 
     @property
     def memory_bytes(self) -> int | None:
-        """The estimated memory of the loaded model; None if it is not loaded or not known."""
+        """The estimated memory of the loaded model; None if the model is not loaded or the estimate
+        is unknown."""
         return (self._current and self._current.memory_bytes) or None
 
     async def load(self, progress: Progress | None = None, *, evict: bool = True) -> None:
-        """Load now. Raises ``SetupError``.
+        """Load the model now. Raises ``SetupError``.
 
-        ``progress`` receives the steps, which are then not logged. With ``evict=False`` the model
-        stays unloaded if that would unload others.
+        ``progress`` is called for the steps of the load, which are then not logged. With
+        ``evict=False``, the model stays unloaded if other models would have to be unloaded for it.
         """
         async with self._in_use(progress, evict=evict) as instance:
             with suppress(_Skipped):
                 await self._wait(instance)
 
     async def unload(self) -> None:
-        """Unload now. Running requests finish first; later ones load the model again. A load is
-        cancelled, and the requests that wait for it fail."""
+        """Unload the model now, after its running requests. Later requests load the model again. If
+        the model is still being loaded, the load is cancelled, and the requests that wait for it
+        fail."""
         current = self._current
         if current is not None:
             if current.backend is None:
@@ -219,8 +222,9 @@ class OnDemandBackend(BackendWrapper):
             return await self._is_ready(instance)
 
     async def prepare(self, conversation: Conversation, options: Options) -> OnDemandReply:
-        """Check and render if the model is loaded in time. Otherwise a request that cannot be
-        honoured fails in its run instead of being rejected before it."""
+        """Check the request and render the prompt if the model is loaded in time. If the model is
+        not loaded in time, a request that cannot be honoured is not rejected here, but fails in its
+        run."""
         return await self._reply(lambda backend: backend.prepare(conversation, options))
 
     async def complete(self, prompt: str | tuple[int, ...], options: Options) -> OnDemandReply:
@@ -273,7 +277,8 @@ class OnDemandBackend(BackendWrapper):
     async def _in_use(
         self, progress: Progress | None = None, *, evict: bool = True
     ) -> AsyncIterator[_Instance]:
-        """Yield the current instance, a new one if there is none, and keep it within the block."""
+        """Yield the current instance and keep it open within the block. If there is no instance,
+        start to load one."""
         instance = self._current or self._start_load(progress, evict=evict)
         instance.join()
         self._stop_timer()
@@ -285,7 +290,8 @@ class OnDemandBackend(BackendWrapper):
                 self._on_idle(instance)
 
     async def _wait(self, instance: _Instance) -> Backend:
-        """The loaded backend. A cancelled request does not cancel the load."""
+        """Wait for the load and return the loaded backend. If the waiting request is cancelled, the
+        load continues."""
         return await asyncio.shield(instance.loaded)
 
     async def _is_ready(self, instance: _Instance) -> bool:
@@ -339,8 +345,9 @@ class OnDemandBackend(BackendWrapper):
         *,
         evict: bool,
     ) -> None:
-        """Load the model and report the outcome to all that wait for ``instance``. ``others``: done
-        when earlier copies of this model have freed their memory."""
+        """Load the model and report the outcome to all requests that wait for ``instance``.
+        ``others``: futures that are done when earlier copies of this model have freed their memory.
+        """
         try:
             if others:
                 await asyncio.wait(others)
@@ -391,7 +398,7 @@ class OnDemandBackend(BackendWrapper):
             self._on_idle(instance)
 
     def _load_error(self, error: BaseException, *, is_logged: bool) -> Exception:
-        """Log why the model could not be loaded. Returns what is raised for it."""
+        """Log why the model could not be loaded. Return the exception to raise."""
         if isinstance(error, _Skipped):
             return error
         if isinstance(error, SetupError):
@@ -402,7 +409,8 @@ class OnDemandBackend(BackendWrapper):
         return SetupError(f"model {self._name}: {error or type(error).__name__}")
 
     def _cancel_load(self, instance: _Instance) -> None:
-        """Stop a load. An engine that is being created is closed as soon as it exists."""
+        """Stop a load. If the engine is already being created, the engine is closed as soon as it
+        exists."""
         message = f"The model '{self._name}' was unloaded before it was ready."
         instance.fail(BackendError(message, code=_LOAD_FAILED, retry_after_s=_RETRY_AFTER_S))
         self._drop(instance, "unloaded")
@@ -468,7 +476,7 @@ class OnDemandBackend(BackendWrapper):
 
 
 class _UnpreparedReply(Reply):
-    """Stands in for the inner reply until the model is loaded."""
+    """Placeholder for the inner reply until the model is loaded."""
 
     input_tokens = 0
 
@@ -520,7 +528,8 @@ class OnDemandReply(ReplyWrapper):
                     yield batch
 
     async def _ensure_prepared(self, backend: Backend) -> Reply:
-        """The inner reply, prepared again unless ``backend`` prepared it."""
+        """Return an inner reply that ``backend`` prepared. If the current inner reply comes from
+        another backend, prepare a new one."""
         if self._backend is backend:
             return self._reply
         try:
@@ -534,7 +543,8 @@ class OnDemandReply(ReplyWrapper):
 
 
 def _load_failure(name: str) -> BackendError:
-    """The error of a run whose model could not be loaded. The next request tries again."""
+    """Return the error for a run whose model could not be loaded. The next request tries to load it
+    again."""
     return BackendError(_unavailable_message(name), code=_LOAD_FAILED, retry_after_s=_RETRY_AFTER_S)
 
 
@@ -543,6 +553,7 @@ def _unavailable_message(name: str) -> str:
 
 
 def _retrieve_exception(loaded: asyncio.Future[Backend]) -> None:
-    """Mark a failed load's exception as retrieved: it was logged, and perhaps nobody awaits it."""
+    """Mark the exception of a failed load as retrieved, so that asyncio does not report it. It was
+    already logged, and perhaps no request awaits it."""
     if not loaded.cancelled():
         loaded.exception()

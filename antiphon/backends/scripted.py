@@ -34,12 +34,13 @@ _WORD = re.compile(r"\s*\S+|\s+\Z")
 
 
 class ScriptedBackend(Backend):
-    """``Backend`` that plays ``scripts``, one per request, starting over after the last.
-    ``scripts`` may also be a function that returns the script for a request.
+    """``Backend`` that plays scripted replies. Each request gets the next of ``scripts``; after the
+    last script the first one follows. ``scripts`` may also be a function that returns the script
+    for a request.
 
-    Deltas without a ``Finish`` get one. Each word counts as a token. ``wait_s``: pause before every
-    delta. ``tokens``: give every delta a token id, its index, so that an interrupted reply can be
-    continued.
+    Deltas without a ``Finish`` get one at their end. Each word counts as a token. ``wait_s``: pause
+    in seconds before every delta. ``tokens``: give every delta its index as a token id, so that an
+    interrupted reply can be continued.
     """
 
     context_size: int | None = None
@@ -145,7 +146,7 @@ class ScriptedReply(Reply):
 
 
 def _batches(deltas: Iterable[Delta]) -> Batches:
-    """Group the deltas as they are yielded: each delta with the ids sampled for it."""
+    """Group the deltas into batches. Each batch holds one delta, after the ids sampled for it."""
     batches: list[tuple[Delta, ...]] = []
     sampled: tuple[Delta, ...] = ()
     for delta in deltas:

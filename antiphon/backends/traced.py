@@ -1,4 +1,4 @@
-"""A backend whose replies are spans of a trace: one for each turn of the model."""
+"""Backend wrapper that records each model call as a span of a trace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["TracedBackend"]
 
 
 class TracedBackend(BackendWrapper):
-    """``Backend`` that traces the replies of ``inner``. ``model``: its name."""
+    """``Backend`` that traces the replies of ``inner``. ``model``: the name of the model."""
 
     def __init__(self, inner: Backend, tracer: Tracer, model: str) -> None:
         super().__init__(inner)
@@ -33,9 +33,9 @@ class TracedBackend(BackendWrapper):
 
 
 class _TracedReply(ReplyWrapper):
-    """``Reply`` that is a span from the call of the model to its end.
+    """``Reply`` that is recorded as a span, from the start of the model call to its end.
 
-    Attributes: OpenTelemetry's semantic conventions for generative AI, span ``chat``.
+    The attributes follow OpenTelemetry's semantic conventions for generative AI, span ``chat``.
     """
 
     def __init__(self, reply: Reply, tracer: Tracer, model: str, options: Options) -> None:

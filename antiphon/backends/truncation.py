@@ -1,8 +1,8 @@
 """Truncation: drop the oldest items of a conversation until the rest fits.
 
-A call and its output are dropped together, and so are a turn's reasoning and its next item. System
-and developer messages, declared tools and the last user message are never dropped. The caller
-decides what fits.
+A call and its output are dropped together. Reasoning and the next item of the same turn are dropped
+together too. System and developer messages, declared tools and the last user message are never
+dropped. The caller passes the function that decides whether the rest fits.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def shorten_conversation(
 
 
 def droppable_groups(items: Sequence[it.Item]) -> list[list[int]]:
-    """Indexes of items that may be dropped, in groups that belong together, oldest first."""
+    """Return the indexes of the items that may be dropped, in groups, with the oldest group first.
+    The items of a group must be dropped together."""
     last_user = max((n for n, item in enumerate(items) if _is_user(item)), default=len(items))
     groups: list[list[int]] = []
     group_of_call: dict[str, list[int]] = {}

@@ -17,7 +17,7 @@ __all__ = ["Blobs", "ListedBlob"]
 
 
 class ListedBlob(Struct, frozen=True):
-    """A key, and the time of the last write under it, in Unix seconds."""
+    """A key, and the time when its content was last written, in Unix seconds."""
 
     key: str
     modified_at: float
@@ -41,7 +41,7 @@ class Blobs(Protocol):
         read, its checksum is verified before the last chunk is yielded."""
 
     async def delete(self, key: str) -> None:
-        """Delete the content under a key, if there is any."""
+        """Delete the content under a key. Do nothing if the key does not exist."""
 
     def list(self) -> AsyncGenerator[ListedBlob, None]:
         """Yield all keys that belong to this store, including those of unfinished uploads. A key

@@ -1,4 +1,4 @@
-"""Deletes contents that belong to no file: those of deleted files and of abandoned uploads."""
+"""Delete contents that belong to no file: contents of deleted files and of abandoned uploads."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ __all__ = ["Citation", "CitationFinder", "CitationNotation", "CitationReader"]
 
 
 class Citation(Struct, frozen=True):
-    """The text that replaces a mark, and its annotation."""
+    """A citation: the text that replaces a mark, and the annotation of that text."""
 
     text: str
     annotation: Annotation

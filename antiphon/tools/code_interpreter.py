@@ -108,8 +108,8 @@ class CodeInterpreterProvider:
     async def _existing_container(
         self, tool: Any, response: ResponseContext
     ) -> ContainerHandle | None:
-        """Return the container that ``_container`` would return; None if a new one would be
-        created."""
+        """Return the container that the request names, or that the last call used. Return None if
+        this container cannot be used or there was no call."""
         if not isinstance(tool.container, str):
             return await self._containers.last_active(response.tenant, response.items)
         try:
@@ -138,7 +138,8 @@ def _policy(tool: Any, container: ContainerHandle | None) -> wc.NetworkPolicy | 
 
 
 def _function(skills: Sequence[SkillSummary], policy: wc.NetworkPolicy | None) -> ToolFunction:
-    """Return the function that the model is shown, without a container or a handler."""
+    """Return the ``ToolFunction`` that the model is shown. Its container id and its handler are not
+    set yet."""
     description = _DESCRIPTION + (network_prompt(policy) or _NO_NETWORK) + skills_prompt(skills)
     return ToolFunction(
         tool=tl.Custom(name=NAME, description=description),
@@ -148,7 +149,7 @@ def _function(skills: Sequence[SkillSummary], policy: wc.NetworkPolicy | None) -
 
 
 class _CodeSession:
-    """The calls of one response in its container."""
+    """Runs the code interpreter calls of one response in a container."""
 
     def __init__(self, container: ContainerHandle, *, with_outputs: bool) -> None:
         self.container = container
@@ -174,7 +175,8 @@ class _CodeSession:
         )
 
     def file_citations(self, text: str) -> list[Annotation]:
-        """Return the citations of files in a message. Each file is cited by one message only."""
+        """Return the citations of files in one message. A file that is cited here is not cited by
+        later messages."""
         files, self._uncited_files = self._uncited_files, {}
         return file_citations(files, text)
 
@@ -245,8 +247,8 @@ class _MentionFinder:
         return [span for span in spans if span is not None]
 
     def _span(self, path: str, name: str, at: int) -> tuple[int, int] | None:
-        """Return the start and end of the mention whose filename begins at ``at``; None if there is
-        no mention."""
+        """Return the start and end of the mention whose filename begins at ``at``. Return None if
+        the text does not mention the file there."""
         text, end = self._text, at + len(name)
         if at < 0 or not text.startswith(name, at) or _NAME_CONTINUES.match(text, end):
             return None

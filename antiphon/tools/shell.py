@@ -1,5 +1,5 @@
-"""The ``shell`` tool: the model's shell commands run in a container here or on the client's
-machine, as the request says."""
+"""The ``shell`` tool: runs the model's shell commands. The request decides whether they run in a
+container of this server or on the client's machine."""
 
 from __future__ import annotations
 
@@ -46,8 +46,11 @@ _MAX_COMMANDS = 32
 
 
 class ShellProvider:
-    """``ToolProvider`` of ``shell``. Without ``containers`` only the client can run commands,
-    for ``reason``."""
+    """``ToolProvider`` of ``shell``.
+
+    Without ``containers``, only the client can run commands. ``reason``: text that tells clients
+    why this server cannot run commands.
+    """
 
     def __init__(self, containers: ContainerRegistry | None, reason: str = "") -> None:
         self._containers = containers
@@ -178,8 +181,8 @@ def _hosted_function(
 async def _acquire_container(
     containers: ContainerRegistry, environment: Mapping[str, Any], response: ResponseContext
 ) -> tuple[ContainerHandle, tuple[SkillSummary, ...], wc.NetworkPolicy | None]:
-    """Return the container that the request names, that of the last call, or a new one; and the
-    skills and the network that the model is shown."""
+    """Return a container, and the skills and the network policy that the model is shown. The
+    container is the one that the request names, the one of the last call, or a new one."""
     if environment["type"] == "container_reference":
         container = await containers.acquire(response.tenant, environment["container_id"])
         return container, container.skills, container.network_policy
@@ -199,7 +202,8 @@ def _extend_description(function: ToolFunction, text: str) -> ToolFunction:
 async def _run_commands(
     container: ContainerHandle, arguments: str, context: CallContext
 ) -> AsyncGenerator[ToolProgress | FollowUpItem | ToolResult, None]:
-    """Run the commands one after the other, up to the first that does not end by itself."""
+    """Run the commands one after the other. Stop after a command that does not end by itself, for
+    example because of a timeout."""
     fields = _parse_action(arguments)
     action = fields["action"]
     if not action["commands"]:
@@ -236,7 +240,7 @@ async def _run_commands(
 
 
 def _parse_action(arguments: str) -> Mapping[str, Any]:
-    """Return the item's fields for these arguments."""
+    """Return the item's fields for the arguments of a call."""
     return {"action": shell_action(arguments)}
 
 
@@ -278,6 +282,7 @@ def _output(outcome: ExecutionResult) -> dict[str, Any]:
 
 
 def _environment(tool: Any) -> Mapping[str, Any]:
-    """Return the environment of the tool; by default commands run on the client's machine."""
+    """Return the environment of the tool. If the request sets no environment, commands run on the
+    client's machine."""
     environment = tool.environment
     return {"type": "local"} if environment is UNSET or environment is None else dict(environment)

@@ -1,5 +1,5 @@
-"""``tool_search``: finds the tools that a request defers, so that a model with hundreds of tools is
-shown only those it searches for."""
+"""``tool_search``: a search over the tools that a request defers. A model with hundreds of tools is
+shown only the tools that it searches for."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ class _DeferredTool(Struct, frozen=True):
 
     @property
     def search_terms(self) -> list[str]:
-        """Words by which a search finds the tool; those of its names count twice."""
+        """The words by which a search finds the tool. Words of the tool's name and of its
+        namespace's name occur twice, so they count twice."""
         tool, namespace = self.tool, self.namespace
         names = [tool.name, *([namespace.name] if namespace else [])]
         texts = [
@@ -86,7 +87,8 @@ def without_deferred(tools: Iterable[tl.Tool]) -> tuple[tl.Tool, ...]:
 def search_function(
     tool: tl.ToolSearch, deferred: tuple[_DeferredTool, ...], name: str = NAME
 ) -> ToolFunction:
-    """Return the search function, run here or, if the request says so, by the client."""
+    """Return the search function. This server runs it, unless the request says that the client runs
+    it."""
     by_client = tool.execution == "client"
     parameters = tool.parameters if isinstance(tool.parameters, dict) else dict(_PARAMETERS)
     return ToolFunction(
@@ -121,7 +123,8 @@ async def _search(
 
 
 def _rank(tools: Sequence[_DeferredTool], query: str, limit: int) -> list[_DeferredTool]:
-    """Return the best matches. Words that describe few tools count more."""
+    """Return the tools that match the query best, at most ``limit``. A query word that occurs in
+    few tools has more weight."""
     described = [Counter(tool.search_terms) for tool in tools]
     query_words = set(_split_words(query))
     counts = Counter(word for words in described for word in words.keys() & query_words)
@@ -135,7 +138,8 @@ def _rank(tools: Sequence[_DeferredTool], query: str, limit: int) -> list[_Defer
 
 
 def _group_by_namespace(matches: Iterable[_DeferredTool]) -> Iterator[tl.Tool]:
-    """Yield tools as a request declares them: the best first, those of a namespace together."""
+    """Yield the matching tools in the form in which a request declares tools. The best match comes
+    first. Tools of the same namespace are put together."""
     groups: dict[str, list[_DeferredTool]] = {}
     for each in matches:
         groups.setdefault(each.namespace.name if each.namespace else each.name, []).append(each)
@@ -183,7 +187,8 @@ def _description(tool: tl.ToolSearch, deferred: Sequence[_DeferredTool]) -> str:
 
 
 def _parse_arguments(arguments: str) -> Any:
-    """Return the arguments as the item carries them: parsed JSON, or the text as the query."""
+    """Return the arguments as the item carries them: parsed JSON. If the text is not JSON, it
+    becomes the query."""
     try:
         return json.loads(arguments)
     except (ValueError, RecursionError):

@@ -14,7 +14,8 @@ __all__ = ["UnavailableTool"]
 
 
 class UnavailableTool:
-    """``ToolProvider`` of a tool that is off. ``reason`` says why, and what turns it on."""
+    """``ToolProvider`` of a tool that is switched off. ``reason``: why it is off, and which setting
+    switches it on."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason

@@ -1,1 +1,1 @@
-"""Traces: what a request spent its time on, as spans."""
+"""Tracing: spans that show what the time of a request was spent on."""

@@ -1,7 +1,7 @@
-"""Tracer and span. Without an exporter both do nothing.
+"""Tracer and span. Without an exporter they record nothing.
 
 A span is identified by its W3C trace context headers (``traceparent``, ``tracestate``), so that its
-children may be started in another process: the request carries the headers, a background run is
+children may be started in another process. A request carries these headers, a background run is
 stored with them, and engines and upstreams receive them.
 """
 
@@ -31,16 +31,17 @@ class Span:
         self.headers = headers
 
     def set(self, attributes: Mapping[str, AttributeValue | None]) -> None:
-        """Set attributes. Those that are None are left out."""
+        """Set attributes of the span. An attribute whose value is None is not set."""
 
     def rename(self, name: str) -> None:
         """Replace the name."""
 
     def event(self, name: str) -> None:
-        """Note that something happened now."""
+        """Record an event with the current time in the span."""
 
     def fail(self, error: str) -> None:
-        """Mark the span as failed, by the first error. ``error``: its code, never its text."""
+        """Mark the span as failed. Only the first error is recorded. ``error``: the code of the
+        error. Never pass its message."""
 
     def end(self) -> None:
         """End the span. A second call does nothing."""
@@ -76,7 +77,8 @@ class Tracer:
         *,
         kind: Kind = "internal",
     ) -> Span:
-        """Start a span below the span that ``parent`` identifies; without one it is a root."""
+        """Start a child span of the span that ``parent`` identifies. Without ``parent``, the span
+        is a root."""
         return Span(parent)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Metrics of OpenTelemetry's conventions for generative AI. By default none is recorded."""
+"""Metrics of OpenTelemetry's conventions for generative AI. By default, no metrics are recorded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class MetricsExporter:
         """Record the time from the arrival of a streamed request to its first token."""
 
     def record_output_token(self, model: str, seconds: float) -> None:
-        """Record the mean time per output token after the first of a streamed request."""
+        """Record the mean time in seconds per output token of a streamed request. The first token
+        is not counted."""
 
     def close(self) -> None:
         """Export what has not been exported yet."""

@@ -24,8 +24,8 @@ _TRACES_PATH = "/v1/traces"
 def open_tracer(endpoint: str | None, *, with_content: bool = False) -> OtelTracer:
     """Return a tracer that exports to the OTLP collector at ``endpoint``.
 
-    If it is None, the environment names the address; by default this is ``http://localhost:4318``.
-    Raises ``SetupError`` if the extra is not installed.
+    If ``endpoint`` is None, environment variables set the address; the default is
+    ``http://localhost:4318``. Raises ``SetupError`` if the optional packages are not installed.
     """
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

@@ -35,8 +35,8 @@ _TOKENS = tuple(4**power for power in range(14))
 def open_exporter(endpoint: str | None) -> OtelMetrics:
     """Return an exporter to the OTLP collector at ``endpoint``.
 
-    If it is None, the environment names the address; by default this is ``http://localhost:4318``.
-    Raises ``SetupError`` if the extra is not installed.
+    If ``endpoint`` is None, environment variables set the address; the default is
+    ``http://localhost:4318``. Raises ``SetupError`` if the optional packages are not installed.
     """
     try:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter

@@ -1,4 +1,4 @@
-"""What a span says about a response."""
+"""Span attributes for a response."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ __all__ = ["record_content", "record_response"]
 
 
 def record_response(span: Span, response: Response) -> None:
-    """Set the attributes of a response that has ended, and its failure."""
+    """Set the span attributes of a response that has ended. If the response failed, mark the span
+    as failed."""
     if not span.is_recording:
         return
     usage = response.usage
@@ -40,7 +41,8 @@ def record_response(span: Span, response: Response) -> None:
 
 
 def record_content(tracer: Tracer, span: Span, request: CreateResponse, response: Response) -> None:
-    """Set the content of the request and of the answer, if the operator has opted in."""
+    """Set the content of the request and of the answer as span attributes, if the operator has
+    enabled this."""
     if not tracer.with_content:
         return
     span.set(

@@ -55,7 +55,8 @@ Resolver = Callable[[str], Awaitable[list[str]]]
 
 
 async def resolve_host(host: str) -> list[str]:
-    """Return the IP addresses of a host: IPv4 if it has any, else IPv6. Raises ``OSError``."""
+    """Return the IP addresses of a host. If the host has IPv4 addresses, only these are returned.
+    Raises ``OSError``."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     for family in (socket.AF_INET, socket.AF_INET6):
@@ -65,14 +66,14 @@ async def resolve_host(host: str) -> list[str]:
 
 
 class Upstream:
-    """The server at ``url``, or several that serve the same model.
+    """Client of the server at ``url``, or of several servers that serve the same model.
 
-    ``url``: an address, several with commas between them, or ``dns+http://…`` with a name that
-    stands for several servers. ``connect_s``: seconds for a connection. ``silence_s``: the longest
-    time in seconds without data, including the time for the prompt. ``router``: how the router at
-    this address keeps conversations together. ``pause``: how to sleep, and ``resolve``: how to
-    find a name's addresses; tests replace them. Raises ``SetupError`` for an invalid address or
-    header.
+    ``url``: one address, several addresses separated by commas, or ``dns+http://…`` with a host
+    name that resolves to several servers. ``connect_s``: time limit for a connection, in seconds.
+    ``silence_s``: maximum time in seconds without data, including the time in which the engine
+    processes the prompt. ``router``: describes how the router at this address keeps the requests of
+    a conversation together. ``pause`` sleeps and ``resolve`` resolves a host name; tests replace
+    these functions. Raises ``SetupError`` for an invalid address or header.
     """
 
     def __init__(
@@ -110,14 +111,14 @@ class Upstream:
 
     @property
     def root(self) -> str:
-        """The address without a final ``/v1``: the base of routes that are not OpenAI's. Requests
-        to it are sent to any replica.
-        """
+        """The upstream's address without a final ``/v1``. It is the base of routes that are not
+        part of OpenAI's API. Requests to these routes may go to any replica."""
         return self.url.removesuffix("/v1")
 
     @property
     def versioned(self) -> str:
-        """The base address of OpenAI's routes; ``/v1`` is added if the address has no path."""
+        """The base address of the routes of OpenAI's API. ``/v1`` is added if the configured
+        address has no path."""
         path = self.url.partition("://")[2].partition("/")[2]
         return self.url if path else f"{self.url}/v1"
 
@@ -129,8 +130,11 @@ class Upstream:
         await self._client.close()
 
     async def request_json(self, url: str, body: Any = None, *, wait_s: float = 30) -> Any:
-        """Send a short request and return the JSON response. Without ``body`` it is a GET. Only
-        retried on other replicas, if one cannot be reached. Raises ``BackendError``.
+        """Send a short request and return the JSON response. The method is GET without ``body`` and
+        POST with it.
+
+        If a replica cannot be reached, another replica is tried. There are no other retries. Raises
+        ``BackendError``.
         """
         encoded = b"" if body is None else msgspec.json.encode(body)
         tried: list[Replica] = []
@@ -162,7 +166,7 @@ class Upstream:
             raise BackendError("The upstream's response is not JSON.") from None
 
     def retry_policy(self, session: Session | None = None) -> RetryPolicy:
-        """A new retry policy for one request. ``session``: its conversation."""
+        """Return a new retry policy for one request. ``session``: the conversation of the request."""
         return RetryPolicy(
             self._pool,
             self._pause,
@@ -178,11 +182,12 @@ class Upstream:
         headers: Mapping[str, str] | None = None,
         retry_policy: RetryPolicy | None = None,
     ) -> AsyncGenerator[list[bytes], None]:
-        """The payloads of a streamed response, in batches as they arrive.
+        """Send a request and yield the payloads of the streamed response, in batches as they
+        arrive.
 
         The last batch is empty if the stream ended with ``[DONE]``. Closing the iterator ends the
-        request. Raises ``BackendError``: of a stream that has begun, the caller reports it to the
-        ``retry_policy`` that it gave.
+        request. Raises ``BackendError``. If the stream breaks after it began, a caller that passed
+        ``retry_policy`` has to report the error to this policy.
         """
         policy = retry_policy or self.retry_policy()
         answer, reader, payloads, replica = await self._start(url, body, headers, policy)
@@ -207,7 +212,9 @@ class Upstream:
     async def _start(
         self, url: str, body: bytes, headers: Mapping[str, str] | None, retry_policy: RetryPolicy
     ) -> _StartedStream:
-        """The response up to its first payloads, after as many attempts as allowed."""
+        """Send the request, with retries, until the first payloads of the response have arrived.
+        Return the started stream. Raises ``BackendError`` if the retry policy allows no further
+        attempt."""
         while True:
             self._check_open()
             await self._refresh()
@@ -261,7 +268,8 @@ class Upstream:
         return replica.root + url.removeprefix(self.root)
 
     async def _refresh(self) -> None:
-        """Resolve the name of the replicas again if it is time, and probe those that were down."""
+        """Resolve the host name of the replicas again if the last resolution is too old. Start
+        probes of the replicas that are down."""
         now = time.monotonic()
         if self._resolve is not None and (
             self._resolved_at is None or now - self._resolved_at >= _RESOLVE_S
@@ -271,7 +279,8 @@ class Upstream:
         self._start_probes()
 
     def _start_probes(self) -> None:
-        """Probe each replica that is down until it answers. One upstream is probed by requests."""
+        """Start a task for each replica that is down. The task probes the replica until it answers.
+        A single replica has no probes, because requests are still sent to it."""
         for replica in self._pool.unprobed() if len(self._pool) > 1 else ():
             replica.is_probing = True
             probe = asyncio.create_task(self._probe_until_up(replica))
@@ -292,8 +301,8 @@ class Upstream:
             self._pool.replace(roots, parts.netloc)
 
     async def _probe_until_up(self, replica: Replica) -> None:
-        """Ask a replica that was down for its models. Any answer but a failure shows that it is
-        up."""
+        """Probe a replica that is down until it answers. A probe requests the list of models. Any
+        response with a status below 500 shows that the replica is up."""
         try:
             while (delay_s := self._pool.probe_delay_s(replica)) is not None:
                 await asyncio.sleep(delay_s)
@@ -315,8 +324,11 @@ class Upstream:
             return False
 
     def _session_headers(self, session: Session | None, is_retry: bool) -> dict[str, str]:
-        """What the router has to know about the conversation. A retry is sent as a session of its
-        own: the engine of the conversation may be the one that failed."""
+        """Return the headers from which the router recognizes the conversation.
+
+        A retry gets a new session key, so that the router may choose another engine. The engine of
+        the conversation may be the one that failed.
+        """
         if self._router is None or session is None:
             return {}
         headers = self._router.headers(session, is_retry=is_retry)
@@ -326,7 +338,7 @@ class Upstream:
         return headers
 
     def _with_session(self, body: bytes, session: Session | None) -> bytes:
-        """Add the router's fields to a body, which is a JSON object."""
+        """Return the body with the fields that the router needs. ``body`` is a JSON object."""
         fields = {} if self._router is None or session is None else self._router.fields(session)
         if not fields:
             return body
@@ -367,7 +379,7 @@ class Upstream:
 
 
 async def _next_payloads(answer: HttpResponse, reader: SseParser) -> list[bytes]:
-    """The next payloads; empty at the end."""
+    """Return the payloads of the next data. Return an empty list at the end of the stream."""
     while not reader.done:
         received = await answer.read()
         if not received:
@@ -388,7 +400,8 @@ async def _read_all(answer: HttpResponse) -> bytes:
 
 
 async def _drain(answer: HttpResponse) -> None:
-    """Read what follows ``[DONE]``, most often nothing, so that the connection can be reused."""
+    """Read the data after ``[DONE]``, so that the connection can be reused. Most often there is no
+    such data."""
     if not answer.is_read:
         with suppress(OSError):  # the response is already complete
             async with asyncio.timeout(_DRAIN_S):
@@ -397,7 +410,7 @@ async def _drain(answer: HttpResponse) -> None:
 
 
 def _retry_after_s(value: str | None) -> float | None:
-    """The seconds of a ``Retry-After`` header; None for a date."""
+    """Return the seconds of a ``Retry-After`` header. Return None if the header contains a date."""
     try:
         return None if value is None else max(0.0, float(value))
     except ValueError:

@@ -1,4 +1,5 @@
-"""How an upstream is reached: a model's ``engine_options``, and the upstream's list of models.
+"""The options for reaching an upstream (``engine_options`` of a model), and the upstream's list of
+models.
 
 All remote engines and embedders share these options.
 """
@@ -29,11 +30,12 @@ __all__ = [
 class EndpointOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``engine_options`` of a remote model.
 
-    ``flavour``: the kind of server, if its list of models does not tell. ``headers``: sent with
-    every request. ``body``: further fields of every request body. ``connect_s``, ``silence_s``:
-    timeouts in seconds. ``tools`` (engine ``responses``): types of hosted tools that the upstream
-    runs. ``tokenizer`` (engine ``completions``): where the model's tokenizer is.
-    ``router``: the router at the address, from the model's own setting.
+    ``flavour``: the kind of server; needed only if the upstream's list of models does not reveal
+    it. ``headers``: sent with every request. ``body``: further fields of every request body.
+    ``connect_s``: time limit for a connection, in seconds. ``silence_s``: maximum time without
+    data, in seconds. ``tools`` (engine ``responses``): types of hosted tools that the upstream
+    runs. ``tokenizer`` (engine ``completions``): the location of the model's tokenizer. ``router``:
+    the kind of router at the address; it comes from the model's setting ``router``.
     """
 
     flavour: str | None = None
@@ -70,14 +72,15 @@ def open_upstream(
 
 
 def model_entries(listed: Any) -> list[Mapping[str, Any]]:
-    """The entries of a list of models."""
+    """Return the entries of a list of models. Entries that are not objects are left out."""
     models = listed.get("data") if isinstance(listed, Mapping) else None
     entries = models if isinstance(models, list) else []
     return [each for each in entries if isinstance(each, Mapping)]
 
 
 def model_owner(listed: Any) -> str | None:
-    """``owned_by`` of the first model. Local servers name themselves there."""
+    """Return ``owned_by`` of the first model in a list. In this field, local servers give their own
+    name."""
     return next((each.get("owned_by") for each in model_entries(listed)), None)
 
 
@@ -93,7 +96,7 @@ def first_model_id(name: str, upstream: Upstream, listed: Any) -> str:
 
 
 async def list_models(upstream: Upstream) -> Any:
-    """The upstream's list of models; None if it has none."""
+    """Fetch the upstream's list of models. Return None if the request fails."""
     try:
         return await upstream.request_json(f"{upstream.versioned}/models", wait_s=10)
     except BackendError:

@@ -1,7 +1,7 @@
-"""Translate an upstream's errors into ours, with our messages and codes.
+"""Translate an upstream's errors into errors of this server, with its messages and codes.
 
-Servers report errors in many forms, and this module knows them all. Messages about keys and other
-matters between the operator and the upstream are not passed on.
+Servers report errors in many forms, and this module parses all of them. Messages about keys and
+other matters between the operator and the upstream are not passed on to clients.
 """
 
 from __future__ import annotations
@@ -217,7 +217,8 @@ def upstream_error(status: int, fields: UpstreamErrorFields) -> BackendError:
 
 
 def _public_text(message: str) -> str:
-    """An upstream's message for the client, shortened and without addresses of engines."""
+    """Return an upstream's error message in a form for clients: shortened, and without addresses of
+    engines."""
     return _ADDRESS.sub("…", message[:_MAX_MESSAGE])
 
 
@@ -228,8 +229,8 @@ def _is_too_long(status: int, fields: UpstreamErrorFields) -> bool:
 
 
 def _our_field(field: str | None) -> str | None:
-    """Our request field that corresponds to an upstream's field, if there is
-    one."""
+    """Return the request field of this server that corresponds to an upstream's field. Return None
+    if there is no such field."""
     if not field:
         return None
     field = _FIELD_PREFIX.sub("", field)
@@ -239,9 +240,8 @@ def _our_field(field: str | None) -> str | None:
 
 
 def parse_error(value: Any) -> UpstreamErrorFields:
-    """Parse an error: ``{"error": {…}}`` as OpenAI sends it, a text in its place, FastAPI's
-    ``detail``, or fields at the top level.
-    """
+    """Parse an upstream's error. It may be ``{"error": {…}}`` as OpenAI sends it, ``{"error":
+    "text"}``, FastAPI's ``detail``, or fields at the top level."""
     if isinstance(value, Mapping) and value.get("error"):
         value = value["error"]
     if isinstance(value, str):
@@ -269,7 +269,8 @@ def _joined_messages(value: Any) -> str:
 
 
 def _field_of(value: Any) -> str | None:
-    """The location of FastAPI's first validation error, or the field that its message names."""
+    """Return the faulty field: the location of FastAPI's first validation error, or the field that
+    an error message names. Return None if the field is unknown."""
     if isinstance(value, str):
         match = _FIELD_IN_MESSAGE.match(value)
         return match[1] if match is not None else None

@@ -1,7 +1,8 @@
 """HTTP connections to one server, over aiohttp.
 
-No redirects, cookies or decompression. Every failure is an ``OSError``. A request is repeated only
-if the server closed the connection while it was idle.
+Redirects are not followed, cookies are not stored, and responses are not decompressed. Every
+failure is an ``OSError``. A request is sent again only if it was sent over an idle connection that
+the server had just closed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class _Connection(Struct):
-    """What is known about the connection of a request."""
+    """The state of the connection that a request uses."""
 
     is_new: bool = False
 
@@ -60,8 +61,11 @@ class HttpResponse:
         return self._response.content.at_eof()
 
     async def read(self) -> bytes:
-        """Read all bytes that have arrived; empty at the end. Raises ``OSError`` if the connection
-        breaks, ``TimeoutError`` after too long without data.
+        """Return all bytes that have arrived, after waiting for at least one. Return empty bytes at
+        the end of the body.
+
+        Raises ``OSError`` if the connection breaks, and ``TimeoutError`` after too long without
+        data.
         """
         try:
             return await self._response.content.readany()
@@ -74,11 +78,11 @@ class HttpResponse:
 
 
 class HttpClient:
-    """The connections of one session.
+    """HTTP client with its own connection pool.
 
-    ``headers``: sent with every request. ``connect_s``: seconds for a connection. ``silence_s``:
-    the longest time in seconds without data. Raises ``SetupError`` without the extra,
-    ``ValueError`` for a header with a line break.
+    ``headers``: sent with every request. ``connect_s``: time limit for a connection, in seconds.
+    ``silence_s``: maximum time in seconds without data. Raises ``SetupError`` if aiohttp is not
+    installed, and ``ValueError`` for a header with a line break.
     """
 
     def __init__(self, headers: Mapping[str, str], *, connect_s: float, silence_s: float) -> None:
@@ -105,9 +109,11 @@ class HttpClient:
         *,
         host: str | None = None,
     ) -> HttpResponse:
-        """Send a request and return the response once its headers have arrived. ``headers``: added
-        to the session's, or replacing them. ``host``: the server's name, if ``url`` has its IP
-        address. Raises ``OSError``; ``TimeoutError`` if it takes too long.
+        """Send a request and return the response as soon as its headers have arrived.
+
+        ``headers``: added to the headers of the client; they replace headers of the same name.
+        ``host``: the host name of the server, for a ``url`` with an IP address. Raises ``OSError``,
+        and ``TimeoutError`` if connecting or waiting for data takes too long.
         """
         session = self._open()
         name = None
@@ -166,10 +172,10 @@ class HttpClient:
 
 
 def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """Open a socket as aiohttp does, and note that the request is sent over a new connection.
+    """Open a socket as aiohttp does, and record that the current request uses a new connection.
 
-    aiohttp's own tracing reports reused connections, but it sends a signal for every other step of
-    a request, too.
+    aiohttp's own tracing also reports reused connections. It is not used, because it sends a signal
+    for every other step of a request, too.
     """
     if (connection := _connection.get(None)) is not None:
         connection.is_new = True
@@ -178,7 +184,7 @@ def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:
 
 
 def _is_disconnect(error: Exception) -> bool:
-    """Whether a connection that was open broke before the response."""
+    """Whether the error means that an established connection broke before the response arrived."""
     import aiohttp
 
     return isinstance(

@@ -1,7 +1,9 @@
-"""The replicas of an upstream: which one a request is sent to, and which ones are down.
+"""The replicas of an upstream: chooses the replica for a request, and tracks which replicas are
+down.
 
-A session stays on the replica that rendezvous hashing gives it, unless that replica is down or has
-clearly more requests than the others. Sans-IO: the caller sends, probes and reports.
+Rendezvous hashing assigns each session to a replica. The session stays there unless the replica is
+down or has clearly more requests than the other replicas. Sans-IO: the caller sends requests,
+probes replicas and reports the results.
 """
 
 from __future__ import annotations
@@ -35,10 +37,11 @@ _MAX_RETRY_AFTER_S = 30.0
 class Replica(Struct, eq=False, kw_only=True):
     """One server of an upstream.
 
-    ``root``: its address without a final ``/v1``. ``host``: the name that it is called by, if
-    ``root`` has its IP address. ``running``: requests that it works on. ``failures``: of requests
-    in a row. ``outages``: how often it was found to be down since it answered a request.
-    ``probe_at``: when it has to be probed, if it ``is_down``.
+    ``root``: the address of the server without a final ``/v1``. ``host``: the host name of the
+    server, if ``root`` contains its IP address. ``running``: the number of requests that the server
+    is working on. ``failures``: the number of requests in a row that have failed. ``outages``: how
+    often the server was marked as down since it last answered a request. ``probe_at``: time of the
+    next probe, if ``is_down``.
     """
 
     root: str
@@ -52,7 +55,7 @@ class Replica(Struct, eq=False, kw_only=True):
 
 
 class ReplicaPool:
-    """The replicas of one upstream. ``clock``: seconds, monotonic."""
+    """The replicas of one upstream. ``clock`` returns monotonic seconds."""
 
     def __init__(self, roots: Iterable[str], clock: Callable[[], float]) -> None:
         self._replicas = tuple(Replica(root=root) for root in roots)
@@ -62,8 +65,12 @@ class ReplicaPool:
         return len(self._replicas)
 
     def replace(self, roots: Collection[str], host: str) -> None:
-        """Replace the replicas by those at ``roots``, which all have the name ``host``. Replicas
-        that were known keep their state. Requests that run on one that has gone end there."""
+        """Replace the set of replicas with the servers at ``roots``. All of them have the host name
+        ``host``.
+
+        A replica that stays in the set keeps its state. Running requests of a removed replica
+        continue there.
+        """
         known = {each.root: each for each in self._replicas}
         self._replicas = tuple(
             known.get(root) or Replica(root=root, host=host) for root in dict.fromkeys(roots)
@@ -72,8 +79,8 @@ class ReplicaPool:
     def choose(self, session_key: str | None, tried: Collection[Replica] = ()) -> Replica:
         """Choose the replica for a request.
 
-        ``tried``: those that have failed it already, chosen last. Without a session, the replica
-        with the fewest requests is chosen.
+        ``tried``: the replicas that have already failed this request. They are chosen only if there
+        is no other. Without a session, the replica with the fewest running requests is chosen.
         """
         candidates = (
             [each for each in self._replicas if each not in tried and not each.is_down]
@@ -97,7 +104,8 @@ class ReplicaPool:
         return [each for each in self._replicas if each.is_down and not each.is_probing]
 
     def probe_delay_s(self, replica: Replica) -> float | None:
-        """Seconds until the next probe of a replica; None if it is up or no longer there."""
+        """Return the seconds until the next probe of a replica. Return None if the replica is up or
+        no longer in the pool."""
         if not replica.is_down or replica not in self._replicas:
             return None
         return max(0.0, replica.probe_at - self._clock())
@@ -107,17 +115,21 @@ class ReplicaPool:
         replica.failures, replica.outages, replica.is_down = 0, 0, False
 
     def report_up(self, replica: Replica) -> None:
-        """A probe was answered. Another failure of a request marks the replica as down again."""
+        """Report that a replica has answered a probe. It is up again. Its failures in a row are
+        still counted, until it answers a request."""
         replica.is_down = False
 
     def report_failed_probe(self, replica: Replica) -> None:
-        """A probe was not answered: the next one follows later."""
+        """Report that a replica has not answered a probe. It stays down until a later probe."""
         self._mark_down(replica, None)
 
     def report_failure(self, replica: Replica, error: BackendError) -> None:
-        """A request failed. A replica that does not answer, or says when to come back, is down at
-        once; one that sends errors is down after several in a row. All requests of a replica that
-        dies fail at once: they are one outage."""
+        """Report that a replica has failed a request.
+
+        The replica is down at once if it does not answer or sends ``Retry-After``. If it answers
+        with errors, it is down after several failures in a row. When a replica dies, all its
+        requests fail at the same time; these failures count as one outage.
+        """
         if error.permanent:
             return  # the request's own fault
         replica.failures += 1
@@ -136,8 +148,11 @@ class ReplicaPool:
 
 
 def split_addresses(text: str) -> list[str]:
-    """Split a list of addresses with commas between them. Raises ``SetupError`` for an invalid one,
-    and for addresses of which only one may be given."""
+    """Split a list of addresses separated by commas.
+
+    Raises ``SetupError`` for an invalid address, for addresses with different paths, and for
+    several addresses of which one begins with ``dns+``.
+    """
     addresses = [part.strip().rstrip("/") for part in text.split(",") if part.strip()]
     for address in addresses or [text]:
         if not address.removeprefix(DNS_PREFIX).startswith(("http://", "https://")):

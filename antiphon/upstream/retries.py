@@ -1,4 +1,5 @@
-"""Retries of a request to an upstream: how many, how long to wait, and how they end."""
+"""Retries of a request to an upstream: the number of attempts, the waits between them, and the
+final error."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ _PATIENCE_S = 20.0
 
 
 class RetryState(Struct):
-    """The state of the current request. ``is_retrying``: the upstream has refused it so far."""
+    """The retry state of the current request. ``is_retrying``: an attempt has failed, and the
+    upstream has not accepted the request yet."""
 
     is_retrying: bool = False
 
@@ -40,25 +42,28 @@ _state: ContextVar[RetryState | None] = ContextVar("retry_state", default=None)
 
 
 def track_retries() -> RetryState:
-    """Return the state of the requests that the current task sends from now on."""
+    """Return an object that shows whether requests are being retried. It covers the requests that
+    the current task sends from now on."""
     state = RetryState()
     _state.set(state)
     return state
 
 
 class UpstreamHealth(Struct):
-    """Shared by all requests to one upstream. ``is_failing``: the last request used up its
-    attempts. Until one succeeds, requests are sent once: the clients retry them already.
+    """The health of one upstream, shared by all requests to it.
+
+    ``is_failing``: the last request used up its attempts. Until a request succeeds again, each
+    request is sent only once, because clients already retry.
     """
 
     is_failing: bool = False
 
 
 class RetryPolicy:
-    """Retries of one request to an upstream, on its other replicas first.
+    """Retries one request to an upstream. Other replicas are tried first.
 
-    ``pause``: how to sleep. ``session``: the conversation of the request. ``is_routed``: a router
-    retries as well.
+    ``pause``: function that sleeps. ``session``: the conversation of the request. ``is_routed``:
+    the upstream is a router, which retries as well.
     """
 
     def __init__(
@@ -101,24 +106,25 @@ class RetryPolicy:
         return self._current
 
     def accept(self) -> None:
-        """The upstream has accepted the request."""
+        """Report that the upstream has accepted the request."""
         if self._current is not None:
             self._pool.report_success(self._current)
         self._health.is_failing = False
         self._set_retrying(is_retrying=False)
 
     def restart(self) -> None:
-        """The reply has made progress: its next failure is counted as the first one. From now on
-        only the longest wait limits the attempts."""
+        """Report that the reply has made progress. The next failure counts as the first failure
+        again. From now on, only the total waiting time limits the number of attempts."""
         self._is_continued = True
         self._tried.clear()
         self._quick_retries = self._attempt = 0
         self._waited_s, self._is_over = 0.0, False
 
     async def wait_before_retry(self, error: BackendError) -> None:
-        """Wait before the next attempt, unless another replica can be tried at once. Raises
-        ``error`` if it is permanent, and if the attempts are used up with a code on which clients
-        wait or stop.
+        """Wait before the next attempt. Return at once if another replica can be tried.
+
+        Raises ``error`` if it is permanent or the attempts are used up. In the second case, the
+        error has a code on which clients wait or stop.
         """
         root = self._count_failure(error)
         if error.permanent or self._is_over:
@@ -145,7 +151,7 @@ class RetryPolicy:
         await self._pause(wait_s)
 
     def _has_quick_retry(self) -> bool:
-        """Whether the next attempt need not wait, because another engine may answer it."""
+        """Whether the next attempt can start without a wait, because another engine may answer it."""
         if self._is_routed:
             return self._quick_retries < _ROUTED_QUICK_RETRIES
         return self._quick_retries < len(self._pool) and self._pool.has_others(self._tried)
@@ -155,7 +161,8 @@ class RetryPolicy:
         _log.warning("upstream failed", upstream=self._count_failure(error), error=str(error))
 
     def _count_failure(self, error: BackendError) -> str | None:
-        """Count the failure of the current attempt. Returns the URL of its replica."""
+        """Count the failure of the current attempt. Return the URL of its replica, or None if no
+        attempt is running."""
         if self._current is None:
             return None
         root = self._current.root
@@ -170,7 +177,8 @@ class RetryPolicy:
 
 
 def _final_error(error: BackendError, wait_s: float) -> BackendError:
-    """The error after the last attempt. ``wait_s``: when a client may try again."""
+    """Return the error after the last attempt. ``wait_s``: seconds after which a client may try
+    again."""
     seconds = max(1, ceil(wait_s))
     if error.code == "rate_limit_exceeded":
         error.message = f"{error.message} Please try again in {seconds}s."

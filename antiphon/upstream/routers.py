@@ -1,7 +1,9 @@
-"""Routers in front of several engines: how each one learns which requests belong together.
+"""Routers in front of several engines, and the headers and fields from which each kind of router
+recognizes related requests.
 
-One row per router. A router keeps the requests of a session on one engine, whose prefix cache holds
-the conversation. Without a router, ``Upstream`` chooses among several addresses itself.
+There is one table row per kind of router. A router keeps the requests of a session on one engine,
+because the prefix cache of that engine holds the conversation. Without a router, ``Upstream``
+itself chooses among several addresses.
 """
 
 from __future__ import annotations
@@ -23,12 +25,12 @@ _MAX_TOKENS = 10_000
 
 
 class Router(Struct, frozen=True, kw_only=True):
-    """What one router reads.
+    """The parts of a request from which one kind of router recognizes sessions.
 
-    ``session_headers``: headers with the session's key. ``tenant_headers``: headers with the
-    tenant's key, for fairness among tenants. ``fields``: returns fields of the request body.
-    ``token_header``: a response header that names the engine and has to be sent with the next
-    request of the session.
+    ``session_headers``: names of headers that carry the session's key. ``tenant_headers``: names of
+    headers that carry the tenant's key, for fairness among tenants. ``fields``: returns fields for
+    the request body. ``token_header``: name of a response header that identifies the engine. It has
+    to be sent with the next request of the session.
     """
 
     session_headers: tuple[str, ...] = ()
@@ -37,8 +39,10 @@ class Router(Struct, frozen=True, kw_only=True):
     token_header: str | None = None
 
     def headers(self, session: Session, *, is_retry: bool = False) -> dict[str, str]:
-        """The headers of a request of this session. ``is_retry``: it has failed on the session's
-        engine."""
+        """Return the headers for a request of this session.
+
+        ``is_retry``: an earlier attempt has failed, so the headers carry a new session key.
+        """
         key = f"{session.key}-{token_hex(8)}" if is_retry else session.key
         return {
             **dict.fromkeys(self.session_headers, key),
@@ -47,8 +51,11 @@ class Router(Struct, frozen=True, kw_only=True):
 
 
 def _request_id(session: Session) -> Mapping[str, Any]:
-    """SMG keeps together what precedes the last underscore; SGLang needs a different ``rid`` for
-    each request."""
+    """Return the field ``rid`` of a request.
+
+    SMG groups requests by the text before the last underscore. SGLang needs a different ``rid`` for
+    each request.
+    """
     return {"rid": f"{session.key}_{token_hex(8)}"}
 
 
@@ -71,7 +78,7 @@ ROUTERS: Mapping[str, Router] = {
 
 
 def find_router(name: str | None) -> Router | None:
-    """The row of a router. Raises ``SetupError`` for an unknown name."""
+    """Return the table row of a kind of router. Raises ``SetupError`` for an unknown name."""
     if name is None:
         return None
     if name not in ROUTERS:

@@ -36,8 +36,10 @@ class SseParser:
         self.done = False
 
     def feed(self, received: bytes) -> list[bytes]:
-        """Parse bytes and return the payloads that are complete. Raises ``BackendError`` for an
-        event over the size limit, after the payloads before it were returned.
+        """Parse bytes and return the complete payloads.
+
+        Raises ``BackendError`` for an event that exceeds the size limit. The payloads before this
+        event are returned first.
         """
         if b"\n" not in received:
             self._pending_line.append(received)
@@ -60,8 +62,11 @@ class SseParser:
         return payloads
 
     def _read_simple_events(self, received: bytes, payloads: list[bytes]) -> bytes:
-        """Fast path for events of one line, which most streams consist of. Returns the rest.
-        ``payloads``: an empty list."""
+        """Parse events of one line on a fast path. Most streams contain only such events.
+
+        Appends the payloads to ``payloads``, which must be empty. Returns the bytes that it has not
+        parsed.
+        """
         *blocks, rest = received.split(b"\n\n")
         for block in blocks:
             if block[:7] != b"data: {" or b"\n" in block:
@@ -70,7 +75,8 @@ class SseParser:
         return rest
 
     def finish(self) -> list[bytes]:
-        """End the stream. Returns the payloads that its end completes."""
+        """End the stream. Return the payloads that were still incomplete and that the end of the
+        stream completes."""
         self._check_size()
         payloads: list[bytes] = []
         if self._pending_line:

@@ -59,9 +59,9 @@ class WebhookSender:
     ) -> WebhookSender:
         """Create a sender.
 
-        ``private``: the URL may be on this machine or its network. ``resolver``: by default
-        aiohttp's. Raises ``SetupError`` for an invalid URL or secret, or if the extra is not
-        installed.
+        ``private``: the URL may point to this machine or its network. ``resolver``: resolves host
+        names; by default aiohttp's resolver. Raises ``SetupError`` for an invalid URL or secret, or
+        if aiohttp is not installed.
         """
         check_url(url, private=private)
         keys = [Secret(secret) for secret in secrets]
@@ -81,7 +81,8 @@ class WebhookSender:
         return cls(session, url, keys)
 
     async def send(self, id: str, body: bytes, at: int) -> int:
-        """Send one webhook and return the status; 0 without a response or for a refused address."""
+        """Send one webhook. Return the HTTP status, or 0 if there is no response or the address is
+        refused."""
         import aiohttp
 
         headers = signed_headers(self._secrets, id, at, body)
@@ -103,10 +104,10 @@ class WebhookSender:
 
 
 class WebhookDeliveries:
-    """Context manager that delivers due webhooks of all processes on this store.
+    """Delivers due webhooks of all processes on this store, while its async context is open.
 
-    ``clock`` returns Unix seconds, ``random`` a number from 0 to 1. ``poll_s``: seconds between
-    polls of the store.
+    ``clock`` returns Unix seconds. ``random`` returns a number from 0 to 1. ``poll_s``: seconds
+    between polls of the store.
     """
 
     def __init__(
@@ -157,7 +158,7 @@ class WebhookDeliveries:
                     await self._stopping.wait()
 
     async def _deliver_due(self) -> bool:
-        """Deliver one batch. Return whether there may be more."""
+        """Deliver one batch of webhooks. Return whether more webhooks may be due."""
         try:
             now = self._clock()
             due = await self._store.take_due_webhooks(

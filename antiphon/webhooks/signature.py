@@ -16,7 +16,8 @@ _PREFIX = "whsec_"
 
 
 class Secret:
-    """A key shared with the receiver, as ``whsec_`` and base64. Its repr reveals nothing."""
+    """A key shared with the receiver, written as ``whsec_`` and base64. Its ``repr`` does not show
+    the key."""
 
     __slots__ = ("_key",)
 

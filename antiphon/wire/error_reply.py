@@ -8,8 +8,10 @@ __all__ = ["ErrorDetails", "ErrorReply"]
 
 
 class ErrorDetails(Struct, frozen=True, kw_only=True):
-    """``param``: the path of the faulty field, such as ``input[1].role``. ``code``: a name for
-    programs; clients should not depend on the message.
+    """The fields of an error.
+
+    ``param``: the path of the faulty field, such as ``input[1].role``. ``code``: identifies the
+    error for programs. Clients should not depend on the message.
     """
 
     message: str

@@ -1,7 +1,8 @@
 """The events of the Responses API, one class each.
 
-``sequence_number`` is assigned when an event is created. Names and fields: the ``openai`` SDK's
-types, 3.52; the two ``response.reasoning.*`` names are Open Responses' names for raw reasoning.
+``sequence_number`` is assigned when an event is created. Names and fields follow the ``openai``
+SDK's types, 3.52. The two ``response.reasoning.*`` names are Open Responses' names for raw
+reasoning.
 """
 
 from __future__ import annotations
@@ -129,7 +130,8 @@ class ErrorBody(Struct, frozen=True, kw_only=True):
 
 
 class Error(Event, frozen=True, kw_only=True, tag="error"):
-    """An error event in both shapes: OpenAI documents the flat fields and sends the nested ones."""
+    """An error event. It has the error's fields both at the top level and nested, because OpenAI
+    documents the flat fields and sends the nested fields."""
 
     code: str
     message: str
@@ -138,7 +140,8 @@ class Error(Event, frozen=True, kw_only=True, tag="error"):
 
 
 class Keepalive(Event, frozen=True, kw_only=True, tag="keepalive"):
-    """A sign of life. Unlike SSE comments, it resets the idle timer of every client."""
+    """An event that keeps a stream alive. Unlike SSE comments, it resets the idle timer of every
+    client."""
 
 
 # --- item events ---------------------------------------------------------------------------------
@@ -252,7 +255,8 @@ class FunctionCallArgumentsDelta(
 class FunctionCallArgumentsDone(
     _ItemEvent, frozen=True, kw_only=True, tag="response.function_call_arguments.done"
 ):
-    """``name`` is required by OpenAI's specification. Logs of earlier versions lack it."""
+    """Sent when the arguments of a call are complete. OpenAI's specification requires ``name``.
+    Event logs of earlier versions of this server lack it."""
 
     name: str | UnsetType = UNSET
     arguments: str

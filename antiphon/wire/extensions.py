@@ -26,9 +26,10 @@ _EBNF_RULE = re.compile(r"(?m)^[ \t]*[A-Za-z_][A-Za-z0-9_-]*[ \t]*::=")
 
 
 class Guide(Struct, frozen=True, kw_only=True):
-    """A grammar that the whole answer must match. ``path``: path of the field that holds it.
+    """A grammar that the whole answer must match.
 
-    ``ebnf``: as xgrammar and llama.cpp write it. ``structural_tag``: xgrammar's JSON.
+    ``path``: path of the request field that holds the grammar. A definition in ``ebnf`` is written
+    as for xgrammar and llama.cpp. A definition in ``structural_tag`` is xgrammar's JSON.
     """
 
     syntax: Literal["lark", "ebnf", "regex", "structural_tag"]
@@ -37,7 +38,7 @@ class Guide(Struct, frozen=True, kw_only=True):
 
 
 class StructuredOutputs(Struct, frozen=True, kw_only=True):
-    """The field ``structured_outputs`` of vLLM: exactly one of these is set.
+    """vLLM's field ``structured_outputs``. Exactly one of its constraints is set.
 
     ``grammar`` is Lark in llguidance's dialect, or EBNF. ``structural_tag`` is xgrammar's JSON.
     """
@@ -51,7 +52,7 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
 
     @property
     def guide(self) -> Guide | None:
-        """The grammar, for constraints other than JSON."""
+        """Return the grammar of the constraint. Return None if the constraint is on JSON."""
         path = "structured_outputs"
         if self.regex is not None:
             return Guide(syntax="regex", definition=self.regex, path=f"{path}.regex")
@@ -74,7 +75,7 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
 
     @property
     def schema(self) -> Json | None:
-        """The JSON schema, for JSON constraints."""
+        """Return the JSON schema of the constraint. Return None if the constraint is not on JSON."""
         if self.json_object:
             return {"type": "object"}
         return self.json if isinstance(self.json, dict) else None
@@ -153,11 +154,11 @@ _NEUTRAL_VALUES: Mapping[str, Any] = {
 
 
 def read_generation_config(raw: Any, path: str) -> Json:
-    """Translate ``generation_config`` of ``transformers serve``, an object or its JSON text, into
-    request fields. Raises ``InvalidRequest`` for an option without a counterpart.
+    """Translate ``generation_config`` of ``transformers serve`` into request fields. It is an
+    object, or the JSON text of an object.
 
     ``GenerationConfig.to_json_string`` writes the library's version, and leaves out ``do_sample``
-    if it is false.
+    if it is false. Raises ``InvalidRequest`` for an option that has no corresponding request field.
     """
     fields = read_object(_parse_object(raw, path) if isinstance(raw, str) else raw, path)
     do_sample = fields.pop("do_sample", "transformers_version" not in fields)

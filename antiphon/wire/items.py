@@ -1,8 +1,8 @@
 """Items of a conversation.
 
-One class serves an item in every role: input, output and listing. An optional field that is
-absent is ``UNSET``; a field that is present even when empty is ``None``. Clients also send other
-forms; ``wire.parsing.items`` normalizes them. Field lists: the ``openai`` SDK's types, 3.52.
+One class represents an item as input, as output and in lists. An optional field that is absent is
+``UNSET``. A field that is always present is ``None`` when it has no value. Clients also send other
+forms; ``wire.parsing.items`` normalizes these forms. Field lists: the ``openai`` SDK's types, 3.52.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ Caller = DirectCaller | ProgramCaller
 
 
 class ItemBase(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """The base of all items. ``id`` is empty only until the server assigns one."""
+    """The base class of all items. ``id`` is empty only until the server assigns an id."""
 
     id: _Id = ""
 
@@ -139,7 +139,8 @@ class Message(ItemBase, frozen=True, kw_only=True, tag="message"):
 
 
 class Reasoning(ItemBase, frozen=True, kw_only=True, tag="reasoning"):
-    """Reasoning: its text in ``content``, a text for users in ``summary``, or encrypted."""
+    """Reasoning of the model. Its text is in ``content``, and a text for users is in ``summary``.
+    ``encrypted_content`` holds an encrypted form."""
 
     summary: tuple[SummaryText, ...] = ()
     content: tuple[ReasoningText, ...] | UnsetType = UNSET
@@ -173,7 +174,7 @@ class FunctionCallOutput(ItemBase, frozen=True, kw_only=True, tag="function_call
 
 
 class CustomToolCall(ItemBase, frozen=True, kw_only=True, tag="custom_tool_call"):
-    """A call whose ``input`` is free text."""
+    """A call of a custom tool. ``input`` is free text."""
 
     call_id: _CallId
     name: str
@@ -195,10 +196,11 @@ class CustomToolCallOutput(ItemBase, frozen=True, kw_only=True, tag="custom_tool
 
 
 class FileSearchCall(ItemBase, frozen=True, kw_only=True, tag="file_search_call"):
-    """A search of files. ``results``: only with ``include``.
+    """A search of files. ``results`` is set only if the request asks for it with ``include``.
 
-    ``passage_files`` is an extension, for items without results: ``file_id`` and ``filename`` of
-    each passage that the model was shown, in order, so that later responses can cite them.
+    ``passage_files`` is an extension for items without results, so that later responses can cite
+    the passages. It lists ``file_id`` and ``filename`` of each passage that the model was shown, in
+    order.
     """
 
     queries: tuple[str, ...]
@@ -218,7 +220,8 @@ class WebSearchCall(ItemBase, frozen=True, kw_only=True, tag="web_search_call"):
 class CodeInterpreterCall(ItemBase, frozen=True, kw_only=True, tag="code_interpreter_call"):
     """A call of the code interpreter.
 
-    ``caller``, here and in MCP items, is an extension: only calls made by a program have it.
+    ``caller`` is an extension, here and in MCP items. It is present only in calls that a program
+    made.
     """
 
     container_id: str
@@ -231,7 +234,7 @@ class CodeInterpreterCall(ItemBase, frozen=True, kw_only=True, tag="code_interpr
 
 
 class ImageGenerationCall(ItemBase, frozen=True, kw_only=True, tag="image_generation_call"):
-    """``result`` is the image in base64."""
+    """A generated image. ``result`` is the image in base64."""
 
     result: str | None = None
     status: Literal["in_progress", "generating", "completed", "failed"] = "completed"
@@ -308,7 +311,8 @@ class ApplyPatchCallOutput(ItemBase, frozen=True, kw_only=True, tag="apply_patch
 
 
 class McpListTools(ItemBase, frozen=True, kw_only=True, tag="mcp_list_tools"):
-    """A tool's ``description`` and ``annotations`` are absent, never null, when there are none."""
+    """The list of an MCP server's tools. A tool without ``description`` or ``annotations`` omits
+    the field; the field is never null."""
 
     server_label: str
     tools: tuple[Json, ...]
@@ -368,7 +372,8 @@ class Compaction(ItemBase, frozen=True, kw_only=True, tag="compaction"):
 
 
 class CompactionTrigger(ItemBase, frozen=True, kw_only=True, tag="compaction_trigger"):
-    """The last input item of a request that asks for exactly one compaction item."""
+    """An input item that asks the server to compact the conversation. It must be the last input
+    item, and the response consists of one compaction item."""
 
 
 class ConfigurationUpdate(ItemBase, frozen=True, kw_only=True, tag="configuration_update"):
@@ -383,7 +388,8 @@ class ItemReference(ItemBase, frozen=True, kw_only=True, tag="item_reference"):
 
 
 class Program(ItemBase, frozen=True, kw_only=True, tag="program"):
-    """A program. ``code`` is JavaScript. The calls it makes name it as their ``caller``."""
+    """A program that the model wrote. ``code`` is JavaScript. The calls that the program makes
+    refer to it as their ``caller``."""
 
     call_id: _CallId
     code: str

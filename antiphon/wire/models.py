@@ -10,8 +10,10 @@ __all__ = ["CodexModel", "ModelEntry", "ModelList", "ModelStatus", "TruncationPo
 
 
 class ModelStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Whether the model can answer at once. While it loads, ``stage`` names the current step,
-    ``bytes`` counts the bytes done, and ``total_bytes`` is their total, if known.
+    """Whether the model can answer at once.
+
+    While the model loads, ``stage`` names the current step and ``bytes`` is the number of bytes
+    that are done. ``total_bytes`` is the total number of bytes, if it is known.
     """
 
     value: str
@@ -23,8 +25,9 @@ class ModelStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ModelEntry(Struct, frozen=True, kw_only=True):
     """A model, or one of its aliases.
 
-    ``input_modalities``: what it reads: ``text``, or ``text`` and ``image``. Absent while the model
-    is not loaded, and for models that do not answer.
+    ``input_modalities``: the kinds of input that the model reads: ``text``, or ``text`` and
+    ``image``. The field is absent while the model is not loaded, and for models that generate no
+    text.
     """
 
     id: str
@@ -43,9 +46,8 @@ class TruncationPolicy(Struct, frozen=True, kw_only=True):
 
 
 class CodexModel(Struct, frozen=True, kw_only=True):
-    """A model in the catalog of Codex 0.169: the fewest fields that it accepts, the patch tool and
-    the context window.
-    """
+    """A model in the catalog of Codex 0.169. It has the fewest fields that Codex accepts, the patch
+    tool, and the context window."""
 
     slug: str
     display_name: str

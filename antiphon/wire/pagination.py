@@ -22,7 +22,8 @@ class Page(Struct, Generic[_T], frozen=True, kw_only=True):
 
 
 class Deleted(Struct, frozen=True, kw_only=True):
-    """A deleted object. ``object`` is its type, with or without ``.deleted``, as OpenAI has it."""
+    """A deleted object. ``object`` is the type of the object, with or without ``.deleted``, as in
+    OpenAI's API."""
 
     id: str
     object: str
@@ -30,7 +31,8 @@ class Deleted(Struct, frozen=True, kw_only=True):
 
 
 class InputTokensCount(Struct, frozen=True, kw_only=True):
-    """The answer to ``POST /responses/input_tokens``: how many tokens the model would see."""
+    """The answer to ``POST /responses/input_tokens``: the number of tokens that the model would
+    see."""
 
     object: Literal["response.input_tokens"] = "response.input_tokens"
     input_tokens: int

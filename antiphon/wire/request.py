@@ -1,7 +1,7 @@
 """Request bodies: create a response, count its input tokens, compact a conversation.
 
-``None`` means that a field was not given. ``FIELDS`` tells how the server treats each field: no
-accepted field is ignored silently. ``wire.parsing.requests`` makes these values.
+``None`` means that a field was not set. ``FIELDS`` defines how the server treats each field, so
+that no accepted field is ignored silently. ``wire.parsing.requests`` creates these values.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class StreamOptions(Struct, frozen=True, kw_only=True):
 
 
 class PreviousMessages(Struct, frozen=True, kw_only=True):
-    """``previous_input_messages``, translated to items.
+    """The content of ``previous_input_messages``, translated to items.
 
     ``token_ids``: the tokens of these items, if the client sent back the raw messages of a
-    response; ``tokenizer`` is the fingerprint of their tokenizer.
+    response. ``tokenizer``: fingerprint of the tokenizer that made the tokens.
     """
 
     items: tuple[Item, ...] = ()
@@ -85,8 +85,8 @@ class PreviousMessages(Struct, frozen=True, kw_only=True):
 class CreateResponse(Struct, frozen=True, kw_only=True):
     """A request for a response.
 
-    ``multi_agent`` belongs to OpenAI's beta. The fields after it are extensions that self-hosted
-    servers share; two of them are Open Responses' penalties.
+    ``multi_agent`` belongs to OpenAI's beta. The fields after ``multi_agent`` are extensions that
+    self-hosted servers have in common. Two of them are Open Responses' penalties.
     """
 
     model: _Key | None = None
@@ -161,7 +161,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
 
     @property
     def has_context(self) -> bool:
-        """Whether the model has something to answer even without ``input``."""
+        """Whether the request has a conversation or prompt to answer even without ``input``."""
         sources = (self.previous_response_id, self.conversation, self.prompt)
         return any(source is not None for source in sources)
 
@@ -185,7 +185,7 @@ class InputTokensRequest(Struct, frozen=True, kw_only=True):
     personality: str | None = None
 
     def as_create(self) -> CreateResponse:
-        """Return the request whose input is counted."""
+        """Return the request for a response whose input tokens are counted."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         del fields["personality"]
         return CreateResponse(**fields)
@@ -194,8 +194,9 @@ class InputTokensRequest(Struct, frozen=True, kw_only=True):
 class CompactRequest(Struct, frozen=True, kw_only=True):
     """The body of ``POST /responses/compact``.
 
-    The conversation to compact is ``input``, preceded by the conversation that ended with
-    ``previous_response_id``. The other fields mean what they mean in ``CreateResponse``.
+    The conversation to compact is ``input``. If ``previous_response_id`` is set, the conversation
+    that ended with this response comes before ``input``. The other fields have the same meaning as
+    in ``CreateResponse``.
     """
 
     model: _Key

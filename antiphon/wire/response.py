@@ -1,7 +1,8 @@
-"""The response object: the snapshot in the first and the last event of a run, and its stored form.
+"""The response object. It is the snapshot in the first and the last event of a run, and the stored
+form of a response.
 
-``None`` is null on the wire; ``UNSET`` is absent. Open Responses requires the null fields even when
-empty, and forbids null in the others.
+``None`` is null on the wire. ``UNSET`` means that the field is absent. Open Responses requires some
+fields even if they are null, and forbids null in the other fields.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class InputTokensDetails(Struct, frozen=True, kw_only=True):
-    """The arrays are vLLM's; they are set only on request."""
+    """Details of the input tokens. The tuple fields are vLLM's and are set only if the request asks
+    for them."""
 
     cached_tokens: int = 0
     cache_write_tokens: int = 0
@@ -54,7 +56,8 @@ class InputTokensDetails(Struct, frozen=True, kw_only=True):
 
 
 class OutputTokensDetails(Struct, frozen=True, kw_only=True):
-    """``tool_output_tokens`` and the arrays are vLLM's; they are set only on request."""
+    """Details of the output tokens. ``tool_output_tokens`` and the tuple fields are vLLM's and are
+    set only if the request asks for them."""
 
     reasoning_tokens: int = 0
     tool_output_tokens: int | UnsetType = UNSET
@@ -111,7 +114,8 @@ class TextConfig(Struct, frozen=True, kw_only=True):
 
 
 class ReasoningConfig(Struct, frozen=True, kw_only=True):
-    """Reasoning options. ``effort`` and ``summary`` are always echoed (Open Responses)."""
+    """Reasoning options. The response always contains ``effort`` and ``summary``, as Open Responses
+    requires."""
 
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
@@ -129,7 +133,8 @@ PromptValue = str | InputText | InputImage | InputFile
 
 
 class PromptRef(Struct, frozen=True, kw_only=True):
-    """A stored prompt to start from. Without ``version``, its newest version."""
+    """A reference to a stored prompt from which the request is built. Without ``version``, the
+    newest version is used."""
 
     id: Annotated[str, Meta(min_length=1, max_length=256)]
     version: Annotated[str, Meta(min_length=1, max_length=256)] | UnsetType = UNSET
@@ -137,19 +142,18 @@ class PromptRef(Struct, frozen=True, kw_only=True):
 
 
 class ContextManagement(Struct, frozen=True, kw_only=True):
-    """When the server compacts the context: if the rendered prompt exceeds ``compact_threshold``
-    tokens. Without a threshold the server decides.
-    """
+    """When the server compacts the context. It does so if the rendered prompt exceeds
+    ``compact_threshold`` tokens. If no threshold is set, the server chooses one."""
 
     type: Literal["compaction"]
     compact_threshold: Annotated[int, Meta(ge=1000, le=2**31 - 1)] | UnsetType = UNSET
 
 
 class InputTransformation(Struct, frozen=True, kw_only=True):
-    """An input item that was not shown to the model.
+    """A report that the model was not shown an input item.
 
-    OpenAI reports only reasoning this way, and names ``organization_mismatch`` as the reason for
-    items encrypted elsewhere.
+    OpenAI reports only reasoning items in this way. For items that were encrypted elsewhere, it
+    gives the reason ``organization_mismatch``.
     """
 
     id: str
@@ -165,16 +169,16 @@ class InputTransformation(Struct, frozen=True, kw_only=True):
 
 
 class IgnoredTool(Struct, frozen=True, kw_only=True):
-    """A tool of the request that the server does not run, and what would turn it on. The model was
-    not told of it."""
+    """A tool of the request that the server does not run. The model is not told of it. ``reason``:
+    why the server does not run the tool, and what would enable it."""
 
     type: str
     reason: str
 
 
 class Response(Struct, frozen=True, kw_only=True):
-    """A response: the fold of a run's events, and the echo of the request with defaults filled
-    in."""
+    """A response: the accumulated result of a run's events, and the fields of the request with
+    defaults filled in."""
 
     id: str
     created_at: int

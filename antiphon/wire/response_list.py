@@ -1,7 +1,7 @@
 """Other views of a response: its entry in ``GET /responses``, and its tokens as text.
 
-OpenAI's dashboard has a list, its public API has none. A whole response is retrieved by
-its id.
+OpenAI's dashboard has a list of responses, but OpenAI's public API has none. A client retrieves the
+whole response by its id.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ _TEXT_PARTS = (InputText, OutputText, PlainText)
 
 
 class ResponseSummary(Struct, frozen=True, kw_only=True):
-    """A response in a list.
+    """A response as an entry of a list.
 
-    ``tools``: the kinds of the calls in its output, such as ``web_search``, ``function`` and
-    ``mcp``. The previews are the beginnings of the last input message and of the output text.
+    ``tools``: the kinds of calls in its output, such as ``web_search``, ``function`` and ``mcp``.
+    ``input_preview`` is the beginning of the last input message. ``output_preview`` is the
+    beginning of the output text.
     """
 
     id: str
@@ -48,13 +49,13 @@ class ResponseSummary(Struct, frozen=True, kw_only=True):
 
     @property
     def search_text(self) -> str:
-        """What a search looks into, without case."""
+        """The text in which a search looks for words: both previews in lower case."""
         return f"{self.input_preview}\n{self.output_preview}".casefold()
 
 
 class Transcript(Struct, frozen=True, kw_only=True):
-    """The tokens of a response and of what precedes it, as text: what the model read and wrote,
-    with the control tokens that its format adds."""
+    """A response and the conversation before it, as the text of their tokens. This is what the
+    model read and wrote, including the control tokens of its format."""
 
     id: str
     object: Literal["antiphon.transcript"] = "antiphon.transcript"
@@ -64,7 +65,8 @@ class Transcript(Struct, frozen=True, kw_only=True):
 
 
 def summarize(response: Response, input: tuple[Item, ...]) -> ResponseSummary:
-    """Return the list entry of a response with this input of its own."""
+    """Return the list entry of a response. ``input``: the input items of this response, without
+    earlier responses."""
     conversation = response.conversation
     return ResponseSummary(
         id=response.id,
@@ -84,8 +86,8 @@ def summarize(response: Response, input: tuple[Item, ...]) -> ResponseSummary:
 
 
 def _last_message(input: tuple[Item, ...]) -> tuple[Message, ...]:
-    """Return the last message of the client. If there is none, return the last one of the model,
-    which a client may send so that the model continues it."""
+    """Return the last input message that is not from the model. If there is none, return the
+    model's last message, because a client may send one for the model to continue."""
     last: tuple[Message, ...] = ()
     for item in reversed(input):
         if isinstance(item, Message):
@@ -102,7 +104,8 @@ def is_call(item: Item) -> bool:
 
 @cache
 def _called_tool(kind: type[ItemBase]) -> str | None:
-    """Return the kind of call that items of this type are; None if they are not calls."""
+    """Return the kind of call for an item type, such as ``web_search``. Return None if items of
+    this type are not calls."""
     tag = str(kind.__struct_config__.tag)
     return tag.removesuffix(_CALL) if tag.endswith(_CALL) else None
 

@@ -1,7 +1,7 @@
-"""When the parts of a response were made: what is stored with it, and the answer of
-``GET /antiphon/responses/{response_id}/timeline``.
+"""The times of the steps of a response: the times that are stored with it, and the answer of ``GET
+/antiphon/responses/{response_id}/timeline``.
 
-All times are unix seconds with fractions; None if unknown.
+All times are Unix seconds with fractions. A time is None if it is unknown.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ __all__ = ["ItemTimes", "RunTimes", "Timeline", "TimelineItem", "timeline_of"]
 
 
 class ItemTimes(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When an item was made. ``written_at``: when the model had written the arguments of a call,
-    so that a tool of the server started."""
+    """The times of one output item.
+
+    ``written_at``: when the model had written all arguments of a call, so that a tool of the server
+    could start.
+    """
 
     started_at: float | None = None
     written_at: float | None = None
@@ -25,8 +28,8 @@ class ItemTimes(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunTimes(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When a response was accepted, when work on it started, when its items were made, in the
-    order of its output, and when it ended."""
+    """The times of a response: when it was accepted, when work on it started, and when it ended.
+    ``items``: the times of its output items, in the order of the output."""
 
     created_at: float | None = None
     started_at: float | None = None
@@ -35,15 +38,19 @@ class RunTimes(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TimelineItem(ItemTimes, frozen=True, kw_only=True, omit_defaults=False):
-    """An item of the output. Its first token came at ``started_at``."""
+    """The times of an output item, with its id and type. ``started_at``: when the first token of
+    the item arrived."""
 
     id: str
     type: str
 
 
 class Timeline(Struct, frozen=True, kw_only=True):
-    """The times of a response. ``completed_at``: when it ended, whatever its status. The times of
-    a response in progress are known when it has ended."""
+    """The times of a response.
+
+    ``completed_at``: when the response ended, even if it failed or was cancelled. The times become
+    known only when the response has ended.
+    """
 
     id: str
     object: Literal["antiphon.timeline"] = "antiphon.timeline"
@@ -54,7 +61,8 @@ class Timeline(Struct, frozen=True, kw_only=True):
 
 
 def timeline_of(response: Response, times: RunTimes | None) -> Timeline:
-    """Return the timeline of a stored response. ``times``: None if they were not recorded."""
+    """Return the timeline of a stored response. ``times`` is None if no times were recorded for
+    this response."""
     if times is None:
         return Timeline(id=response.id)
     return Timeline(

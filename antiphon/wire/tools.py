@@ -1,7 +1,7 @@
 """Tools that a request declares, and ``tool_choice``.
 
-``function`` echoes ``description``, ``parameters`` and ``strict`` even when null, as Open Responses
-requires; other tools omit absent fields. Field lists: the ``openai`` SDK's types, 3.52.
+``function`` returns ``description``, ``parameters`` and ``strict`` even if they are null, as Open
+Responses requires. Other tools omit absent fields. Field lists: the ``openai`` SDK's types, 3.52.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ class ImageGeneration(ToolBase, frozen=True, kw_only=True, tag="image_generation
 
 
 class Mcp(ToolBase, frozen=True, kw_only=True, tag="mcp"):
-    """A remote MCP server. ``authorization`` and ``headers`` are secrets: never echoed or
-    stored."""
+    """A remote MCP server. ``authorization`` and ``headers`` are secrets: the server never stores
+    them or returns them in responses."""
 
     server_label: str
     server_url: str | UnsetType = UNSET
@@ -264,9 +264,8 @@ HostedTool = Literal[
 
 
 class ToolChoiceObject(Struct, frozen=True, kw_only=True):
-    """A choice of one tool by type and name, or, with type ``allowed_tools``, a mode and the tools
-    it covers.
-    """
+    """A choice of tools. It names one tool by type and name. With type ``allowed_tools``, it has a
+    mode and a list of tools."""
 
     type: str
     name: str | UnsetType = UNSET

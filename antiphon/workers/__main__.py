@@ -1,5 +1,8 @@
-"""A child process of the supervisor. Its arguments: the descriptor of the socket to it, and its
-name, for those who list processes."""
+"""Entry point of a child process of the supervisor.
+
+The first argument is the descriptor of the socket to the supervisor. The second is the name of the
+process; it has no effect and is shown in process lists.
+"""
 
 import sys
 

@@ -1,4 +1,5 @@
-"""A child process of the supervisor: started, watched, started again when it dies."""
+"""A child process of the supervisor. The supervisor starts and watches it, and starts it again when
+it dies."""
 
 from __future__ import annotations
 
@@ -29,8 +30,11 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 
 
 class Child:
-    """One child. ``setup`` makes its setup for each start; ``on_report`` gets what it reports when
-    it has started or cannot start. ``on_end`` is called when its process has ended."""
+    """A child process.
+
+    ``setup``: creates the setup message for each start. ``on_report``: called with the child's
+    report that it has started or cannot start. ``on_end``: called when the process has ended.
+    """
 
     def __init__(
         self,
@@ -62,7 +66,7 @@ class Child:
         return self._process.pid if self._process is not None else None
 
     async def run(self) -> None:
-        """Run the child, again and again until ``stop``."""
+        """Start the child, and start it again whenever it ends, until ``stop`` is called."""
         loop = asyncio.get_running_loop()
         pause_s = 0.0
         while not self._is_stopping:
@@ -93,7 +97,8 @@ class Child:
                 self._process.send_signal(number)
 
     def stop(self) -> None:
-        """Let the child finish its work and end. Again: end it soon."""
+        """Tell the child to finish its work and end. After a second call, it ends without waiting
+        for its work to finish."""
         self._is_stopping = True
         self._stop.set()
         self.signal(signal.SIGTERM)

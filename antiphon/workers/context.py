@@ -1,4 +1,4 @@
-"""What a worker shares with the other processes of its server."""
+"""The resources that a worker shares with the other processes of its server."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ class WorkerContext:
             yield cls(setup, hub, models, containers)
 
     def own_settings(self, settings: Settings) -> Settings:
-        """Return the settings with this worker's part of what is divided among the workers."""
+        """Return the settings with this worker's share of limits that are divided among the
+        workers."""
         runs, more_runs = divmod(settings.max_background_runs, settings.workers)
         return replace(settings, max_background_runs=runs + (self.number <= more_runs))
 
@@ -78,8 +79,8 @@ class WorkerContext:
         return SharedAdmission(self._hub, clock=clock, on_admitted=on_admitted)
 
     async def processes(self) -> tuple[ProcessHealth, ...]:
-        """Return the state of all processes of the server; nothing if the supervisor does not
-        answer."""
+        """Return the state of all processes of the server. Return an empty tuple if the supervisor
+        does not answer."""
         with suppress(AntiphonError, TimeoutError):
             async with asyncio.timeout(_PROCESSES_S):
                 found: tuple[ProcessHealth, ...] = await self._hub.call(
@@ -90,7 +91,8 @@ class WorkerContext:
 
     @asynccontextmanager
     async def sharing_metrics(self, metrics: Metrics) -> AsyncIterator[None]:
-        """Let other workers read the metrics of this one, and show those of all."""
+        """Async context manager that shares metrics. Within the block, other workers can read the
+        metrics of this worker, and this worker reports the metrics of all workers."""
         server = CallServer(lambda: _MetricsSession(metrics))
         await server.open(self.folder.worker(self.number))
         metrics.collect_from(self._collect)
@@ -111,7 +113,7 @@ class WorkerContext:
 
 
 class _MetricsSession:
-    """What the supervisor may call."""
+    """The methods that the supervisor may call in a worker."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

@@ -23,8 +23,8 @@ _METRICS_S = 2.0
 
 
 class WorkerHub:
-    """The shared state. ``limits``: of all workers together. ``processes`` returns the state of the
-    processes."""
+    """The state that all workers share. ``limits``: request limits for all workers together.
+    ``processes``: returns the state of all processes of the server."""
 
     def __init__(
         self,
@@ -39,7 +39,8 @@ class WorkerHub:
         self._ended: tuple[MetricSnapshot, ...] = ()
 
     def open(self, workers: Sequence[Path]) -> None:
-        """Connect to the workers at these sockets, numbered from 1, when they are needed."""
+        """Set the sockets of the workers. Workers are numbered from 1. The hub connects to a worker
+        when it first needs its metrics."""
         self._workers = {number: CallClient(path) for number, path in enumerate(workers, 1)}
 
     def close(self) -> None:
@@ -48,18 +49,19 @@ class WorkerHub:
             client.close()
 
     def session(self) -> HubSession:
-        """Return what one worker may call."""
+        """Return the session object of one worker. It has the methods that the worker may call."""
         return HubSession(self)
 
     def on_worker_ended(self, number: int) -> None:
-        """Keep what a worker had counted when its metrics were last read."""
+        """Keep the counts of a worker that has ended. They are the counts from the last time that
+        its metrics were read."""
         if (last := self._last.pop(number, None)) is not None:
             self._ended = sum_metrics([], [self._ended, last])
 
     async def metrics(
         self, caller: int, own: tuple[MetricSnapshot, ...]
     ) -> tuple[MetricSnapshot, ...]:
-        """Return the metrics of all workers. ``own``: those of the worker that asks."""
+        """Return the metrics of all workers, added up. ``own``: the metrics of the calling worker."""
         self._last[caller] = own
         others = [number for number in self._workers if number != caller]
         await asyncio.gather(*map(self._read_metrics, others))
@@ -75,7 +77,8 @@ class WorkerHub:
 
 
 class HubSession:
-    """What one worker may call. Its slots are free again when it is gone."""
+    """The methods that one worker may call in the supervisor. When the worker disconnects, its
+    slots are freed."""
 
     def __init__(self, hub: WorkerHub) -> None:
         self._hub = hub
@@ -83,7 +86,7 @@ class HubSession:
         self._slots: dict[int, str] = {}
 
     def try_enter(self, slot: int, tenant: str) -> SlotGrant:
-        """Take a slot if one is free. ``slot``: the number that the worker gives it."""
+        """Take a slot if one is free. ``slot``: the number by which the worker refers to this slot."""
         queue = self._hub.admission
         if not queue.try_acquire(tenant):
             return SlotGrant.NONE
@@ -103,7 +106,7 @@ class HubSession:
     async def metrics(
         self, worker: int, own: tuple[MetricSnapshot, ...]
     ) -> tuple[MetricSnapshot, ...]:
-        """Return the metrics of all workers. ``own``: those of this one."""
+        """Return the metrics of all workers, added up. ``own``: the metrics of the calling worker."""
         return await self._hub.metrics(worker, own)
 
     def processes(self) -> tuple[ProcessHealth, ...]:

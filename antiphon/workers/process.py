@@ -51,5 +51,6 @@ async def _run(to_supervisor: socket.socket) -> int:
 
 
 def _end_process() -> None:
-    """Drain and end, without a supervisor: nobody would close the port later."""
+    """Finish the running requests and end this process, because its supervisor has ended and nobody
+    would close the port later."""
     os.kill(os.getpid(), signal.SIGTERM)

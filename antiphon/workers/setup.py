@@ -1,4 +1,4 @@
-"""What the supervisor and its child processes say to each other when a child starts."""
+"""Messages between the supervisor and its child processes when a child starts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class WorkerFolder(Struct, frozen=True):
 
     @property
     def peers(self) -> Path:
-        """Where the sockets of the processes that share the database are."""
+        """The folder with the sockets of the processes that share the database."""
         return Path(self.path)
 
     @property
@@ -65,10 +65,13 @@ class WorkerFolder(Struct, frozen=True):
 
 
 class ChildSetup(Struct, frozen=True, kw_only=True):
-    """The first message to a child. ``number``: of the worker, from 1. ``listeners``: descriptors
-    of the sockets that it accepts connections from. ``port``: where the server listens.
-    ``has_host``: whether there is a process that hosts models; ``has_containers``: whether there is
-    one that owns containers."""
+    """The first message to a child.
+
+    ``number``: the number of the worker, from 1. ``listeners``: descriptors of the sockets on which
+    the child accepts connections. ``port``: the port of the server. ``has_host``: whether there is
+    a process that hosts models. ``has_containers``: whether there is a process that owns
+    containers.
+    """
 
     role: Role
     number: int = 0
@@ -81,7 +84,8 @@ class ChildSetup(Struct, frozen=True, kw_only=True):
 
 
 class AnnouncedModel(Struct, frozen=True):
-    """A served model, as it is announced."""
+    """The name, aliases and context size of a served model, for the message that announces the
+    server."""
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -89,7 +93,8 @@ class AnnouncedModel(Struct, frozen=True):
 
 
 class Serving(Struct, frozen=True, kw_only=True, tag=True):
-    """A server that has started: its URL, its models and what it can do."""
+    """Report that the server has started. It contains the server's URL, its models and its
+    capabilities."""
 
     url: str
     models: tuple[AnnouncedModel, ...]
@@ -97,13 +102,14 @@ class Serving(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class StartFailure(Struct, frozen=True, tag=True):
-    """A child could not start: what the operator must change."""
+    """Report that a child could not start. ``reason``: the cause, and what the operator must
+    change."""
 
     reason: str
 
 
 class Reloaded(Struct, frozen=True, tag=True):
-    """A child has read its settings again. ``is_valid``: it has applied them."""
+    """Report that a child has read its settings again. ``is_valid``: whether it has applied them."""
 
     is_valid: bool
 

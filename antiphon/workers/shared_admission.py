@@ -19,11 +19,11 @@ _REUSE_S = 0.05
 
 
 class SharedAdmission:
-    """``Admission`` over the hub. It counts the requests of this worker.
+    """``Admission`` that takes its slots from the hub. It counts the requests of this worker.
 
-    While most slots are free, a slot is used for several requests, because asking for one costs as
-    much as a tenth of a short request. ``on_admitted`` is called with the seconds that a request
-    has waited, by ``clock``.
+    While most slots are free, the worker uses one slot for several requests in a row. Asking the
+    hub for a slot costs as much as a tenth of a short request. ``on_admitted``: called with the
+    seconds that a request has waited. ``clock`` returns seconds.
     """
 
     def __init__(
@@ -111,7 +111,8 @@ class SharedAdmission:
 
 
 class _Slot:
-    """A slot: the number that this worker gives it, and until when further requests may use it."""
+    """A slot that this worker holds. ``number``: the number by which the worker refers to the slot.
+    ``reusable_until``: time until which further requests may use the slot."""
 
     __slots__ = ("number", "reusable_until")
 
@@ -121,7 +122,7 @@ class _Slot:
 
 
 class _Counted:
-    """Counts a request of a tenant within a block."""
+    """Context manager that counts a running request of a tenant."""
 
     __slots__ = ("_counts", "_tenant")
 

@@ -13,10 +13,10 @@ __all__ = ["shared_store"]
 
 @asynccontextmanager
 async def shared_store(url: str) -> AsyncIterator[None]:
-    """Make a store ready for several processes, which may open it within the block.
+    """Prepare a store for use by several processes. They may open it within the block.
 
-    An SQLite database is checked and migrated, and the processes that used it before are forgotten.
-    Raises ``SetupError`` if the store cannot be shared or another server uses it.
+    A SQLite database is checked and migrated, and the records of the processes that used it before
+    are removed. Raises ``SetupError`` if the store cannot be shared or another server uses it.
     """
     if url.startswith(("postgresql://", "postgres://")):
         yield

@@ -8,8 +8,8 @@ __all__ = ["SlotGrant"]
 
 
 class SlotGrant(IntEnum):
-    """Whether a slot is granted at once. ``REUSABLE``: most slots are free, so the worker may use
-    this one for further requests of the tenant that come soon."""
+    """Whether a slot is granted at once. ``REUSABLE``: the slot is granted and most slots are free,
+    so the worker may use it for more requests of the same tenant that come soon."""
 
     NONE = 0
     ONCE = 1

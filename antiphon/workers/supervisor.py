@@ -1,6 +1,6 @@
-"""The supervisor: it binds the port, runs the workers, and keeps in memory what they share.
+"""The supervisor. It binds the port, runs the workers, and holds the state that the workers share.
 
-It serves no request itself and runs no model, so neither can crash it.
+It serves no requests and runs no models, so requests and models cannot crash it.
 """
 
 from __future__ import annotations
@@ -48,8 +48,11 @@ _FIRST = asyncio.FIRST_COMPLETED
 
 
 class WorkerSupervisor:
-    """Runs ``settings.workers`` workers. ``announce`` is called when all have started. ``limits``
-    returns those of all workers together. ``has_containers``: whether the server runs code."""
+    """Runs ``settings.workers`` workers.
+
+    ``announce``: called when all workers have started. ``limits``: returns the request limits for
+    all workers together. ``has_containers``: whether the server runs code in containers.
+    """
 
     def __init__(
         self,
@@ -116,8 +119,9 @@ class WorkerSupervisor:
     # --- the sockets -----------------------------------------------------------------------------
 
     def _bind(self) -> None:
-        """Open the listening sockets: each worker gets its own where the system spreads connections
-        over them, so that no worker takes more than its share."""
+        """Open the listening sockets. If the operating system distributes connections among
+        sockets, each worker gets its own socket, so that no worker takes more than its share of
+        connections."""
         settings = self._settings
         spreads = sys.platform == "linux"
         first = uvicorn_server.bind(settings.host, settings.port, reuse_port=spreads)
@@ -152,7 +156,7 @@ class WorkerSupervisor:
 
     @property
     def _hosts(self) -> list[Child]:
-        """The processes that the workers use, which end after them."""
+        """The processes that the workers use. They are stopped after the workers."""
         return [each for each in (self._host, self._containers) if each is not None]
 
     @property
@@ -197,20 +201,22 @@ class WorkerSupervisor:
             self._failure.result()
 
     def _stop(self) -> None:
-        """Accept no more connections, and let the workers finish their work. Again: end soon."""
+        """Stop accepting connections, and let the workers finish their work. After a second call,
+        the workers end without waiting for their work to finish."""
         self._close_sockets()
         for child in self._workers:
             child.stop()
 
     def _on_hangup(self) -> None:
-        """Reload the settings; stop if the terminal was closed."""
+        """Handle SIGHUP: reload the settings. If the terminal was closed, stop the server."""
         if uvicorn_server.has_terminal() == self._has_terminal:
             self._reloads.start()
         else:
             self._stop()
 
     async def _apply(self, loaded: Loaded) -> None:
-        """Reload the host first: workers ask it for the new models. Raises ``SetupError``."""
+        """Apply new settings to all processes. The host of the models comes first, because workers
+        ask it for the new models. Raises ``SetupError``."""
         if self._host is None and any(map(is_hosted, loaded.settings.models.values())):
             raise SetupError("models: the first model that this server runs itself needs a restart")
         if self._host is not None:
@@ -230,7 +236,7 @@ class WorkerSupervisor:
 async def _end(
     children: Sequence[Child], tasks: Sequence[asyncio.Task[None]], wait_s: float
 ) -> None:
-    """Wait for children that were stopped, and kill those that do not end."""
+    """Wait until the stopped children have ended. Kill the children that do not end in time."""
     _, late = await asyncio.wait(tasks, timeout=wait_s)
     if late:
         for child in children:

@@ -70,9 +70,9 @@ class LocalBackend(Backend):
         return recommended_options(self._engine.card.generation)
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
-        """Render the prompt and check the request. Raises ``InvalidRequest`` with the path of the
-        field for what the engine or the model cannot do, and for a conversation that is too long.
-        """
+        """Render the prompt and check the request. Raises ``InvalidRequest``, with the path of the
+        field, if the engine or the model cannot honour the request or if the conversation is too
+        long."""
         self._check(options)
         capabilities, effective_options = self._engine.capabilities, options
         rendered, dropped_ids, extra_image_tokens = await self._render_async(conversation, options)
@@ -118,7 +118,8 @@ class LocalBackend(Backend):
         enforced: Constraint | None,
         enforces_calls: bool,
     ) -> ValidationPlan:
-        """What the reply has to satisfy. ``enforced``: the constraint that the engine enforces."""
+        """Return what must be validated in the reply. ``enforced``: the constraint that the engine
+        enforces, or None."""
         grammars, enforces_format = self._grammars, enforced is not None and not enforced.partial
         tools = collect_tools(options, conversation.items)
         return ValidationPlan(
@@ -137,7 +138,7 @@ class LocalBackend(Backend):
         )
 
     async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Reply:
-        """Continue a text. Raises ``InvalidRequest``."""
+        """Prepare the continuation of a text. Raises ``InvalidRequest``."""
         self._check(options)
         rendered = await asyncio.to_thread(render_text, self._engine, prompt)
         return self._reply(rendered, (), options)
@@ -149,8 +150,9 @@ class LocalBackend(Backend):
     async def _render_async(
         self, conversation: Conversation, options: Options
     ) -> tuple[Rendered, tuple[str, ...], int]:
-        """The rendered prompt, the ids of the items that truncation dropped, and the tokens that
-        images take besides the prompt's ids."""
+        """Render the prompt in a thread. Return the rendered prompt, the ids of the items that
+        truncation dropped, and the number of tokens that images take in addition to the prompt's
+        ids."""
         # Rendering and encoding a long conversation would block the event loop for too long.
         rendered, dropped_ids = await asyncio.to_thread(self._render, conversation, options, {})
         images, engine = rendered.prompt.images, self._engine
@@ -183,7 +185,8 @@ class LocalBackend(Backend):
     def _render(
         self, conversation: Conversation, options: Options, sizes: Mapping[bytes, int]
     ) -> tuple[Rendered, tuple[str, ...]]:
-        """Render and, if requested, truncate. ``sizes``: content of an image → its tokens."""
+        """Render the conversation. Truncate it if it is too long and the request allows truncation.
+        ``sizes``: content of an image → its number of tokens."""
         rendered = self._dialect.render(conversation, options)
         if _prompt_size(rendered, sizes) < self.context_size:
             return rendered, ()
@@ -199,8 +202,8 @@ class LocalBackend(Backend):
         raise context_length_exceeded()
 
     def _answer_room(self, options: Options) -> int:
-        """Tokens that truncation leaves for the answer: as many as requested, but no more than a
-        quarter of the context."""
+        """Number of tokens that truncation leaves for the answer: the requested maximum, but at
+        most a quarter of the context."""
         max_tokens = max(1, self.context_size // 4)
         return min(options.max_output_tokens or max_tokens, max_tokens)
 
@@ -212,8 +215,8 @@ class LocalBackend(Backend):
         )
 
     def detokenize(self, ids: Sequence[int]) -> str:
-        """The text of the ids, control tokens as their literals. Raises ``BackendError`` for an id
-        that the model does not have."""
+        """Return the text of the ids. Control tokens become their literals. Raises ``BackendError``
+        for an id that is not in the model's vocabulary."""
         tokenizer = self._engine.tokenizer
         if any(not 0 <= id < tokenizer.size for id in ids):
             raise BackendError(f"This model has {tokenizer.size} tokens.", permanent=True)
@@ -226,11 +229,12 @@ class LocalBackend(Backend):
 class LocalReply(Reply):
     """``Reply`` of a local model.
 
-    ``tracker``: starts the grammar of a reply that was interrupted. ``extra_image_tokens``: tokens
-    that images take besides the prompt's ids. ``sampled_before``: the ids sampled before an
-    interruption. ``written_before``: the last item that the model wrote before it, if that was an
-    answer or a call of the client. ``interrupted_constraint``: the constraint of the tokens sampled
-    before.
+    ``tracker``: restores the grammar state of a reply that was interrupted. ``extra_image_tokens``:
+    number of tokens that images take in addition to the prompt's ids. ``sampled_before``: the ids
+    sampled before an interruption. ``written_before``: the last item that the model wrote before
+    the interruption; None unless it is a message or a call of a client's tool.
+    ``interrupted_constraint``: the constraint of the tokens sampled before the interruption, which
+    the further tokens must obey too.
     """
 
     dropped_ids: tuple[str, ...] = ()
@@ -279,12 +283,12 @@ class LocalReply(Reply):
         )
 
     def resume(self, point: ResumePoint) -> LocalReply:
-        """Continue after the tokens that were sampled before.
+        """Return a reply that continues after the tokens that were sampled before an interruption.
 
-        An engine cannot start in the middle of a grammar. So it samples without the grammar, and
-        its output is matched here. Raises ``CannotContinue`` if the prompt has images and has
-        changed, since they would stand elsewhere, and if a grammar must be continued on an engine
-        without ``logit_bias``.
+        An engine cannot start in the middle of a grammar. So the engine samples without the
+        grammar, and this server matches the output against the grammar. Raises ``CannotContinue``
+        in two cases: if the prompt has images and has changed, because the images would be at other
+        positions; and if a grammar must be continued on an engine without ``logit_bias``.
         """
         rendered, sampling = self._rendered, self._sampling
         if rendered.prompt.images and rendered.prompt.ids != point.prompt_ids:
@@ -315,7 +319,7 @@ class LocalReply(Reply):
         self._is_stopped = True
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Generate. Stops the engine as soon as the rest of its output cannot matter."""
+        """Generate the reply. Stop the engine as soon as the rest of its output would be discarded."""
         parser = self._rendered.parser
         sampled, cached = array("I", self._sampled_before), 0
         deltas: tuple[Delta, ...] = ()
@@ -352,8 +356,8 @@ class LocalReply(Reply):
         yield (*deltas, *parser.finish(reason), finish)
 
     async def _generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        """The chunks that continue the prompt, within the grammar of an interrupted reply. Raises
-        ``CannotContinue``."""
+        """Return the chunks that continue the prompt. If a reply was interrupted within a grammar,
+        the chunks obey this grammar. Raises ``CannotContinue``."""
         constraint = None if self._reasoning_cut else self._interrupted_constraint
         if constraint is None:
             return self._engine.generate(prompt, sampling)
@@ -370,9 +374,9 @@ class LocalReply(Reply):
     def _read(
         self, chunk: Chunk, sampled: array[int]
     ) -> tuple[tuple[Delta, ...], FinishReason | None]:
-        """Return the deltas of a chunk, and the reason if the reply ends with it. If the reply may
-        end before the engine does, the chunk is read token by token, and the tokens after the end
-        are dropped."""
+        """Return the deltas of a chunk, and the finish reason if the reply ends in this chunk. If
+        the reply may end before the engine stops, the chunk is read token by token, and the tokens
+        after the end are dropped."""
         parser, deltas = self._rendered.parser, list[Delta]()
         is_exact = self._budget is not None or not self._options.allows_parallel_calls
         for piece in _single_tokens(chunk) if is_exact else (chunk,):
@@ -384,13 +388,15 @@ class LocalReply(Reply):
         return tuple(deltas), reason
 
     def _with_stop(self, chunk: Chunk) -> Chunk:
-        """The chunk with the stop string that ended it, if the answer has to include it."""
+        """Return the chunk. If the answer has to include the stop string that ended the chunk, the
+        string is appended."""
         if self._options.include_stop_text and (stop := self._requested_stop(chunk)):
             return replace(chunk, tail=chunk.tail + stop)
         return chunk
 
     def _requested_stop(self, chunk: Chunk) -> str | None:
-        """The stop string of the request that ended the chunk; the dialect has others."""
+        """Return the stop string that ended the chunk if the request contains it, else None. The
+        dialect has stop strings of its own."""
         return chunk.stop_text if chunk.stop_text in self._options.stop else None
 
     @property
@@ -400,18 +406,20 @@ class LocalReply(Reply):
 
     @property
     def _counts_cached_tokens(self) -> bool:
-        """Whether the engine's next count of cached tokens is to be reported. It is not if another
-        tenant may have filled the cache, or if this is the second call for one reply."""
+        """Whether the engine's next count of cached tokens is to be reported. False if another
+        tenant may have filled the cache. Also False for the second engine call of a reply, because
+        it finds the tokens of the first call in the cache."""
         is_separate = (
             self._sampling.cache_scope is None or self._engine.capabilities.separates_caches
         )
         return is_separate and not self._reasoning_cut
 
     def _replay(self) -> FinishReason | None:
-        """Replay the tokens sampled before the interruption through the parser and discard the
-        deltas, which were already sent. Returns the reason if the reply had already ended. Raises
-        ``CannotContinue`` if the log has an item that did not come from these tokens: an invalid
-        reply was generated again, which reports no tokens."""
+        """Feed the tokens sampled before the interruption into the parser, and discard the deltas,
+        because they were already sent. Return the finish reason if the reply had already ended,
+        else None. Raises ``CannotContinue`` if the log has an item that did not come from these
+        tokens. This happens if an invalid reply was generated again, because then no tokens are
+        reported."""
         parser = self._rendered.parser
         deltas = list(parser.feed(Chunk(self._sampled_before))) if self._sampled_before else []
         opened = {type(delta.item) for delta in deltas if isinstance(delta, Open)}
@@ -425,8 +433,8 @@ class LocalReply(Reply):
         return "length" if len(self._sampled_before) >= self._sampling.max_tokens else None
 
     def _continuation(self, sampled: array[int]) -> tuple[Prompt, Sampling]:
-        """The prompt with the tokens sampled so far, and the sampling for the tokens that are
-        left."""
+        """Return the prompt with the tokens sampled so far, and the sampling parameters for the
+        tokens that are left."""
         prompt, sampling = self._rendered.prompt, self._sampling
         if not sampled:
             return prompt, sampling
@@ -458,8 +466,8 @@ def _for_engine(
     rendered: Rendered, is_enforced: bool, takes_grammar: bool, engine: Engine
 ) -> Rendered:
     """Adapt the rendered prompt to the constraints that the engine supports. ``takes_grammar``: the
-    engine accepts the grammar. Engines that support only JSON schemas apply them from the first
-    token, so their output is parsed as JSON."""
+    engine accepts the grammar. An engine that supports only JSON schemas applies the schema from
+    the first token, so its output is parsed as JSON."""
     if not is_enforced:
         return _unconstrained(rendered)
     if rendered.constraint is None or takes_grammar:
@@ -481,7 +489,7 @@ def _single_tokens(chunk: Chunk) -> Iterator[Chunk]:
 
 
 def _last_written(point: ResumePoint) -> Item | None:
-    """Return the last item of an interrupted reply if the model has just written it. A call of a
-    server-side tool is an item of another type."""
+    """Return the item that the model wrote last before the interruption. Return None if the last
+    item is of another type, for example a call of a server-side tool."""
     last = next(reversed((*point.items, *point.open_items)), None)
     return last if isinstance(last, Message | FunctionCall | CustomToolCall) else None

@@ -1,5 +1,5 @@
-"""Checks of features that not every engine supports: grammars, and options, which are rejected by
-name before a run."""
+"""Checks of features that not every engine supports: grammars and options. A request with an
+unsupported option is rejected before its run, with an error that names the option."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def check_options(options: Options, capabilities: Capabilities) -> None:
 
 
 def check_logit_bias(logit_bias: Mapping[int, float], vocabulary_size: int) -> None:
-    """Raise ``InvalidRequest`` for a token id outside the vocabulary. ``vocabulary_size``: in
-    tokens."""
+    """Raise ``InvalidRequest`` for a token id outside the vocabulary. ``vocabulary_size``: number
+    of tokens."""
     for id in logit_bias:
         if id >= vocabulary_size:
             raise InvalidRequest(
@@ -84,7 +84,7 @@ def enforces_schema(constraint: Constraint | None, capabilities: Capabilities) -
 
 
 def extra_field(name: str) -> str:
-    """The field of the request that sets this key of ``Options.extra``."""
+    """Return the name of the request field that sets this key of ``Options.extra``."""
     return name if name == _IMAGE_PROCESSOR_OPTION else f"vllm_xargs.{name[:64]}"
 
 

@@ -1,5 +1,5 @@
-"""The engine's sampling parameters, from the options of a request and what the model's files
-recommend."""
+"""Sampling parameters: build the engine's parameters from a request, and read the values that a
+model's files recommend."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _RECOMMENDED: Mapping[str, str] = {
 
 
 def recommended_options(generation: Mapping[str, Any]) -> dict[str, Any]:
-    """The sampling values that a model's files recommend, by the names of ``Options``."""
+    """Return the sampling values that a model's files recommend, keyed by the field names of
+    ``Options``."""
     return {
         option: generation[name]
         for name, option in _RECOMMENDED.items()
@@ -36,7 +37,8 @@ def recommended_options(generation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_sampling(options: Options, rendered: Rendered, max_tokens: int) -> Sampling:
-    """The sampling parameters of a rendered prompt. ``max_tokens``: the most tokens to sample."""
+    """Return the sampling parameters for a rendered prompt. ``max_tokens``: maximum number of
+    tokens to sample."""
     shared = {name: getattr(options, name) for name in SamplingOptions.__struct_fields__}
     shared |= {"stop": (*rendered.stop, *options.stop), **_replace_boundary_values(options)}
     return Sampling(
@@ -48,8 +50,8 @@ def build_sampling(options: Options, rendered: Rendered, max_tokens: int) -> Sam
 
 
 def _replace_boundary_values(options: Options) -> dict[str, Any]:
-    """Replace boundary values that some engines reject by equivalents: top_p=0 and min_p=1 leave
-    only the most likely token, and top_k=-1 is vLLM's value for all tokens."""
+    """Replace boundary values that some engines reject by equivalent values. ``top_p=0`` and
+    ``min_p=1`` leave only the most likely token. ``top_k=-1`` is vLLM's value for all tokens."""
     replaced: dict[str, Any] = {"top_k": 0} if options.top_k == -1 else {}
     if options.top_p == 0 or options.min_p == 1:
         replaced |= {"temperature": 0.0, "top_p": 1.0, "min_p": None}

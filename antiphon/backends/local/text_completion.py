@@ -15,9 +15,10 @@ __all__ = ["plain_text_parser", "render_text"]
 def render_text(engine: Engine, prompt: str | tuple[int, ...]) -> Rendered:
     """Render a text completion.
 
-    In a text, the literals of control tokens become these tokens, and the token that begins
-    texts is put before it if the model wants one. Ids are used as they are. Raises
-    ``InvalidRequest`` with the param ``input``."""
+    In a string, the literals of control tokens become control tokens. If the model expects a token
+    at the beginning of texts (BOS), the token is put before the string. Token ids are used as they
+    are. Raises ``InvalidRequest`` with the param ``input``.
+    """
     tokenizer, card = engine.tokenizer, engine.card
     if isinstance(prompt, str):
         bos = card.bos_token or "" if card.add_bos else ""

@@ -1,8 +1,8 @@
 """Base classes of remote backends: a conversation is encoded as a request body, and the upstream's
 stream is parsed into deltas.
 
-Only the upstream counts tokens: counts before the answer are estimates, except near the context
-size of a server that counts on request.
+Only the upstream counts tokens, so counts before the answer are estimates. There is one exception:
+near the context size, a server that can count on request is asked for the count.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class StreamParser(Protocol):
         """Parse payloads. Raises ``BackendError``."""
 
     def pending_deltas(self) -> tuple[Delta, ...]:
-        """The deltas that were parsed but not returned yet, because an error came after them."""
+        """Return the deltas that were parsed but not returned yet because an error followed."""
 
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
         """End the stream. ``done``: the upstream sent its end mark. Raises ``BackendError`` if the
@@ -89,10 +89,10 @@ class StreamParser(Protocol):
 
 
 class RemoteBackend(Backend, ABC):
-    """``Backend`` over one model of an upstream, which it owns.
+    """``Backend`` over one model of an upstream. It owns the upstream.
 
-    ``body``: further fields of every request; they override ours. ``template``: arguments of the
-    chat template.
+    ``body``: additional fields of every request, which override the fields that this server sets.
+    ``template``: arguments of the chat template.
     """
 
     #: Path of the endpoint, below the version.
@@ -122,8 +122,8 @@ class RemoteBackend(Backend, ABC):
         self._grammars = GrammarCache()
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
-        """Check the request and encode it. Raises ``InvalidRequest`` with the path of the field for
-        what this kind of server does not support."""
+        """Check the request and encode it. Raises ``InvalidRequest``, with the path of the field,
+        for a feature that this kind of server does not support."""
         conversation = await convert_images(conversation, self.unreadable_formats)
         prompt_tools = self.visible_tools(conversation, options)
         request = await self._fitting_request(conversation, options, prompt_tools)
@@ -154,9 +154,8 @@ class RemoteBackend(Backend, ABC):
     async def _fitting_request(
         self, conversation: Conversation, options: Options, prompt_tools: PromptTools
     ) -> _Request:
-        """Encode the conversation; shorten it if it exceeds the context and truncation is allowed.
-        Raises ``InvalidRequest`` for a conversation that is certainly too long.
-        """
+        """Encode the conversation. If it exceeds the context and truncation is allowed, shorten it.
+        Raises ``InvalidRequest`` for a conversation that is certainly too long."""
         encode = partial(self._encode, options=options, prompt_tools=prompt_tools)
         request, size = encode(conversation), self.context_size
         if size is None or not may_exceed(request.body, size):
@@ -200,7 +199,7 @@ class RemoteBackend(Backend, ABC):
 
     @property
     def token_endpoint(self) -> TokenEndpoint | None:
-        """The endpoint by which the server counts tokens, if it has one."""
+        """The endpoint that the server has for counting tokens; None if it has no such endpoint."""
         return None
 
     @property
@@ -229,7 +228,7 @@ class RemoteBackend(Backend, ABC):
 
 
 class _Request(Struct, frozen=True, kw_only=True):
-    """An encoded request. ``dropped_ids``: the items that truncation left out."""
+    """An encoded request. ``dropped_ids``: ids of the items that truncation left out."""
 
     conversation: Conversation
     body: bytes
@@ -238,7 +237,7 @@ class _Request(Struct, frozen=True, kw_only=True):
 
 
 class UpstreamReply(Reply):
-    """``Reply`` of an upstream. The request is sent by ``deltas``."""
+    """``Reply`` of an upstream. ``deltas`` sends the request."""
 
     input_tokens = 0
     dropped_ids: tuple[str, ...] = ()
@@ -273,8 +272,8 @@ class UpstreamReply(Reply):
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Send the request and yield the deltas of the answer.
 
-        If the upstream rejects the conversation as too long and truncation is allowed, send a
-        shorter one, unless the answer has begun.
+        If the upstream rejects the conversation as too long, send a shorter conversation. This
+        requires that truncation is allowed and that the answer has not begun.
         """
         may_shorten = self._options.truncate
         while True:
@@ -296,12 +295,13 @@ class UpstreamReply(Reply):
                     raise
 
     def _cut_off(self, reason: FinishReason) -> Finish:
-        """The end of an answer that was not read to its end."""
+        """Return the ``Finish`` of an answer that was not read to its end. Its usage is an
+        estimate."""
         output_tokens = self._output_bytes // _TOKEN_BYTES
         return Finish(reason, upstream_usage(self.input_tokens, output_tokens))
 
     def _without_shared_cache(self, deltas: tuple[Delta, ...]) -> tuple[Delta, ...]:
-        """Drop the count of cached tokens if it may count those of another tenant."""
+        """Drop the count of cached tokens if it may include tokens of another tenant."""
         if self._options.cache_scope is None or self._backend.separates_caches:
             return deltas
         return tuple(
@@ -312,9 +312,8 @@ class UpstreamReply(Reply):
         )
 
     async def _stream_with_retries(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Send the request, and again after an error as long as no delta was parsed. Raises
-        ``BackendError`` for an endless answer.
-        """
+        """Send the request and yield the deltas. After an error send the request again, as long as
+        no delta was parsed. Raises ``BackendError`` for an answer that is too long."""
         backend, has_output = self._backend, False
         retry_policy = backend.upstream.retry_policy(self._options.session)
         while True:
@@ -375,10 +374,9 @@ class _AllCalls:
 
 
 class _FirstCall(_AllCalls):
-    """Passes on only the first call of a client's tool: not every server obeys
-    ``parallel_tool_calls``. The rest of the stream is still read for a while, because usage comes
-    at its end.
-    """
+    """Passes on only the first call of a client's tool, because not every server obeys
+    ``parallel_tool_calls``. The rest of the stream is still read for a while, because the usage
+    comes at its end."""
 
     def __init__(self) -> None:
         self._has_seen_call = self._is_skipping = False
@@ -400,10 +398,9 @@ class _FirstCall(_AllCalls):
 def check_server_options(
     options: Options, nonstandard: Iterable[str], supported: Container[str]
 ) -> None:
-    """Raise ``InvalidRequest`` for an option that has an effect and that the server does not
-    support. ``nonstandard``: options that not every server of the API supports. ``supported``:
-    those that this server supports.
-    """
+    """Raise ``InvalidRequest`` for an option that the server does not support, if the option has an
+    effect. ``nonstandard``: options that not every server of the API supports. ``supported``: the
+    nonstandard options that this server supports."""
     for option in nonstandard:
         if option not in supported and options.requests(option):
             raise unsupported(_OPTION_FIELDS.get(option, option))
@@ -435,12 +432,12 @@ def _without_cached_tokens(usage: Usage) -> Usage:
 
 
 def _estimated_bytes(delta: Delta) -> int:
-    """Estimate of the memory that a stored delta takes."""
+    """Estimate the bytes of memory that a stored delta takes."""
     if isinstance(delta, Text):
         return len(delta.text) + _DELTA_BYTES * len(delta.logprobs)
     return _DELTA_BYTES
 
 
 def _estimated_tokens(body: bytes) -> int:
-    """Estimate of the tokens of a request body."""
+    """Estimate the number of tokens of a request body."""
     return max(1, len(body) // _TOKEN_BYTES)

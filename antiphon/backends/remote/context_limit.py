@@ -1,7 +1,8 @@
 """Check that a request fits the configured context before it is sent.
 
-Servers with an endpoint that counts tokens are asked. For all others only a lower bound is known,
-so a request that is refused is certainly too long; the server itself refuses the rest.
+If the server has an endpoint that counts tokens, it is used. For all other servers only a lower
+bound is known. So a request that is rejected here is certainly too long; the server itself has to
+reject the others that are too long.
 """
 
 from __future__ import annotations
@@ -41,18 +42,16 @@ _DATA_PREFIXES = ("data:", "http://", "https://")
 
 
 def may_exceed(body: bytes, context_size: int) -> bool:
-    """Whether a request may be too long: a token of text has at least one byte. Most requests need
-    no closer look.
-    """
+    """Whether a request may be too long. A token of text has at least one byte, so a request with
+    fewer bytes than the context has tokens is short enough. Most requests need no other check."""
     return len(body) >= context_size
 
 
 async def count_tokens(
     upstream: Upstream, body: bytes, endpoint: TokenEndpoint | None
 ) -> tuple[int, bool]:
-    """Return the tokens of a request's prompt, and whether this is a count by the server. If not,
-    it is a lower bound. Images are not counted.
-    """
+    """Return the number of tokens of a request's prompt, and whether the server counted them. A
+    number that the server did not count is a lower bound. Images are not counted."""
     request = await asyncio.to_thread(msgspec.json.decode, body)
     if endpoint is not None:
         try:
@@ -126,7 +125,7 @@ def _joined_text(request: Mapping[str, Any]) -> str:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield the strings in a value, without URLs and data."""
+    """Yield the strings in a JSON value, except URLs and data."""
     if isinstance(value, str):
         if not value.startswith(_DATA_PREFIXES):
             yield value

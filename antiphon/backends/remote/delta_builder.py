@@ -33,8 +33,10 @@ _CLOSE = Close()
 
 
 class DeltaBuilder:
-    """Implements ``Sink`` for tool calls. What the open item cannot hold is dropped, except text:
-    it goes into the channel ``text`` if the item has one.
+    """Collects the deltas of a reply. Implements ``Sink`` for tool calls.
+
+    A delta that the open item cannot hold is dropped. Text for a channel that the item does not
+    have goes into the channel ``text``, if the item has this channel.
 
     ``out``: the deltas written since the last ``take_deltas``. ``used_call_ids``: ids of the
     conversation's calls, which new calls must not reuse.
@@ -55,7 +57,8 @@ class DeltaBuilder:
         logprobs: tuple[Logprob, ...] = (),
         channel: Channel = "text",
     ) -> None:
-        """Add text. Opens an item of this kind if none is open."""
+        """Add text to an item of this kind. If the open item is of another kind, or no item is
+        open, open a new item."""
         if self.open != kind:
             if kind == "reasoning" and not text.strip():
                 return
@@ -78,12 +81,13 @@ class DeltaBuilder:
             out.append(Text(text, logprobs, channel))
 
     def annotate(self, annotation: Annotation) -> None:
-        """Add a citation, if it follows text of a message."""
+        """Add a citation. It is dropped unless it follows text of a message."""
         if self.open == "message" and self._channel == "text":
             self.out.append(Annotate(annotation))
 
     def progress(self, name: str, fields: Mapping[str, Any] | None = None) -> None:
-        """Report a step, if items of this kind have it."""
+        """Report a step of the open item. It is dropped if items of this kind do not have this
+        step."""
         if self._item_kind is not None and name in self._item_kind.progress:
             self.out.append(Progress(name, fields=fields or {}))
 
@@ -107,9 +111,8 @@ class DeltaBuilder:
         self.open, self._item_kind, self._channel = kind, KINDS[type(delta.item)], None
 
     def open_call(self, shape: ToolShape, call_id: str, caller: Caller | UnsetType = UNSET) -> None:
-        """Open a call. An id that another call already has is dropped, and the run assigns one.
-        ``caller``: the program that makes the call, if there is one.
-        """
+        """Open a call. If another call already has the id, the id is dropped, and the run assigns a
+        new id. ``caller``: the program that makes the call, or UNSET."""
         call_id = "" if call_id in self._call_ids else call_id[:256]
         self._call_ids.add(call_id)
         name, namespace = shape.wire_name, UNSET if shape.namespace is None else shape.namespace

@@ -41,12 +41,12 @@ async def chat_completions(
     adapters: Mapping[str, str] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> ChatCompletionsBackend:
-    """The backend of a Chat Completions server.
+    """Create the backend of a Chat Completions server.
 
-    ``name``: the model's name in this configuration. ``url``: the server's address. ``model``: the
-    server's name of the model; None: its first one. ``reasoning_format``: how reasoning is marked
-    in the answer's text, for servers that do not separate it; one of ``formats``. Raises
-    ``SetupError``.
+    ``name``: the model's name in this server's configuration. ``url``: the address of the upstream.
+    ``model``: the model's name on the upstream; None selects the upstream's first model.
+    ``reasoning_format``: one of ``formats``. It says how reasoning is marked in the answer's text,
+    for upstreams that do not separate reasoning from the answer. Raises ``SetupError``.
     """
     reasoning_parser = _reasoning_parser(name, reasoning_format, formats)
     upstream, endpoint = open_upstream(name, url, key, options or {})
@@ -75,7 +75,8 @@ async def responses(
     template: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> ResponsesBackend:
-    """The backend of a server of the Responses API. Arguments as in ``chat_completions``."""
+    """Create the backend of a server of the Responses API. The arguments have the same meaning as
+    in ``chat_completions``."""
     upstream, endpoint = open_upstream(name, url, key, options or {})
     rows = responses_servers.FLAVOURS
     model, flavour = await _resolve_model(name, upstream, model, endpoint.flavour, rows)
@@ -97,9 +98,10 @@ async def _resolve_model(
     flavour: str | None,
     rows: Mapping[str, _Flavour],
 ) -> tuple[str, _Flavour]:
-    """The name of the model and the kind of server: as configured, or by the server's host or its
-    list of models; ``plain`` if neither is known. Closes the upstream on failure.
-    """
+    """Return the name of the model and the kind of server. Configured values are used first. A
+    missing name is the first in the upstream's list of models. A missing kind is found by the
+    upstream's host name or its list of models; if they do not tell, the kind is ``plain``. Closes
+    the upstream on failure."""
     try:
         listed = None if model and flavour else await list_models(upstream)
         row = (
@@ -153,7 +155,7 @@ def _reasoning_parser(
 
 
 class _NoTokenizer:
-    """``Tokenizer`` of a model whose output is known only as text."""
+    """``Tokenizer`` of a model whose output arrives only as text, without token ids."""
 
     special: Mapping[str, int] = {}
     end_ids: frozenset[int] = frozenset()

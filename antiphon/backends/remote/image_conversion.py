@@ -20,9 +20,8 @@ __all__ = ["convert_images"]
 async def convert_images(
     conversation: Conversation, unreadable_formats: Collection[str]
 ) -> Conversation:
-    """Convert images of these formats to PNG. Raises ``InvalidRequest`` for an image that cannot be
-    read.
-    """
+    """Convert the images that have one of these formats to PNG. Raises ``InvalidRequest`` for an
+    image that cannot be read."""
     heads = tuple(f"data:{mime};" for mime in unreadable_formats)
     if not heads or not any(
         _is_unread(part, heads) for item in conversation.items for part in _parts(item)
@@ -42,7 +41,7 @@ def _rewritten(conversation: Conversation, heads: tuple[str, ...]) -> Conversati
 
 
 def _parts(item: it.Item) -> Iterator[Any]:
-    """The parts that the item's field holds, texts included."""
+    """Return the parts in a field of an item, including the text parts."""
     if field := KINDS[type(item)].parts_field:
         held = getattr(item, field)
         yield from held if isinstance(held, tuple) else (held,)

@@ -1,4 +1,5 @@
-"""Keep calls that the request did not allow from clients and tools, whatever an upstream sends."""
+"""Filter the reply of an upstream: calls that the request did not allow must not reach clients or
+tools."""
 
 from __future__ import annotations
 
@@ -29,10 +30,10 @@ _ITEM_PREFIXES: Mapping[str, str] = {
 class OfferedCalls:
     """Filters the deltas of one reply.
 
-    A call of a function that was not offered becomes text, as the local parsers treat it: what the
-    model wrote is not lost. Items of hosted tools that the request does not contain are dropped.
-    With ``Options.checks_calls`` or a required call, function calls pass: the caller and the
-    validation answer them.
+    A call of a function that was not offered becomes text, so that the model's output is not lost.
+    The local parsers do the same. Items of hosted tools that the request does not contain are
+    dropped. If ``Options.checks_calls`` is set or a call is required, all function calls pass,
+    because the caller or the validation handles them.
     """
 
     def __init__(self, options: Options, tools: PromptTools) -> None:
@@ -84,7 +85,8 @@ class OfferedCalls:
 
 
 def _item_prefixes(options: Options) -> tuple[str, ...]:
-    """Return the beginnings of the types of items that the request's hosted tools make."""
+    """Return prefixes of item types. Every item of a hosted tool in the request has a type with one
+    of these prefixes."""
     hosted = (t for t in options.tools if not isinstance(t, Function | Custom | Namespace))
     return tuple({_ITEM_PREFIXES.get(_tag(tool), _tag(tool)) for tool in hosted})
 

@@ -59,13 +59,13 @@ _FENCED = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 class AnswerFormat(Struct, frozen=True, kw_only=True):
     """The format that a text must have.
 
-    ``grammar``: a grammar of the text. ``is_complete``: the grammar covers the whole format;
-    otherwise ``validator`` has to check the text too. ``fault``: the message for a text that the
+    ``grammar``: a grammar of the text. ``is_complete``: the grammar covers the whole format. If
+    False, ``validator`` has to check the text too. ``fault``: the message for a text that the
     grammar does not match.
 
-    A grammar permits one order of keys and one way to escape, so it also rejects some valid JSON.
-    In this case the text is matched with ``any_json``, the grammar of any JSON, and ``validator``
-    decides.
+    A grammar permits only one order of keys and one way to escape characters, so it also rejects
+    some valid JSON. Then the text is matched with ``any_json``, the grammar of any JSON, and
+    ``validator`` decides.
     """
 
     grammar: Grammar
@@ -75,13 +75,13 @@ class AnswerFormat(Struct, frozen=True, kw_only=True):
     validator: SchemaValidator | None = None
 
     async def fault_of(self, text: str) -> str | None:
-        """What is wrong with a whole text, or None."""
+        """Check a whole text. Return what is wrong with it, or None if it is valid."""
         matcher = FormatMatcher(self)
         return matcher.feed(text) or await matcher.finish()
 
     async def read(self, text: str) -> str:
-        """Extract the answer from ``text``: JSON may stand in a code fence or between other text.
-        Raises ``ValueError`` with what is wrong."""
+        """Extract the answer from ``text``. JSON may be in a code fence or between other text.
+        Raises ``ValueError`` with a message about what is wrong."""
         fault = ""
         for candidate in dict.fromkeys(self._candidates(text)):
             wrong = await self.fault_of(candidate)
@@ -137,7 +137,7 @@ class FormatMatcher:
         self._has_begun = False
 
     def feed(self, text: str) -> str | None:
-        """Add text. Returns what is wrong if no continuation can make the text valid."""
+        """Add text. Return what is wrong if no continuation can make the text valid, else None."""
         any_json = self._format.any_json
         if any_json is not None:
             text = self._strip_outer_space(text)
@@ -150,7 +150,8 @@ class FormatMatcher:
         return None if self._matcher.feed(output) else self._format.fault
 
     def _strip_outer_space(self, text: str) -> str:
-        """The text without white space at its two ends."""
+        """Return the text without the white space before the answer. White space at the end is held
+        back until other text follows."""
         text = self._trailing_space + text if self._has_begun else text.lstrip()
         stripped = text.rstrip()
         self._trailing_space = text[len(stripped) :]
@@ -163,11 +164,11 @@ class FormatMatcher:
         return self._matcher.is_check_due
 
     async def check_prefix(self) -> str | None:
-        """Check the text so far where that is expensive. Returns what is wrong, or None."""
+        """Check the text so far, if this check is expensive. Return what is wrong, or None."""
         return None if await self._matcher.check_prefix() else self._format.fault
 
     async def finish(self) -> str | None:
-        """What is wrong with the whole text, or None."""
+        """Check the whole text at its end. Return what is wrong with it, or None."""
         validator = self._format.validator
         if not await self._matcher.finish():
             return self._format.fault
@@ -177,7 +178,8 @@ class FormatMatcher:
 
 
 async def answer_format(options: Options, grammars: GrammarCache) -> AnswerFormat | None:
-    """The answer format of a request, if it has one. Raises ``InvalidRequest``."""
+    """Return the answer format of a request, or None if any text is allowed. Raises
+    ``InvalidRequest``."""
     match options.text.format:
         case JsonSchemaFormat(schema=schema, strict=strict):
             if strict:
@@ -194,8 +196,9 @@ async def answer_format(options: Options, grammars: GrammarCache) -> AnswerForma
 
 
 def enforced_answer_format(options: Options, grammars: GrammarCache) -> AnswerFormat | None:
-    """The same for an engine that enforces all of the format. The engine's dialect has already
-    checked the schema. Raises ``InvalidRequest`` for an invalid guide."""
+    """Return the answer format of a request for an engine that enforces the whole format. The
+    schema is not checked here, because the engine's dialect has already checked it. Raises
+    ``InvalidRequest`` for an invalid guide."""
     match options.text.format:
         case JsonObjectFormat():
             return json_answer_format({"type": "object"}, grammars)
@@ -207,8 +210,9 @@ def enforced_answer_format(options: Options, grammars: GrammarCache) -> AnswerFo
 
 
 async def trusted_answer_format(options: Options, grammars: GrammarCache) -> AnswerFormat | None:
-    """The same for an upstream that claims to enforce the format. None if the format cannot be
-    checked here, for example a grammar in a language that only the upstream knows."""
+    """Return the answer format of a request for an upstream that claims to enforce the format.
+    Return None if the format cannot be checked here, for example a grammar in a language that only
+    the upstream knows."""
     format = options.text.format
     if isinstance(format, JsonSchemaFormat) and format.strict:
         text = replace(options.text, format=replace(format, strict=False))
@@ -227,8 +231,8 @@ def json_answer_format(
     is_complete: bool = True,
     fault: str = _NO_JSON,
 ) -> AnswerFormat:
-    """The format of JSON that matches ``schema``, which a grammar can enforce. ``original``: the
-    schema as the client sent it."""
+    """Return the format of JSON that matches ``schema``. The schema must be one that a grammar can
+    enforce. ``original``: the schema as the client sent it."""
     grammar = grammars.get(f"start: %json {json.dumps(schema)}")
     if not can_judge():
         return AnswerFormat(grammar=grammar, fault=fault)

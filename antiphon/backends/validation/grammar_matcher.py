@@ -24,8 +24,8 @@ _CACHE_SIZE = 64
 
 
 class GrammarCache:
-    """The grammars that were used last. Compiling a grammar takes about a thousand times as long as
-    starting a match."""
+    """Cache of the grammars that were used last. Compiling a grammar takes about a thousand times
+    as long as starting a match."""
 
     def __init__(self) -> None:
         self.get = lru_cache(_CACHE_SIZE)(self._compile)
@@ -35,7 +35,7 @@ class GrammarCache:
 
     @cached_property
     def _byte_tokenizer(self) -> Any:
-        """A vocabulary in which each byte is a token."""
+        """Return a tokenizer with a vocabulary in which each byte is a token."""
         try:
             import llguidance
         except ImportError:
@@ -105,12 +105,13 @@ class GrammarMatcher:
 
     @property
     def is_check_due(self) -> bool:
-        """Whether ``check_prefix`` has to be called. For an expensive match this is so each time
-        the text has grown by half."""
+        """Whether ``check_prefix`` has to be called. If the match is expensive, a check is due each
+        time the text has grown by half."""
         return self._is_expensive and len(self._texts) >= self._next_check
 
     async def check_prefix(self) -> bool:
-        """Check the whole text so far in a separate process. Returns what ``feed`` returns."""
+        """Check the whole text so far in a separate process. Returns False if no continuation can
+        match."""
         self._next_check = len(self._texts) * 3 // 2
         return await self._fault_in_process(whole=False) is None
 

@@ -1,5 +1,5 @@
-"""Validate a reply while it streams, where an engine or upstream enforces the format. Faults are
-reported as soon as they are certain."""
+"""Validate a reply while it streams. This is for engines and upstreams that enforce the format. A
+fault is reported as soon as it is certain."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ __all__ = ["StreamValidator", "is_answer", "is_call"]
 class StreamValidator:
     """Validates one reply.
 
-    ``answer_format``: of the answer. ``tool_calls``: which calls may be made.
-    ``allows_text_with_calls``: text beside tool calls is not checked against the format.
-    ``has_stop_strings``: a stop string may have ended the reply, and the upstream does not
-    report that."""
+    ``answer_format``: the format that the answer must have. ``tool_calls``: the rules that tool
+    calls must satisfy. ``allows_text_with_calls``: text beside tool calls is not checked against
+    the format. ``has_stop_strings``: the request has stop strings, and the upstream does not report
+    whether one of them ended the reply.
+    """
 
     def __init__(
         self,
@@ -46,8 +47,8 @@ class StreamValidator:
         self.is_waiting = False
 
     def resume(self, done: Sequence[Item], unfinished: Sequence[Item]) -> None:
-        """Continue with a reply that was interrupted. ``done``: its completed items.
-        ``unfinished``: the items in progress, with the text so far."""
+        """Continue with a reply that was interrupted. ``done``: the completed items of the reply.
+        ``unfinished``: its items in progress, with the text so far."""
         for item in done:
             self._note_item(Open(item))
         for item in unfinished:
@@ -69,8 +70,9 @@ class StreamValidator:
         return self._has_answered or self._has_called
 
     def accept_text(self, deltas: Sequence[Delta]) -> bool:
-        """Fast path: validate deltas that only add text to the open item. Returns True if they do
-        and the text is valid so far. Otherwise the caller has to call ``fault``."""
+        """Fast path: validate deltas that only add text to the open item. Returns True if the
+        deltas only add text and the text is valid so far. If it returns False, the caller has to
+        call ``fault``."""
         more = deltas[-1] if deltas else None
         if not isinstance(more, Text) or self.is_waiting or self._is_check_due:
             return False
@@ -84,8 +86,8 @@ class StreamValidator:
         return self._matcher is not None and self._matcher.is_check_due
 
     async def fault(self, deltas: Sequence[Delta]) -> str | None:
-        """Validate deltas that came together. Return what is wrong, or None. If a stop string cut
-        off a text, only its beginning has to be valid."""
+        """Validate the deltas of one batch. Return what is wrong, or None. A text that a stop
+        string cut off only has to be the beginning of a valid text."""
         last = deltas[-1] if deltas else None
         if isinstance(last, Finish):
             self._is_truncated = self._is_truncated or last.stop_text is not None
@@ -156,7 +158,7 @@ class StreamValidator:
 
 
 def _unfinished_text(item: Item) -> str | None:
-    """The text of an item in progress; None if it is a refusal."""
+    """Return the text of an item in progress. Return None for a refusal."""
     if isinstance(item, FunctionCall):
         return item.arguments
     if isinstance(item, CustomToolCall):
@@ -167,7 +169,8 @@ def _unfinished_text(item: Item) -> str | None:
 
 
 def is_answer(delta: Delta) -> TypeGuard[Open]:
-    """Whether the delta opens a message that must have the answer format. Commentary has none."""
+    """Whether the delta opens a message that must have the answer format. Commentary may have any
+    format."""
     return (
         isinstance(delta, Open)
         and isinstance(delta.item, Message)

@@ -1,7 +1,7 @@
 """Output validation. Where the engine or upstream does not enforce the requested format, the reply
-is buffered, validated and, if invalid, retried with the error in the prompt. That concerns
-engines and upstreams without grammars, and schemas that say more than a grammar can. Where it
-does enforce the format, the reply is validated while it streams."""
+is buffered, validated and, if invalid, retried with the error in the prompt. This concerns engines
+and upstreams without grammars, and schemas with rules that a grammar cannot express. Where the
+engine or upstream enforces the format, the reply is validated while it streams."""
 
 from __future__ import annotations
 
@@ -44,11 +44,13 @@ _NOT_RUN = "Not run, because another call was invalid. Call again."
 
 
 class ValidationPlan(Struct, frozen=True, kw_only=True):
-    """What has to be validated, and which of it the engine or upstream enforces.
+    """What has to be validated, and which part of it the engine or upstream enforces.
 
-    ``answer_format`` and ``tool_calls``: what must be valid. ``allows_text_with_calls``: text
-    beside tool calls is not checked against the format. ``has_stop_strings``: a stop string may
-    have ended the answer, and the upstream does not report that."""
+    ``answer_format``: the format of the answer; None allows any text. ``tool_calls``: the rules for
+    tool calls; None allows any calls. ``allows_text_with_calls``: text beside tool calls is not
+    checked against the format. ``has_stop_strings``: the request has stop strings, and the upstream
+    does not report whether one of them ended the answer.
+    """
 
     answer_format: AnswerFormat | None
     tool_calls: ToolCallRules | None
@@ -64,7 +66,8 @@ def validate_reply(
     conversation: Conversation,
     prepare: Callable[[Conversation], Awaitable[Reply]],
 ) -> Reply:
-    """Wrap a reply so that it is valid or fails. ``prepare`` prepares another attempt."""
+    """Wrap a reply so that it either is valid or fails. ``prepare`` prepares another attempt for a
+    conversation."""
     form, calls = plan.answer_format, plan.tool_calls
     if form is None and calls is None:
         return reply
@@ -85,12 +88,14 @@ def validate_reply(
 
 
 class RetryingReply(ReplyWrapper):
-    """``Reply`` that is buffered, validated and, if invalid, retried; it is valid or fails.
+    """``Reply`` that is buffered, validated and, if invalid, retried. It fails if no attempt is
+    valid.
 
-    ``form``: the answer's format. ``calls``: the rules for tool calls. At least one of them is
-    set. ``prepare`` prepares the next attempt, for the conversation followed by the invalid
-    output and what is wrong with it. ``prompt_tokens`` is None: the tokens of rejected attempts
-    must not become part of the next prompt."""
+    ``form``: the answer's format. ``calls``: the rules for tool calls. At least one of the two is
+    set. ``prepare`` prepares the next attempt. Its conversation ends with the invalid output and a
+    message about what is wrong. ``prompt_tokens`` is None, because the tokens of rejected attempts
+    must not become part of the next prompt.
+    """
 
     def __init__(
         self,
@@ -134,8 +139,8 @@ class RetryingReply(ReplyWrapper):
     async def continue_from(
         self, deltas: AsyncGenerator[tuple[Delta, ...], None]
     ) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Validate and retry. ``deltas``: the first attempt; nothing of its answer has been yielded
-        yet."""
+        """Validate the first attempt, and retry if it is invalid. ``deltas``: the deltas of the
+        first attempt. No part of its answer has been yielded yet."""
         conversation = self._conversation
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -153,9 +158,9 @@ class RetryingReply(ReplyWrapper):
     async def _attempt(
         self, deltas: AsyncGenerator[tuple[Delta, ...], None]
     ) -> AsyncGenerator[Delta, None]:
-        """One attempt. Everything from the first item that must be valid is held back until the
-        end, and yielded only if it is valid. Text before a call is no answer, and neither is a
-        truncated text."""
+        """Run one attempt. All deltas from the first item that must be valid are held back until
+        the end, and are yielded only if they are valid. Text before a call does not count as an
+        answer, and truncated text does not either."""
         held: list[Delta] = []
         self._fault, has_called = "", False
         async with aclosing(flatten(deltas)) as single_deltas:
@@ -186,8 +191,9 @@ class RetryingReply(ReplyWrapper):
         return must and is_answer(delta)
 
     async def _validate(self, held: list[Delta], has_called: bool, stopped: bool) -> list[Delta]:
-        """Return the deltas to yield, with the answer cleaned up; set ``_fault`` if they are
-        invalid. If a stop string cut off a text, only its beginning has to be valid."""
+        """Validate the held deltas and return the deltas to yield. Text around a JSON answer is
+        removed. If the deltas are invalid, ``_fault`` is set. A text that a stop string cut off
+        only has to be the beginning of a valid text."""
         items = list(_written_items(held))
         if has_called:
             return (
@@ -245,9 +251,11 @@ class MonitoredReply(ReplyWrapper):
     """``Reply`` that is validated while it streams, where the engine or upstream enforces the
     format.
 
-    Engines silently drop a grammar that grows too complex, and upstreams may not enforce what
-    they claim. If a fault is found before anything of an answer was yielded, the reply is held
-    back from there and continues as ``retrying``. Otherwise it fails."""
+    Validation is still necessary, because engines silently drop a grammar that grows too complex,
+    and upstreams may not enforce what they claim. If a fault is found before any part of an answer
+    was yielded, ``retrying`` takes over the reply: it is buffered and retried. If a part was
+    already yielded, the reply fails.
+    """
 
     def __init__(self, reply: Reply, validator: StreamValidator, retrying: RetryingReply) -> None:
         super().__init__(reply)
@@ -325,7 +333,7 @@ def _written_items(held: Sequence[Delta]) -> Iterator[tuple[slice, Item, str]]:
 
 
 def _exchange(text: str, answer: str) -> tuple[Item, ...]:
-    """The text of the model, and the user message that answers it."""
+    """Return two messages: the text of the model, and the user message that answers it."""
     return (
         Message(id="", role="assistant", content=(OutputText(text=text),)),
         Message(id="", role="user", content=(InputText(text=answer),)),
@@ -335,7 +343,7 @@ def _exchange(text: str, answer: str) -> tuple[Item, ...]:
 def _rejected_call(
     item: FunctionCall | CustomToolCall, text: str, result: str
 ) -> tuple[Item, Item]:
-    """A call, and a result that says why it was not run."""
+    """Return a call, and a tool result that says why the call was not run."""
     if isinstance(item, CustomToolCall):
         rejected = CustomToolCallOutput(call_id=item.call_id, output=result)
         return replace(item, input=text), rejected

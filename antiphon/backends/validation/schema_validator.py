@@ -30,8 +30,8 @@ _SLOW = "it takes too long to check."
 
 
 class _Verdict(msgspec.Struct, frozen=True):
-    """What the worker found. ``fault``: in the text. ``schema``: in the schema. ``error``: why the
-    worker could not validate."""
+    """The worker's result. ``fault``: what is wrong with the text. ``schema``: what is wrong with
+    the schema. ``error``: why the worker could not validate."""
 
     fault: str | None = None
     schema: str | None = None
@@ -39,9 +39,10 @@ class _Verdict(msgspec.Struct, frozen=True):
 
 
 class SchemaValidator:
-    """Validates texts by one schema. ``path``: the schema's field in the request.
+    """Validates texts by one schema. ``path``: path of the schema's field in the request.
 
-    All methods raise ``BackendError`` if the process cannot start."""
+    All methods raise ``BackendError`` if the process cannot start.
+    """
 
     def __init__(self, schema: Mapping[str, Any], path: str) -> None:
         self._schema = schema
@@ -56,7 +57,8 @@ class SchemaValidator:
             )
 
     async def fault(self, text: str) -> str | None:
-        """What is wrong with a text, in words for the model that wrote it; None if it is valid."""
+        """Return what is wrong with a text, in words for the model that wrote it. Return None if
+        the text is valid."""
         verdict = await self._validate(text)
         return verdict.fault or verdict.schema
 
@@ -65,15 +67,15 @@ class SchemaValidator:
 
 
 async def grammar_fault(lark: str, text: str, *, whole: bool) -> str | None:
-    """What is wrong with a text, or None. ``lark``: a grammar in llguidance's Lark. Unless
-    ``whole``, the text only has to be the beginning of a match. Raises ``BackendError`` if the
-    process cannot start."""
+    """Match a text against a grammar. Return what is wrong with the text, or None. ``lark``: a
+    grammar in llguidance's Lark. If ``whole`` is False, the text only has to be the beginning of a
+    match. Raises ``BackendError`` if the process cannot start."""
     return (await _run_worker(lark=lark, text=text, whole=whole)).fault
 
 
 async def _run_worker(**request: Any) -> _Verdict:
-    """Run the worker for one request. Raises ``BackendError`` if it cannot start; no wait in here
-    is unlimited."""
+    """Run the worker for one request. Every wait has a time limit. Raises ``BackendError`` if the
+    worker cannot start."""
     try:
         async with asyncio.timeout(_SECONDS):
             process = await _start_worker()

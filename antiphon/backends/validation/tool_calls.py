@@ -38,14 +38,16 @@ class ToolCallRules:
         self._excluded = set() if accept_strays else excluded
 
     def rejection(self, call: FunctionCall | CustomToolCall) -> str | None:
-        """Why this tool may not be called, in words for the model; None if it may."""
+        """Return why the tool of this call may not be called, in words for the model. Return None
+        if the call is allowed."""
         name = _call_name(call)
         if name in self._excluded or (self.required and name not in self._callable):
             return f"'{call.name}' may not be called now."
         return None
 
     def input_format(self, call: FunctionCall | CustomToolCall) -> AnswerFormat | None:
-        """The format that the call's input must have, or None."""
+        """Return the format that the call's input must have. Return None if the input is not
+        checked."""
         tool = self._callable.get(_call_name(call))
         if tool is None or not _is_constrained(tool):
             return None
@@ -62,8 +64,8 @@ class ToolCallRules:
         return None if input_format.grammar.is_broken else input_format
 
     async def fault(self, call: FunctionCall | CustomToolCall, text: str) -> str | None:
-        """What is wrong with a call that has this input, in words for the model; None if it is
-        valid."""
+        """Check a call with this input. Return what is wrong, in words for the model, or None if
+        the call is valid."""
         input_format, rejection = self.input_format(call), self.rejection(call)
         return (
             rejection
@@ -79,9 +81,9 @@ def tool_call_rules(
     is_enforced: bool = False,
     accept_strays: bool = False,
 ) -> ToolCallRules | None:
-    """The rules of a request; None if every reply satisfies them. ``is_enforced``: the engine or
-    upstream enforces them, so schemas and grammars have been checked. Otherwise raises
-    ``InvalidRequest`` for those that cannot be validated."""
+    """Return the rules of a request, or None if every reply satisfies them. ``is_enforced``: the
+    engine or upstream enforces the rules, so it has already checked the schemas and grammars. If
+    False, raises ``InvalidRequest`` for a schema or grammar that cannot be validated."""
     constrained = [tool for tool in tools.callable if _is_constrained(tool)]
     for tool in constrained:
         if not is_enforced:
@@ -97,8 +99,9 @@ def tool_call_rules(
 async def compiled_tool_call_rules(
     tools: PromptTools, grammars: GrammarCache, *, is_enforced: bool, accept_strays: bool
 ) -> ToolCallRules | None:
-    """Return ``tool_call_rules``. If a tool is constrained, they are made in a thread, since
-    compiling its grammar may take seconds; otherwise, starting a thread would take longer."""
+    """Return the result of ``tool_call_rules``. If a tool has a schema or grammar to enforce, the
+    rules are made in a thread, because compiling a grammar may take seconds. If not, they are made
+    directly, because starting a thread would take longer."""
     make = partial(
         tool_call_rules, tools, grammars, is_enforced=is_enforced, accept_strays=accept_strays
     )

@@ -1,8 +1,9 @@
-"""Validate a text by a schema or a grammar. A program of its own, which is run by its path: one
-request as JSON on standard input, the verdict as JSON on standard output.
+"""Program that validates a text by a schema or a grammar. It is run by its path. It reads one
+request as JSON from standard input and writes the verdict as JSON to standard output.
 
-Schemas, grammars and texts come from clients and can be made to take very long. This process has
-limits of time and memory, and fetches nothing."""
+Schemas, grammars and texts come from clients and can be made to take very long. So this process has
+limits of time and memory, and fetches nothing.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +56,8 @@ def validate_json(schema: Any, text: str | None) -> dict[str, str]:
 
 
 def match_grammar(lark: str, text: str, whole: bool) -> dict[str, str]:
-    """Match ``text`` against a grammar in llguidance's Lark; the result is as that of
-    ``validate_json``. Unless ``whole``, the text only has to be the beginning of a match."""
+    """Match ``text`` against a grammar in llguidance's Lark. Returns the same kinds of results as
+    ``validate_json``. If ``whole`` is False, the text only has to be the beginning of a match."""
     import llguidance
 
     defaults = llguidance.LLParserLimits()

@@ -28,8 +28,8 @@ _STRINGS = {"type": "array", "items": _STRING}
 
 
 class _ClientToolSpec(Struct, frozen=True, kw_only=True):
-    """One tool: the function that the model is shown, the item of a call, and the function that
-    computes its fields from the arguments."""
+    """A tool that the client runs. It has the function that the model is shown, the initial item of
+    a call, and a parser that turns the arguments of a call into fields of the item."""
 
     function: tl.Function
     initial_item: it.Item
@@ -46,7 +46,7 @@ class ClientToolProvider:
         self._spec = spec
 
     def check(self, tool: Any, path: str) -> None:
-        """Accept any tool: the server runs nothing."""
+        """Accept the tool without a check, because this server does not run it."""
 
     def leading_item(self, tool: Any, response: ResponseContext) -> it.Item | None:
         return None

@@ -22,7 +22,8 @@ _MAX_PREFIX_LENGTH = 128
 
 
 def shell_action(arguments: str) -> Mapping[str, Any]:
-    """Return the action of a shell call. Arguments that are not JSON are one command."""
+    """Return the action of a shell call. If the arguments are not JSON, the whole text is one
+    command."""
     parsed = parse_lenient(arguments, "commands")
     commands = parsed.get("commands", parsed.get("command"))
     if isinstance(commands, str):
@@ -39,8 +40,8 @@ def shell_action(arguments: str) -> Mapping[str, Any]:
 class CommandObserver:
     """``ArgumentObserver`` of a shell call.
 
-    Streams the commands if the arguments begin in the usual form. Otherwise ``finish`` sends the
-    commands.
+    It streams the commands if the arguments begin in the usual form. If they do not, ``finish``
+    sends all commands at the end.
     """
 
     def __init__(self) -> None:
@@ -87,7 +88,8 @@ class CommandObserver:
             self._count += 1
 
     def _next_command_begins(self) -> bool:
-        """Advance the buffer to the next command. Return whether a command begins there."""
+        """Move the buffer to the text of the next command. Return False if no command begins there
+        yet."""
         if self._is_finished:
             return False
         match = (_NEXT_COMMAND if self._count else _FIRST_COMMAND).match(self._buffer)

@@ -48,7 +48,7 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
     domains: frozenset[str] = frozenset()
 
     def box_limits(self, memory: wc.MemoryLimit) -> Limits:
-        """Return the limits of a box with this much memory."""
+        """Return the resource limits of a box with the memory limit ``memory``."""
         return Limits(
             memory_bytes=wc.MEMORY_BYTES[memory],
             disk_bytes=self.disk_bytes,
@@ -90,8 +90,10 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
 
 class Container:
     """A container of this process. Its box is opened on first use and filled with the requested
-    files. ``is_auto``: the container was created for a response, not by a client. ``on_unused`` is
-    called when the last response that used the container has ended and no code was ever run in it.
+    files.
+
+    ``is_auto``: the container was created for a response, not by a client. ``on_unused``: called
+    when the last response that used the container has ended, if code was never run in it.
     """
 
     def __init__(
@@ -193,7 +195,7 @@ class Container:
         self.add_skills(skills)
 
     async def release(self) -> None:
-        """End a response's use of the container."""
+        """Register that one response no longer uses the container."""
         self._user_count -= 1
         if self._is_unused:
             await self._on_unused(self)
@@ -223,14 +225,15 @@ class Container:
         return network_key(self.request.network_policy)
 
     def add_files(self, file_ids: Iterable[str]) -> None:
-        """Add uploaded files, each once. They are written at the container's next use."""
+        """Add uploaded files. A file that the container already has is not added again. The files
+        are written when the container is used next."""
         existing = {*self._pending_file_ids, *self._loaded_file_ids}
         self._pending_file_ids += [each for each in dict.fromkeys(file_ids) if each not in existing]
 
     def add_skills(self, skills: Iterable[ContainerSkill]) -> None:
-        """Add skills, replacing those of the same name.
+        """Add skills. A new skill replaces a skill of the same name.
 
-        They are mounted at the container's next use.
+        The skills are mounted when the container is used next.
         """
         self._skills.update((each.name, each) for each in skills)
 
@@ -351,9 +354,10 @@ class Container:
     async def refresh_files(
         self, box: Box, source: Literal["user", "assistant"] = "assistant", name: str | None = None
     ) -> tuple[wc.ContainerFile, ...]:
-        """List the files in the box and return those that changed since the last call.
+        """List the files in the box. Return the files that are new or changed since the last call.
 
-        ``source`` is recorded for the file called ``name``; other new files are the assistant's.
+        ``source`` is recorded for the file called ``name``. For all other new files, ``assistant``
+        is recorded.
         """
         current = {entry.path: entry for entry in await box.list_files()}
         for path in self._files.keys() - current.keys():

@@ -77,7 +77,7 @@ class ContainerHandle(Protocol):
         skills."""
 
     async def release(self) -> None:
-        """End a response's use of the container."""
+        """Register that one response no longer uses the container."""
 
     async def run_python(self, code: str) -> tuple[ExecutionResult, tuple[wc.ContainerFile, ...]]:
         """Run Python code. Returns its result and the files it wrote."""

@@ -34,7 +34,7 @@ class ContainerHostSession:
         self._opened = opened
 
     async def unavailable_reason(self) -> str | None:
-        """Return the reason why the host runs no containers, or None if it runs some."""
+        """Return the reason why the host cannot run containers. Return None if it can."""
         opened = await asyncio.shield(self._opened)
         return opened if isinstance(opened, str) else None
 
@@ -63,8 +63,8 @@ class HostedContainers:
         self._remote = remote
 
     async def unavailable_reason(self) -> str | None:
-        """Wait until the host has started. Return the reason why it runs no containers, or None if
-        it runs some."""
+        """Wait until the host has started. Return the reason why it cannot run containers, or None
+        if it can."""
         while True:
             try:
                 reason: str | None = await self._calls.call(

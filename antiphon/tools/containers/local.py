@@ -113,12 +113,13 @@ class LocalContainers:
     # --- the containers of tenants ---------------------------------------------------------------
 
     def find(self, tenant: str, container_id: str) -> Container | None:
-        """Return a container of this process, or None."""
+        """Return the container with this id. Return None if this process has no such container."""
         container = self._containers.get(container_id)
         return container if container is not None and container.tenant == tenant else None
 
     def get(self, tenant: str, container_id: str) -> Container:
-        """Return a container of this process. Raises ``NotFound``."""
+        """Return the container with this id, even an expired one. Raises ``NotFound`` if this
+        process has no such container."""
         container = self.find(tenant, container_id)
         if container is None:
             raise container_not_found(container_id)
@@ -162,8 +163,8 @@ class LocalContainers:
     async def reserve(self, tenant: str, request: wc.CreateContainer) -> Container:
         """Create a container for a response. Its box is opened on first use.
 
-        If the tenant has reached its limit, expire the least recently used container that was
-        created for a response. Raises ``QuotaExceeded`` if there is none.
+        If the tenant has reached its limit, the least recently used container that was created for
+        a response expires. Raises ``QuotaExceeded`` if no container can expire.
         """
         return await self._add(tenant, request, is_auto=True)
 
@@ -190,7 +191,7 @@ class LocalContainers:
         await container.close()
 
     async def close_expired(self) -> None:
-        """Close the boxes of expired containers. Forget the oldest expired containers."""
+        """Close the boxes of expired containers. Remove the oldest expired containers from memory."""
         expired = [container for container in self if not container.is_active]
         for container in expired:
             await container.close()
@@ -199,9 +200,11 @@ class LocalContainers:
         await self._report_expired()
 
     async def renew_lease(self) -> None:
-        """Renew the lease of this process and report which containers were used. Expire the
-        containers that are no longer active in the directory, because the lease had ended or
-        another process deleted them."""
+        """Renew the lease of this process, and report to the directory which containers were used.
+
+        A container expires if it is no longer active in the directory. Either the lease had ended,
+        or another process deleted the container.
+        """
         reported = dict(self._reported)
         used = [
             each for each in self if each.id in reported and reported[each.id] != each.last_used_at
@@ -246,8 +249,8 @@ class LocalContainers:
         return container
 
     async def _expire_replaceable(self, tenant: str) -> bool:
-        """Expire the least recently used container that was created for a response and that no
-        response uses. Return False if there is none."""
+        """Expire one container: the least recently used one that was created for a response and
+        that no response uses now. Return False if there is no such container."""
         records = [each for each in await self._directory.list(tenant) if each.is_auto]
         for record in sorted(filter(lambda each: each.is_active, records), key=self._last_used_at):
             if await self._expire_if_replaceable(record):

@@ -37,7 +37,7 @@ class ContainerMaker(Protocol):
     """
 
     def find(self, tenant: str, container_id: str) -> Container | None:
-        """Return a container of this process, or None."""
+        """Return the container with this id. Return None if this process has no such container."""
 
     def resources(self, tenant: str) -> Mapping[str, wc.ContainerResource]:
         """Return a tenant's containers in this process, by id, in the form of the API."""
@@ -86,9 +86,12 @@ class ContainerRegistry:
         return await self._maker.create(tenant, request)
 
     async def get_active(self, tenant: str, container_id: str) -> ContainerHandle:
-        """Return a container that can be used. Raises ``NotFound`` for unknown ids and other
-        tenants' containers, ``InvalidRequest`` if it has expired, and ``Overloaded`` if its owner
-        cannot be reached."""
+        """Return a container that can be used.
+
+        Raises ``NotFound`` for an unknown id and for a container of another tenant,
+        ``InvalidRequest`` for an expired container, and ``Overloaded`` if the owner of the
+        container cannot be reached.
+        """
         if (container := self._maker.find(tenant, container_id)) is not None:
             if container.is_active:
                 return container
@@ -120,8 +123,8 @@ class ContainerRegistry:
         return sum(each.status == "active" for each in await self._resources(tenant))
 
     async def delete(self, tenant: str, container_id: str) -> None:
-        """Delete a container and its files. If the owner cannot be reached, it will close the box
-        when it renews its lease. Raises ``NotFound``."""
+        """Delete a container and its files. If its owner cannot be reached, the owner closes the
+        box at its next lease renewal. Raises ``NotFound``."""
         if await self._maker.delete(tenant, container_id):
             return
         record = await self._record(tenant, container_id)
@@ -147,8 +150,9 @@ class ContainerRegistry:
     ) -> ContainerHandle:
         """Acquire a container of type ``auto`` for a tool, with the requested files and skills.
 
-        Returns the container of the last call among ``items`` if it is still active and has the
-        requested network, otherwise a new one. Raises ``QuotaExceeded``."""
+        This is the container of the last call among ``items`` if it is still active and has the
+        requested network policy. If not, a new container is created. Raises ``QuotaExceeded``.
+        """
         skills = tuple(skills)
         last = await self.last_active(tenant, items)
         if last is not None and last.network_key == network_key(request.network_policy):
@@ -165,7 +169,8 @@ class ContainerRegistry:
         return container
 
     async def last_active(self, tenant: str, items: Iterable[Item]) -> ContainerHandle | None:
-        """Return the container of the last call among ``items``; None if it cannot be used."""
+        """Return the container of the last call among ``items``. Return None if there is no call or
+        its container cannot be used."""
         container_id = next(filter(None, map(_container_id_of, reversed(tuple(items)))), None)
         with suppress(RequestError):
             return None if container_id is None else await self.get_active(tenant, container_id)
@@ -229,7 +234,8 @@ class ContainerRegistry:
 
 
 def _container_id_of(item: Item) -> str | None:
-    """Return the id of the container that a call ran in."""
+    """Return the id of the container that the call ``item`` ran in. Return None if it ran in no
+    container."""
     if isinstance(item, CodeInterpreterCall):
         return item.container_id
     if isinstance(item, ShellCall) and isinstance(item.environment, dict):

@@ -72,17 +72,19 @@ class ContainerRelay:
         return NoCalls(is_gone=has_ended)
 
     def find(self, owner: str) -> AnswerCall | None:
-        """Return the function that answers calls to ``owner``, a process of this server. Return
-        None if this server has no such process."""
+        """Return the function that answers calls to the process ``owner``. Return None if this
+        server has no such process."""
         if owner == self._id and self._methods is not None:
             return self._methods.answers
         client = self._client(owner)
         return None if client is None else client.forward
 
     def remove_abandoned(self) -> tuple[str, ...]:
-        """Remove the sockets of owners of this server that have died. Return the ids of these
-        owners. Must be called before the new owner opens its socket, because it removes all
-        sockets."""
+        """Remove the sockets of the dead container owners of this server. Return the ids of these
+        owners.
+
+        It removes all sockets, so call it before the new owner opens its socket.
+        """
         if self._folder is None:
             return ()
         paths = tuple(self._folder.glob(f"*{_SUFFIX}"))
@@ -91,7 +93,7 @@ class ContainerRelay:
         return tuple(f"{self._scope}-{path.stem}" for path in paths)
 
     async def open(self, local: LocalContainers) -> None:
-        """Answer calls to the containers of this process."""
+        """Start to answer calls of other processes to the containers of this process."""
         self._methods = CallableMethods(ContainerSession(local))
         if self._folder is not None:
             self._server = CallServer(lambda: ContainerSession(local))

@@ -19,9 +19,9 @@ __all__ = ["RemoteContainer", "RemoteContainers"]
 
 
 class RemoteContainer:
-    """``ContainerHandle`` of a container in another process, over ``calls`` to its
-    ``ContainerSession``. ``on_gone`` is called when the owner turns out to be gone, together with
-    all its containers."""
+    """``ContainerHandle`` of a container in another process. ``calls``: the client of the owner's
+    ``ContainerSession``. ``on_gone``: called when the owner has ended, and all its containers with
+    it."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class RemoteContainer:
         return self._view.network_key
 
     async def load(self) -> wc.ContainerResource:
-        """Ask the owner for the container and its skills."""
+        """Fetch the container and its skills from the owner."""
         self._view = await self._call("view", returns=ContainerView)
         return self._view.resource
 
@@ -160,7 +160,7 @@ class RemoteContainers:
         self._connect = connect
 
     def of(self, record: ContainerRecord) -> RemoteContainer:
-        """Return the container that a record describes."""
+        """Return the handle of the container that a directory record describes."""
         return RemoteContainer(record, self._connect(record.owner, record.url), self._expire)
 
     async def _expire(self, record: ContainerRecord) -> None:

@@ -24,7 +24,7 @@ class ContainerSession:
         self._local = local
 
     async def view(self, tenant: str, container_id: str) -> ContainerView:
-        """Return a container, even an expired one."""
+        """Return the API view of a container, even of an expired one."""
         container = self._local.get(tenant, container_id)
         return ContainerView(container.resource, container.skills, container.network_key)
 
@@ -35,8 +35,8 @@ class ContainerSession:
         file_ids: tuple[str, ...],
         skills: tuple[ShellSkill, ...],
     ) -> AsyncGenerator[bool, None]:
-        """Add files and skills. The container is in use until the caller ends the call or
-        disconnects."""
+        """Add files and skills, and mark the container as used. The use ends when the caller ends
+        the call or disconnects."""
         container = self._active(tenant, container_id)
         resolved = await resolve_skills(self._local.library, tenant, skills, "skills")
         await container.acquire(file_ids, resolved)

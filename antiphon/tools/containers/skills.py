@@ -48,8 +48,8 @@ class SkillLibrary(Protocol):
     async def retrieve_version(
         self, tenant: str, skill_id: str, version: str | None
     ) -> SkillVersion:
-        """Return a version by its number or ``latest``; None: the default version. Raises
-        ``NotFound``."""
+        """Return a version of a skill. ``version`` is a number or ``latest``; None means the
+        default version. Raises ``NotFound``."""
 
     async def read_bundle(self, tenant: str, skill_id: str, version: str | None) -> bytes:
         """Return the files of a version as a zip. Raises ``NotFound``."""
@@ -63,8 +63,9 @@ class SkillSummary(Struct, frozen=True):
 
 
 class ContainerSkill(Struct, frozen=True, kw_only=True):
-    """A skill for a container. ``key`` identifies its version or content. ``load`` returns the zip
-    and raises ``NotFound``. ``source``: this version or content, as a request names it."""
+    """A skill for a container. ``key`` identifies the version or the inline content of the skill.
+    ``load`` returns the zip and raises ``NotFound``. ``source`` refers to the same version or
+    content in the form of a request."""
 
     name: str
     description: str

@@ -20,8 +20,8 @@ _MAX_MARK_LENGTH = 216
 
 
 def file_citation_notation(file_of: Callable[[int], tuple[str, str] | None]) -> CitationNotation:
-    """Return the notation. ``file_of`` returns the file id and filename of a passage number, None
-    if no such passage was shown."""
+    """Return the notation of file citations. ``file_of`` returns the file id and filename of a
+    passage number, or None if the model was not shown such a passage."""
 
     def cite(mark: re.Match[str], position: int, preceding: str) -> Citation | None:
         file = file_of(int(mark.group(1)))

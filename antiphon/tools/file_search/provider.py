@@ -64,13 +64,14 @@ class StoreSearch(Protocol):
     async def check_searchable(
         self, tenant: str, store_ids: Sequence[str], ranking: RankingOptions, path: str
     ) -> None:
-        """Raise ``RequestError`` if these stores cannot be searched. ``path``: the tool's path in
-        the request."""
+        """Raise ``RequestError`` if one of the vector stores cannot be searched. ``path``: path of
+        the tool in the request."""
 
     async def search(
         self, tenant: str, store_ids: Sequence[str], request: SearchRequest
     ) -> tuple[VectorStoreSearchResult, ...]:
-        """Return the best results first. Raises ``RequestError`` and ``RunError``."""
+        """Search the vector stores. Return the results, the best result first. Raises
+        ``RequestError`` and ``RunError``."""
 
 
 class FileSearchProvider:
@@ -140,10 +141,11 @@ class FileSearchProvider:
 
 
 class _NumberedPassages:
-    """The passages shown to the model, by number.
+    """The passages that the model was shown, by number.
 
-    Each call has a range of numbers of its own, also the calls of earlier responses, so that a
-    number always means the same passage."""
+    Each call has its own range of numbers. Calls of earlier responses keep their range, so a number
+    always means the same passage.
+    """
 
     def __init__(self, items: Sequence[Item]) -> None:
         before = (item for item in items if isinstance(item, FileSearchCall))
@@ -151,24 +153,26 @@ class _NumberedPassages:
         self._calls = [list(_files_of(call)) for call in before]
 
     def begin_call(self) -> int:
-        """Start the next call and return its index."""
+        """Start a new call without passages. Return the index of the call."""
         self._calls.append([])
         return len(self._calls) - 1
 
     def file_of(self, number: int) -> tuple[str, str] | None:
-        """Return the file id and filename of a passage, None if it was not shown."""
+        """Return the file id and filename of the passage with this number. Return None if the model
+        was not shown such a passage."""
         call, index = divmod(number - 1, _MAX_RESULTS)
         files = self._calls[call] if 0 <= call < len(self._calls) else []
         return files[index] if index < len(files) else None
 
     def files_of(self, call: int) -> tuple[dict[str, str], ...]:
-        """Return the file of each passage that a call showed, for later responses."""
+        """Return the file id and filename of each passage that a call showed. They are stored so
+        that later responses can cite the passages."""
         files = (file for file in self._calls[call] if file is not None)
         return tuple({"file_id": file_id, "filename": filename} for file_id, filename in files)
 
     def render(self, call: int, results: Sequence[VectorStoreSearchResult], max_bytes: int) -> str:
-        """Return as many passages as fit ``max_bytes``, at least the best one, as the model is
-        shown them."""
+        """Render as many passages as fit into ``max_bytes``, as text for the model. The best
+        passage is always included."""
         entries: list[str] = []
         size = 0
         for index, result in enumerate(results):
@@ -186,7 +190,8 @@ class _NumberedPassages:
 
 
 def _files_of(call: FileSearchCall) -> Iterator[tuple[str, str] | None]:
-    """Yield the file of each passage of an earlier call, as far as its item contains them."""
+    """Yield the file of each passage of an earlier call, in order. Yield None for a passage whose
+    file the item does not contain."""
     passage_files = () if call.passage_files is UNSET else call.passage_files
     for result in call.results or passage_files:
         file_id, filename = result.get("file_id"), result.get("filename")
@@ -195,7 +200,7 @@ def _files_of(call: FileSearchCall) -> Iterator[tuple[str, str] | None]:
 
 
 def _search_request(tool: Any, queries: tuple[str, ...], path: str) -> SearchRequest:
-    """Build the search. Raises ``InvalidRequest``."""
+    """Build the search request from the tool's options and the queries. Raises ``InvalidRequest``."""
     filters = None if tool.filters is UNSET else tool.filters
     options = {} if tool.ranking_options is UNSET else tool.ranking_options
     return SearchRequest(

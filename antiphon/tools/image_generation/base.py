@@ -47,7 +47,7 @@ class Image(Struct, frozen=True):
 
 
 def read_image(content: bytes) -> Image | None:
-    """Return the image in ``content``, or None if it is not an image."""
+    """Detect the format and size of the image in ``content``. Return None if it is not an image."""
     try:
         head = sniff(content)
     except InvalidImage:
@@ -82,9 +82,10 @@ class ImageRequest(Struct, frozen=True, kw_only=True):
 
 
 class ImageTask(Struct, frozen=True, kw_only=True):
-    """One image to generate, from a prompt alone or from ``images`` too.
+    """Describes one image to generate, from a prompt alone or from a prompt and input ``images``.
 
-    ``mask`` is a PNG as large as the first image: transparent areas change, the rest stays.
+    ``mask`` is a PNG with the size of the first image. The generator changes the transparent areas
+    and keeps the rest.
     """
 
     prompt: str

@@ -86,7 +86,8 @@ class ConversationImages:
         return len(self)
 
     def latest(self) -> tuple[int, ...]:
-        """Return the numbers of the last generated image, or of all images of a later message."""
+        """Return the numbers of the most recent images. These are the last generated image or, if a
+        later message has images, all images of that message."""
         if not self._groups:
             return ()
         last = len(self)
@@ -104,7 +105,8 @@ class ConversationImages:
 
 
 def _image_groups(items: Iterable[it.Item]) -> list[_ImageGroup]:
-    """Group the images of ``items``. A repeated image has the position of its last occurrence."""
+    """Group the images of ``items`` by message or generated image. An image generation call that
+    occurs twice has the position of its last occurrence."""
     groups: dict[str, _ImageGroup] = {}
     for index, item in enumerate(items):
         if isinstance(item, it.ImageGenerationCall):

@@ -42,11 +42,11 @@ _CANCELLED_MESSAGE = "The image generation was cancelled."
 class DiffusersOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The operator's options (``image_generation_options``).
 
-    ``device``: by default the best available. ``dtype``: ``auto`` is bfloat16 on GPUs and float32
-    otherwise. ``steps``: number of steps at medium quality, by default the pipeline's. ``images``:
-    the maximum number of input images of an edit. ``offload``: keep only the active part of the
-    model on the GPU. ``arguments``: further arguments of every pipeline call
-    (``guidance_scale`` …).
+    ``device``: by default the best available device. ``dtype``: ``auto`` is bfloat16 on GPUs and
+    float32 on other devices. ``steps``: number of steps at medium quality; the default is the
+    pipeline's own. ``images``: the maximum number of input images of an edit. ``offload``: keep
+    only the active part of the model on the GPU. ``arguments``: further arguments of every pipeline
+    call (``guidance_scale`` …).
     """
 
     device: str | None = None
@@ -64,8 +64,8 @@ class _Cancelled(Exception):
 
 
 class Diffusers:
-    """``ImageGenerator`` over a diffusers pipeline. The pipelines for edits share the model of this
-    pipeline."""
+    """``ImageGenerator`` over a diffusers pipeline. The pipelines for edits reuse the model of the
+    pipeline that generates images."""
 
     def __init__(self, pipeline: Any, options: DiffusersOptions) -> None:
         self._options = options
@@ -245,7 +245,8 @@ class Diffusers:
         return max(1, round(default_steps * _STEP_FACTORS[quality or "medium"]))
 
     def _default_size(self, task: ImageTask) -> tuple[int, int]:
-        """Return the model's native size; for an edit, with the aspect ratio of the first image."""
+        """Return the size of an image if the request does not set one. It is the model's native
+        size. An edit has the aspect ratio of the first input image."""
         side = _native_side(self._text_to_image)
         if not task.images:
             return side, side
@@ -262,7 +263,8 @@ class Diffusers:
 
 
 class _StepCallback:
-    """Called after each step. Stops the pipeline, or sends a preview at evenly spaced steps."""
+    """Callback of the pipeline after each step. It stops the pipeline if the caller has cancelled,
+    and sends previews at evenly spaced steps."""
 
     def __init__(
         self,
@@ -308,7 +310,8 @@ def _best_device(torch: Any) -> str:
 
 
 def _derive_pipeline(pipeline: Any, argument: str, auto: str) -> Any:
-    """Return a pipeline with the same parts that takes ``argument``; None if there is none."""
+    """Return a pipeline that takes ``argument`` and has the same parts as ``pipeline``. Return None
+    if diffusers has no such pipeline."""
     if _has_argument(pipeline, argument):
         return pipeline
     import diffusers

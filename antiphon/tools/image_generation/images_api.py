@@ -52,10 +52,11 @@ _DETAILS = ("input_tokens_details", "output_tokens_details", "cached_tokens_deta
 class ImagesApiOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The operator's options (``image_generation_options``).
 
-    ``headers`` and ``body`` are added to every request. ``connect_s`` and ``silence_s``: the
-    longest waits for a connection and for data, in seconds. ``streams``: the upstream streams
-    previews. ``edits``, ``masks``: it has ``/images/edits``, with masks. ``without``: fields of
-    the tool that it does not support; requests with one of them are rejected.
+    ``headers`` and ``body`` are added to every request. ``connect_s``: time limit for a connection,
+    in seconds. ``silence_s``: maximum time without data, in seconds. ``streams``: the upstream
+    streams previews. ``edits``: the upstream has ``/images/edits``. ``masks``: that endpoint
+    accepts masks. ``without``: fields of the tool that the upstream does not support; a request
+    with one of these fields is rejected.
     """
 
     headers: dict[str, str] = field(default_factory=dict)
@@ -69,7 +70,7 @@ class ImagesApiOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ImagesApi:
-    """``ImageGenerator`` over an upstream, which it owns.
+    """``ImageGenerator`` over an upstream. The generator owns the upstream's client.
 
     ``fetcher`` is used for upstreams that answer with URLs. ``max_bytes``: size limit of one image.
     """
@@ -177,7 +178,8 @@ class ImagesApi:
     # --- answers ---------------------------------------------------------------------------------
 
     async def _parse_payload(self, payload: bytes) -> PartialImage | GeneratedImage | None:
-        """Return the preview or the image of a payload, None if it has neither.
+        """Return the preview or the final image that a payload contains. Return None if it contains
+        no image.
 
         Raises ``BackendError``.
         """

@@ -137,7 +137,8 @@ class ImageGenerationProvider:
         yield Toolset(functions=(replace(function, handler=session.run),))
 
     def _action(self, tool: Any) -> str:
-        """Return the requested action; ``generate`` if the generator cannot edit."""
+        """Return the action that the request asks for. Return ``generate`` if the generator does
+        not support edits."""
         return requested_action(tool) if self._generator.supports_edits else "generate"
 
     def _image_request(self, tool: Any, path: str) -> ImageRequest:
@@ -156,7 +157,7 @@ class ImageGenerationProvider:
 
 
 class _ImageSession:
-    """The image generation of one response."""
+    """Runs the image generation calls of one response."""
 
     def __init__(
         self,
@@ -247,7 +248,8 @@ class _ImageSession:
         return {name: value for name, value in fields.items() if value is not None}
 
     async def _item_fields(self, task: ImageTask, generated: GeneratedImage) -> dict[str, Any]:
-        """Return the item's fields. They describe the actual image, not the request."""
+        """Return the fields of the item. They describe the image that was generated, even where it
+        differs from the request."""
         fields = {
             "result": await _base64(generated.image),
             "action": "edit" if task.images else "generate",
@@ -262,7 +264,8 @@ class _ImageSession:
 
 
 def _failed_result(error: RunError) -> ToolResult:
-    """Return the result of a failed call. OpenAI's error fields mark a moderation block."""
+    """Return the result of a failed call. If moderation rejected the image, the result has OpenAI's
+    error fields for this case."""
     is_moderated = error.code == _MODERATION_CODE
     error_fields = {
         "type": "image_generation_user_error" if is_moderated else "server_error",

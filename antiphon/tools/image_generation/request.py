@@ -96,7 +96,8 @@ def check_mask(tool: ImageGeneration, path: str) -> None:
 
 
 def unsupported_value(path: str, reason: str) -> InvalidRequest:
-    """Return the error for a valid value that this server does not support."""
+    """Return the error for a value that is valid in OpenAI's API and that this server does not
+    support."""
     return InvalidRequest(f"Invalid '{path}': {reason}.", param=path, code="unsupported_value")
 
 

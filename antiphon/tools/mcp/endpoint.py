@@ -23,7 +23,7 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
     """The location of an MCP server: a URL, or a command of the operator.
 
     ``guarded``: the URL comes from a request, so its address must be public or in one of
-    ``networks``. ``shares_sessions``: the conversations of a tenant share a session.
+    ``networks``. ``shares_sessions``: all conversations of a tenant use the same session.
     """
 
     url: str = ""
@@ -44,9 +44,7 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """A key that is equal for the same server with the same credentials, and does not reveal
-        them.
-        """
+        """A hash of the server's location and credentials. It does not reveal the credentials."""
         identity = msgspec.json.encode(
             [self.url, self.transport, self.command, self.args, self.guarded]
             + [sorted(pairs.items()) for pairs in (self.env, self.headers)]

@@ -57,12 +57,13 @@ _ACTIONS: Mapping[str, str] = {
 
 
 class _ToolKind(Struct, frozen=True, kw_only=True):
-    """How the tools of a server become one built-in tool.
+    """Describes how the tools of an MCP server become one built-in tool.
 
     - ``check``: rejects fields of a request that the server cannot honour.
     - ``function``: returns the function that the model is shown for a tool of the server, without a
-      handler; None if the model is not shown the tool.
-    - ``arguments``: translates the arguments that the model wrote to those of the server's tool.
+      handler. It returns None if the model is not shown the tool.
+    - ``arguments``: translates the arguments that the model wrote to the arguments of the server's
+      tool.
     - ``result_fields``: returns fields of the item for the text of the result.
     - ``step``: name of the progress event of a running call.
     """
@@ -146,7 +147,9 @@ def _check_search(tool: Any, path: str) -> None:
 
 
 def _action_kind(tool: ListedTool) -> str | None:
-    """Return the action of a tool's calls: by its name, else by its arguments."""
+    """Return the action (search, open or find) of the calls of a tool. The name of the tool
+    decides. If it is unknown, the names of its arguments decide. Return None if no name is known.
+    """
     properties = tool.input_schema.get("properties") if tool.input_schema else None
     names = (tool.name.rpartition(".")[2], *(properties if isinstance(properties, dict) else ()))
     return next((_ACTIONS[name] for name in names if name in _ACTIONS), None)
@@ -209,7 +212,8 @@ def _check_code(tool: Any, path: str) -> None:
 
 
 def _code_field(tool: ListedTool) -> str | None:
-    """Return the argument that takes the code: ``code``, or the only one of a tool ``python``."""
+    """Return the name of the argument that takes the code. It is ``code``, or the only argument of
+    a tool named ``python``. Return None if there is no such argument."""
     properties = tool.input_schema.get("properties") if tool.input_schema else None
     if not isinstance(properties, dict):
         return None

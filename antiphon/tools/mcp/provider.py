@@ -59,8 +59,9 @@ class McpProvider:
     """``ToolProvider`` of ``mcp``.
 
     ``configured``: the operator's servers by name. ``allow_urls``: requests may name servers by
-    URL; their addresses must be public or in one of ``networks``. ``fails_response``: a server
-    whose tools cannot be listed ends the response; otherwise it continues without them.
+    URL. The addresses of these servers must be public or in one of ``networks``.
+    ``fails_response``: the response fails if the tools of a server cannot be listed. If this is
+    false, the response continues without these tools.
     """
 
     def __init__(
@@ -95,7 +96,8 @@ class McpProvider:
     async def declared_functions(
         self, tool: Mcp, response: ResponseContext
     ) -> tuple[ToolFunction, ...] | None:
-        """Return the functions if the conversation contains the server's list of tools."""
+        """Return the functions of the server's tools. Return None if the conversation does not
+        contain the server's list of tools yet."""
         tools = listed_tools(tool.server_label, response.items)
         if tools is None:
             return None
@@ -104,9 +106,10 @@ class McpProvider:
 
     @asynccontextmanager
     async def open(self, tool: Mcp, response: ResponseContext) -> AsyncIterator[Toolset]:
-        """Offer the server's tools.
+        """Offer the server's tools to the model.
 
-        If the conversation already lists them, the server is contacted only when a tool is called.
+        If the conversation already lists the tools, the server is contacted only when a tool is
+        called.
         """
         label = tool.server_label
         session = SessionKey.of(response, self._server(tool, "tools"))
@@ -184,7 +187,8 @@ class McpProvider:
     def _tool_functions(
         self, tool: Mcp, session: SessionKey, tools: Sequence[ListedTool]
     ) -> tuple[ToolFunction, ...]:
-        """Return the functions of those of the server's ``tools`` that the request allows."""
+        """Return functions for the server's ``tools``. Tools that the request does not allow are
+        left out."""
         rules = parse_tool_rules(tool)
         return tuple(
             self._tool_function(tool.server_label, session, each, rules)
@@ -230,7 +234,8 @@ class McpProvider:
         tools: Sequence[ListedTool],
         request: it.McpApprovalRequest,
     ) -> PendingCall:
-        """Return the approved call. If the request no longer allows the tool, the call fails."""
+        """Return the call that the user has approved. If the request no longer allows the tool, the
+        call fails when it runs."""
         tool = next((each for each in tools if each.name == request.name), None)
         function = self._calling_function(
             label, session, tool or ListedTool(name=request.name), approval_request_id=request.id
@@ -287,7 +292,7 @@ async def _call_disallowed_tool(
 
 
 def _failed_result(error: dict[str, Any]) -> ToolResult:
-    """Return the result of a failed call. Later turns show the model the same text."""
+    """Return the result of a failed call. The model is shown the same text in later turns."""
     text = f"Error: {json.dumps(error, ensure_ascii=False)}"
     return ToolResult(text=text, fields={"error": error}, failed=True)
 

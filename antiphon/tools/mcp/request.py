@@ -120,7 +120,7 @@ def _parse_require_approval(value: Any, path: str) -> Rule:
 
 
 def _parse_filter(value: Any, path: str) -> Rule:
-    """Read a filter. A tool matches if it meets all conditions."""
+    """Parse a tool filter. A tool matches the filter if it meets all conditions."""
     if not isinstance(value, dict):
         raise _invalid_value(path, "an object with 'tool_names' or 'read_only'")
     _check_fields(value, ("tool_names", "read_only"), path)

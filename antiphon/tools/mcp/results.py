@@ -55,7 +55,8 @@ class McpFailure(Exception):
 
 
 def describe_failure(error: BaseException, trace: RequestTrace) -> FailureDetails:
-    """Classify an exception of the SDK. ``trace``: the HTTP activity of the request."""
+    """Return the details of a failed request, from an exception of the SDK. ``trace``: the
+    transport activity of the request."""
     from mcp import MCPError
     from pydantic import ValidationError
 
@@ -123,7 +124,8 @@ def _protocol_failure(code: int, message: str, **marks: bool) -> FailureDetails:
 
 
 def tool_error(result: CallToolResult, max_bytes: int) -> Json:
-    """Return the error of a tool that reports a failure, truncated to ``max_bytes``."""
+    """Return the error for a result in which a tool reports a failure. The text is truncated to
+    ``max_bytes``."""
     texts = [text for block in result.content if (text := _block_text(block))]
     content = [
         {"type": "text", "text": truncate_middle(text, max_bytes // len(texts))} for text in texts
@@ -132,10 +134,10 @@ def tool_error(result: CallToolResult, max_bytes: int) -> Json:
 
 
 def result_text(result: CallToolResult) -> str:
-    """Return the result as text.
+    """Return a tool result as text.
 
-    Servers that follow the specification repeat structured content as text; for others it is
-    written as JSON.
+    Servers that follow the specification repeat structured content as text. For other servers, the
+    structured content is written as JSON.
     """
     texts = [text for block in result.content if (text := _block_text(block))]
     if not texts and result.structured_content is not None:

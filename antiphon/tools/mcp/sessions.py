@@ -1,7 +1,7 @@
-"""A pool of MCP sessions. Each session is opened and closed by one task of its own.
+"""A pool of MCP sessions. Each session is opened and closed by its own task.
 
-Sessions are reused, and closed after an idle time. Each belongs to one conversation, because
-servers may keep state in it. Sessions are never shared between tenants or between credentials.
+A session is reused, and closed after an idle time. It belongs to one conversation, because the
+server may keep state in it. Different tenants or credentials never share a session.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SessionKey(NamedTuple):
 
 
 class _Session:
-    """A connection, and the task that owns it."""
+    """A connection to an MCP server, and the task that owns the connection."""
 
     def __init__(self, connector: McpConnector, server: McpEndpoint, seconds: float) -> None:
         self._close_requested = asyncio.Event()
@@ -111,11 +111,11 @@ class _PoolEntry:
 
 
 class SessionPool:
-    """The sessions of this process.
+    """The MCP sessions of this process.
 
     ``connect_s``: time limit for connecting and initializing. ``call_s``: time limit for a result.
-    ``idle_s``: seconds after which an unused session is closed. ``max_sessions``: if there are
-    more, unused ones are closed.
+    ``idle_s``: seconds after which an unused session is closed. ``max_sessions``: above this number
+    of sessions, unused sessions are closed.
     """
 
     def __init__(
@@ -223,8 +223,8 @@ class SessionPool:
             self._close(session)
 
     def _close_excess(self) -> None:
-        """Close sessions while there are too many: of the tenant that has most unused ones, the one
-        that was not used for the longest time."""
+        """Close unused sessions while there are too many sessions. The tenant with the most unused
+        sessions loses its least recently used session first."""
         while len(self._entries) > self._max_sessions:
             unused = [key for key, entry in self._entries.items() if entry.users == 0]
             if not unused:
@@ -247,7 +247,7 @@ class SessionPool:
 
 
 def _make_connector() -> McpConnector:
-    """Make a connector. The first import of the SDK takes about a second."""
+    """Make an ``McpConnector``. The first call imports the SDK, which takes about a second."""
     from .transport import McpConnector
 
     return McpConnector()

@@ -132,8 +132,11 @@ async def _traced(transport: Any) -> AsyncGenerator[Any, None]:
 
 
 def _process(server: McpEndpoint) -> Any:
-    """Start a server process. It shares the stderr of this server. Its environment contains the
-    configured variables and a few harmless ones of this server's environment."""
+    """Start an MCP server as a process.
+
+    The process shares the stderr of this server. Its environment contains the configured variables
+    and the few variables of this server that the SDK considers safe.
+    """
     parameters = StdioServerParameters(
         command=server.command, args=list(server.args), env=dict(server.env)
     )
@@ -175,8 +178,8 @@ class _TracedTransport(httpx2.AsyncHTTPTransport):
 
 
 class _SizeLimitedStream(httpx2.AsyncByteStream):
-    """A response body that raises an error when it becomes too large. The SDK itself limits the
-    size of events in event streams."""
+    """A response body that raises an error when it exceeds the size limit. For event streams, the
+    SDK itself limits the size of each event."""
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
         self._stream = stream

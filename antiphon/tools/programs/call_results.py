@@ -106,7 +106,7 @@ def _python_result(call: it.CodeInterpreterCall) -> CallOutcome:
 
 
 def _output_result(output: it.ToolOutput, tool: tl.Function | tl.Custom) -> CallOutcome:
-    """Return the outcome for a tool output.
+    """Return the outcome of a call that has a tool output.
 
     Text is parsed as JSON if the tool has an output schema.
     """

@@ -95,7 +95,7 @@ class ProgramProvider:
         self._max_calls = max_calls
 
     def check(self, tool: Any, path: str) -> None:
-        """Accept any tool: it has no fields."""
+        """Accept the tool without a check, because it has no fields."""
 
     def leading_item(self, tool: Any, response: ResponseContext) -> it.Item | None:
         return None
@@ -168,9 +168,9 @@ class ProgramProvider:
         return self._encryptor.encrypt(fingerprint, purpose=_PURPOSE, tenant=tenant)
 
     def _verify(self, program: it.Program, tenant: str) -> _Fingerprint:
-        """Return a program's fingerprint.
+        """Decrypt the fingerprint of a program.
 
-        Raises ``InvalidRequest`` if this server did not write it.
+        Raises ``InvalidRequest`` if this server did not make the fingerprint for this program.
         """
         try:
             sealed = self._encryptor.decrypt(program.fingerprint, purpose=_PURPOSE, tenant=tenant)
@@ -209,7 +209,8 @@ class _ProgramSession:
         code: str,
         context: CallContext,
     ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
-        """Run one program. ``recorded``: its calls so far.
+        """Run one program. ``recorded``: the calls that the program has made so far, with their
+        answers.
 
         The program gets the results of all calls of a step together, in the order of the calls. So
         its behaviour cannot depend on which call was faster.
@@ -286,7 +287,8 @@ class _RecordedCalls:
             self._calls.setdefault(self._target(call[0]), deque()).append(call)
 
     def take(self, initial_item: it.Item) -> tuple[it.Item, ...] | None:
-        """Remove and return the next recorded call of the function that ``initial_item`` calls."""
+        """Remove and return the next recorded call of a function. ``initial_item``: the initial
+        item of a call of this function. Return None if no recorded call is left."""
         queue = self._calls.get(self._target(initial_item))
         return queue.popleft() if queue else None
 
@@ -327,7 +329,8 @@ def _path(function: ToolFunction) -> tuple[str, ...]:
 
 
 def _arguments(function: ToolFunction, argument: str) -> str | None:
-    """Return the arguments as a model would write them; None if they are not an object."""
+    """Return the arguments of a call in the form in which a model writes them. Return None if the
+    tool needs an object and the program passed another value."""
     if isinstance(function.tool, tl.Function):
         return argument or "{}" if not argument or argument.startswith("{") else None
     value = json.loads(argument) if argument else ""
@@ -336,9 +339,9 @@ def _arguments(function: ToolFunction, argument: str) -> str | None:
 
 
 def _description(functions_by_path: Mapping[tuple[str, ...], ToolFunction]) -> str:
-    """Return the tool description with the callable functions as TypeScript declarations.
+    """Return the tool description. It declares the callable functions in TypeScript.
 
-    Deferred functions that a search finds are left out.
+    Deferred functions that a tool search can find are left out.
     """
     declarations = [
         function_declaration(

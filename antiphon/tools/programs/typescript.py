@@ -40,7 +40,8 @@ def property_access(path: Sequence[str]) -> str:
 
 
 def schema_type(schema: Any, depth: int = 0) -> str:
-    """Return the type of a schema; ``unknown`` if the schema does not say."""
+    """Return the TypeScript type for a JSON schema. It is ``unknown`` if the schema does not
+    determine a type."""
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return "unknown"
     if "const" in schema:

@@ -23,11 +23,11 @@ _LINES_BEFORE_HIT = 4
 
 
 class SearchOptions(Struct, frozen=True, kw_only=True):
-    """The options of a request.
+    """The search options of a request.
 
-    ``count``: the number of results. ``max_view_chars``: the number of characters of a view.
-    ``allowed_domains``, ``blocked_domains``: domains, including their subdomains. ``tenant``: who
-    searches; a source that limits concurrency serves tenants in turn.
+    ``count``: the number of results. ``max_view_chars``: the maximum number of characters in a view
+    of a page. ``allowed_domains``, ``blocked_domains``: domains, including their subdomains.
+    ``tenant``: the tenant that searches. A source that limits concurrency serves tenants in turn.
     """
 
     count: int = 10
@@ -51,7 +51,7 @@ class PageSource(Protocol):
     """A source of pages."""
 
     async def search(self, query: str, options: SearchOptions) -> tuple[SearchResult, ...]:
-        """Return the best results first. Raises ``ToolError``."""
+        """Search for pages. Return the results, the best result first. Raises ``ToolError``."""
 
     async def page(self, url: str, *, tenant: str = "") -> WebPage:
         """Return the page at a URL, for a tenant. Raises ``ToolError``."""
@@ -70,8 +70,8 @@ class StepResult(Struct, frozen=True, kw_only=True):
 class Browser:
     """A browser for one response.
 
-    Each step gets a cursor, even if it fails. ``earlier_pages``: the pages of the steps of earlier
-    responses, so that their cursors stay valid.
+    Each step gets a cursor, even if the step fails. ``earlier_pages``: the pages of the steps of
+    earlier responses, so that the cursors of these steps stay valid.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class Browser:
         return len(self._shown_pages) - 1
 
     def page_at(self, cursor: int) -> WebPage | None:
-        """Return the page of a cursor, None if there is none."""
+        """Return the page that a cursor refers to. Return None if there is no such page."""
         return self._shown_pages[cursor] if 0 <= cursor < len(self._shown_pages) else None
 
     async def search(self, query: str, *, step_cursor: int) -> StepResult:
-        """Search, in the step ``step_cursor``. Raises ``ToolError``."""
+        """Run a search as the step ``step_cursor``. Raises ``ToolError``."""
         results = await self._source.search(query, self._options)
         allowed_results = tuple(one for one in results if self._options.allows(one.url))[
             : self._options.count
@@ -166,7 +166,7 @@ class Browser:
         return page
 
     async def _read_page(self, page: WebPage) -> WebPage:
-        """Return the full page, and load it if necessary.
+        """Return the full page. Load it unless ``page`` is a list of search results.
 
         A page of an earlier response has only a URL, and the page of a find step has only the hits.
         """

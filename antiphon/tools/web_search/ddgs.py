@@ -69,9 +69,9 @@ class _WorkerOutput(msgspec.Struct, frozen=True):
 
 
 class Ddgs:
-    """``SearchEngine`` over the package. Created by ``open``.
+    """``SearchEngine`` that uses the package ``ddgs``. Create it with ``open``.
 
-    ``run``: returns the worker's output for its input.
+    ``run``: runs the worker process with an input and returns its output.
     """
 
     def __init__(self, run: Callable[[bytes], Awaitable[bytes]]) -> None:
@@ -80,9 +80,8 @@ class Ddgs:
 
     @classmethod
     def open(cls, variables: Mapping[str, str]) -> Ddgs:
-        """Create the search engine. ``variables``: environment variables of its processes. Raises
-        ``SetupError`` if the extra is missing.
-        """
+        """Create the search engine. ``variables``: environment variables of the worker processes.
+        Raises ``SetupError`` if the optional package ``ddgs`` is not installed."""
         if find_spec("ddgs") is None:
             raise SetupError(
                 needs_extra('The package of web_search = "ddgs" is not installed', "ddgs")
@@ -110,7 +109,7 @@ class Ddgs:
         return tuple(filter(None, map(_parse_result, found.results)))
 
     async def close(self) -> None:
-        """Do nothing: a search that is cancelled kills its process."""
+        """Do nothing. No process is left, because cancelling a search kills its process."""
 
 
 async def _run_process(variables: Mapping[str, str], request: bytes) -> bytes:

@@ -25,9 +25,10 @@ _TIMEOUT_S = 15.0
 class EngineSpec(Struct, frozen=True, kw_only=True):
     """How to query a search engine.
 
-    ``url``: its base URL; None: the operator configures it. ``key``: the header of the API key and
-    the format of its value. ``query`` or ``body`` builds the parameters or the JSON body.
-    ``list_results`` returns the results of an answer, ``parse_result`` reads one.
+    ``url``: the base URL of the engine, or None if the operator has to configure it. ``key``: the
+    header for the API key, and the format of the header's value. ``query`` builds the query
+    parameters, or ``body`` builds the JSON body. ``list_results`` returns the list of results in a
+    response. ``parse_result`` parses one result.
     """
 
     url: str | None

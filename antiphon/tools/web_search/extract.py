@@ -1,6 +1,5 @@
-"""Convert fetched content to text with numbered links: HTML and documents with their readers, other
-text unchanged.
-"""
+"""Convert fetched content to text with numbered links. HTML and documents are converted by readers;
+other text stays unchanged."""
 
 from __future__ import annotations
 
@@ -37,8 +36,10 @@ _UNREADABLE_TEXT = {
 async def extract_document(
     url: str, content: bytes, mime: str, documents: Documents, *, tenant: str = ""
 ) -> PageDocument:
-    """Convert ``content`` for a tenant. Raises ``ToolError`` if it has no text, ``SetupError`` if
-    the HTML reader is not installed.
+    """Convert the content of a URL to a ``PageDocument``, on behalf of ``tenant``.
+
+    Raises ``ToolError`` if the content has no text, and ``SetupError`` if the HTML reader is not
+    installed.
     """
     if mime in _HTML or (not mime and b"<html" in content[:2000].lower()):
         if len(content) > _MAX_HTML_BYTES:

@@ -78,7 +78,8 @@ _MAX_HITS = 1000
 
 
 def _create_private(path: Path) -> None:
-    """Create the file, if there is none, readable by its owner only: it holds pages in full."""
+    """Create the file if it does not exist. Only its owner can read it, because it holds pages in
+    full."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
@@ -93,7 +94,7 @@ class PageDocument(Struct, frozen=True, kw_only=True):
 
 
 class PageIndex:
-    """``PageSource`` over an index file, or in memory for ``:memory:``.
+    """``PageSource`` over an index file. With ``:memory:`` the index is in memory.
 
     Raises ``SetupError`` if the file is not an index.
     """
@@ -118,9 +119,9 @@ class PageIndex:
                 self._database.execute(f"ALTER TABLE pages ADD COLUMN {name} {kind}")
 
     async def add(self, documents: Iterable[PageDocument], source: str = "") -> int:
-        """Add pages, replacing those with the same URL. Returns their number.
+        """Add pages, replacing pages with the same URL. Return the number of added pages.
 
-        ``source``: the folder or file that they were read from.
+        ``source``: the folder or file that the pages were read from.
         """
         rows = [
             (
@@ -227,9 +228,9 @@ class PageIndex:
         await self._run_locked(self._database.close)
 
     async def _run_query(self, work: Callable[[], _T]) -> _T:
-        """Run a query for the model.
+        """Run a query that serves a tool call.
 
-        Raises ``ToolError``, for example if another process is writing.
+        Raises ``ToolError`` if SQLite fails, for example because another process is writing.
         """
         try:
             return await self._run_locked(work)

@@ -39,9 +39,8 @@ _BATCH_SIZE = 50
 
 
 class IndexReport(Struct, frozen=True, kw_only=True):
-    """The number of indexed pages, the number of removed pages, and the skipped ones with the
-    reason.
-    """
+    """The outcome of adding a source: the number of indexed pages, the number of removed pages, and
+    the skipped pages with the reason."""
 
     pages: int
     removed: int = 0
@@ -57,11 +56,12 @@ async def add_source(
     fetcher: Fetcher | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> IndexReport:
-    """Add a URL, a file or a whole folder to the index. Pages that the source no longer has are
+    """Add a URL, a file or a whole folder to the index. Pages that are no longer in the source are
     removed.
 
-    ``prefix``: the beginning of the URLs of files, by default ``file:`` and the folder's name.
-    ``progress`` is told how many files are done, and the total. Raises ``SetupError``.
+    ``prefix``: the beginning of the URLs of files; the default is ``file:`` and the folder's name.
+    ``progress``: called with the number of processed files and the total number of files. Raises
+    ``SetupError``.
     """
     if source.startswith(("http://", "https://")):
         if fetcher is None:

@@ -23,18 +23,15 @@ class SearchEngine(Protocol):
     """Finds pages of the web."""
 
     async def search(self, query: str, options: SearchOptions) -> tuple[SearchResult, ...]:
-        """Return the best results first. Filters may be ignored: the caller applies them too.
-        Raises
-        ``ToolError``.
-        """
+        """Search the web. Return the results, the best result first. An engine may ignore the
+        filters, because the caller applies them too. Raises ``ToolError``."""
 
     async def close(self) -> None: ...
 
 
 class LiveWeb:
-    """``PageSource`` over a search engine, which it closes, and a shared fetcher and document
-    reader.
-    """
+    """``PageSource`` over a search engine, a fetcher and a document reader. Closing it closes the
+    search engine. The fetcher and the document reader are shared with others and stay open."""
 
     def __init__(self, engine: SearchEngine, fetcher: Fetcher, documents: Documents) -> None:
         self._engine = engine
@@ -57,8 +54,8 @@ class LiveWeb:
 async def fetch_document(
     url: str, fetcher: Fetcher, documents: Documents, *, tenant: str = ""
 ) -> PageDocument:
-    """Fetch and convert a page for a tenant. Its URL is the one after redirects. Raises
-    ``ToolError``."""
+    """Fetch a page and convert it, on behalf of a tenant. The returned document has the URL after
+    redirects. Raises ``ToolError``."""
     try:
         fetched = await fetcher.fetch(url, tenant=tenant)
     except FetchError as failed:

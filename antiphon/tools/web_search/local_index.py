@@ -15,10 +15,10 @@ __all__ = ["LocalIndex"]
 
 
 class LocalIndex:
-    """``PageSource`` over an index file, opened when it exists.
+    """``PageSource`` over an index file, opened when the file exists.
 
-    ``missing`` returns what to do about a missing file. Raises ``SetupError`` if there is a file
-    that is not an index.
+    ``missing``: returns a text that tells what to do about a missing file. Raises ``SetupError`` if
+    the file exists and is not an index.
     """
 
     def __init__(self, path: Path, missing: Callable[[], str]) -> None:
@@ -27,7 +27,8 @@ class LocalIndex:
         self._index: PageIndex | None = PageIndex(path) if path.is_file() else None
 
     def unavailable_reason(self) -> str | None:
-        """Return why nothing can be searched, None if there is an index. Opens a new file."""
+        """Return the reason why the index cannot be searched. Return None if it can. A file that
+        has appeared is opened."""
         if self._index is None and not self._path.is_file():
             return self._missing()
         try:

@@ -38,9 +38,9 @@ class SearchResult(Struct, frozen=True, kw_only=True):
 class WebPage(Struct, frozen=True, kw_only=True):
     """A page, or a list of search results.
 
-    ``links``: the URLs that the text refers to as ``【0†…】``, ``【1†…】`` …, each with the line to
-    open it at. ``results``: search results, each with its line in the list; None for other pages.
-    A page without lines has not been loaded.
+    ``links``: the URLs that the text refers to as ``【0†…】``, ``【1†…】`` …, each with the line at
+    which the target is opened. ``results``: each search result with its line in the list. It is
+    None if the page is not a list of search results. A page without lines has not been loaded.
     """
 
     url: str
@@ -74,9 +74,8 @@ class WebPage(Struct, frozen=True, kw_only=True):
         )
 
     def citation_target(self, line: int | None) -> SearchResult | None:
-        """Return what a citation of a line refers to: this page or, in a list, the result on that
-        line.
-        """
+        """Return the page or search result that a citation of a line refers to. In a list of
+        results, it is the result on that line. In other pages, it is the page itself."""
         if self.results is None:
             return SearchResult(url=self.url, title=self.title)
         before = [one for at, one in self.results if line is not None and at <= line]
@@ -100,7 +99,7 @@ class WebPage(Struct, frozen=True, kw_only=True):
     def find_lines(self, pattern: str) -> tuple[int, ...]:
         """Return the lines where ``pattern`` begins, ignoring links.
 
-        Matches within the lines shown for an earlier hit are left out.
+        A match is left out if the lines shown for an earlier match already contain it.
         """
         lines = self._plain_lines()
         wanted = " ".join(pattern.casefold().split())
@@ -119,7 +118,8 @@ class WebPage(Struct, frozen=True, kw_only=True):
         return tuple(hits)
 
     def view_hits(self, cursor: int, hit_lines: tuple[int, ...], max_chars: int) -> str:
-        """Return the hits, each with a link to its line, up to ``max_chars`` characters."""
+        """Return the matches as text, each with a link to its line. The text has about
+        ``max_chars`` characters at most; the first match is always included."""
         lines, sections, size = self._plain_lines(), [self._heading(cursor)], 0
         for number, at in enumerate(hit_lines):
             shown = (f"L{at + n}: {line}" for n, line in enumerate(lines[at : at + _LINES_PER_HIT]))
@@ -158,7 +158,8 @@ def strip_links(text: str) -> str:
 
 
 def _wrap(text: str) -> Iterator[str]:
-    """Wrap as ``textwrap`` does, in linear time: it copies a long word for every line of it."""
+    """Wrap text as ``textwrap`` does, but in linear time. ``textwrap`` copies the rest of a long
+    word for every line."""
     for line in text.splitlines():
         if len(line) <= _MAX_TEXTWRAP:
             yield from textwrap.wrap(

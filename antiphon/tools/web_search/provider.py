@@ -80,11 +80,11 @@ _StepFunction = Callable[[Browser, Mapping[str, Any], int], Awaitable[StepResult
 
 
 class WebSearchProvider:
-    """``ToolProvider`` over a page source, which it does not own.
+    """``ToolProvider`` over a page source. The provider does not close the source.
 
     ``is_external``: the source needs access to the web, which a request may forbid
-    (``external_web_access``). ``unavailable_reason`` tells why the source cannot be used now, if it
-    cannot.
+    (``external_web_access``). ``unavailable_reason``: returns the reason why the source cannot be
+    used now, or None if it can be used.
     """
 
     def __init__(
@@ -218,11 +218,13 @@ _STEPS: Mapping[str, _StepFunction] = {"search": _search, "open": _open, "find":
 
 
 def _earlier_pages(items: Sequence[Item]) -> tuple[WebPage | None, ...]:
-    """Return the pages of earlier steps, one entry per step. Only the data in their items is
-    available: URLs, but no text. An entry is None if the item has no URL or the step failed.
+    """Return the pages of the steps of earlier responses, one entry per step.
 
-    Cursors are positions in this list, so new steps get the cursors after it, and citations of an
-    earlier page still refer to its URL.
+    The pages have URLs but no text, because the items contain no more. An entry is None if the item
+    has no URL or the step failed.
+
+    A cursor is a position in this list. New steps get the cursors after the list, so citations of
+    an earlier page still refer to its URL.
     """
     return tuple(_page_of_call(item) for item in items if isinstance(item, WebSearchCall))
 

@@ -34,7 +34,8 @@ _CONTENT_TYPES = ("text", "image")
 
 
 def check_tool(tool: Any, path: str) -> None:
-    """Raise ``InvalidRequest``, with the field's path, for what is invalid or not supported."""
+    """Raise ``InvalidRequest`` for a field of the tool that is invalid or not supported. The error
+    has the path of the field."""
     filters = known_fields(
         _filters(tool), ("allowed_domains", "blocked_domains"), f"{path}.filters"
     )
@@ -84,7 +85,7 @@ def search_options(tool: Any) -> SearchOptions:
 
 
 def describe_location(tool: Any) -> str:
-    """Return the user's location as text, empty if the request does not name it."""
+    """Return the user's location as text. It is an empty string if the request gives no location."""
     location = _location(tool)
     return ", ".join(
         " ".join(location[name].split()) for name in _LOCATION_FIELDS if location.get(name)

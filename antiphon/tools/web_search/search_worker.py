@@ -1,8 +1,8 @@
-"""Program that searches with the package ``ddgs`` in a process of its own and prints the results as
+"""Program that searches with the package ``ddgs`` in its own process and prints the results as
 JSON.
 
 The package fetches and parses the result pages of search engines, which are untrusted. The process
-has the limits and the user of the one that reads documents.
+has the same limits and the same user as the process that reads documents.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ _MAX_REASON_CHARS = 200
 
 
 def answer(request: bytes) -> bytes:
-    """Return ``{"results": [{"href", "title", "body"}, …]}`` or ``{"error", "reason"}`` as JSON.
+    """Run one search and return ``{"results": [{"href", "title", "body"}, …]}`` or ``{"error",
+    "reason"}`` as JSON.
 
-    ``request``: the arguments of the package's ``text`` and ``timeout``, in seconds for one engine,
-    as JSON.
+    ``request``: a JSON object with the arguments of the package's ``text`` function and
+    ``timeout``, the time limit for one engine in seconds.
     """
     return json.dumps(_search(**json.loads(request))).encode()
 

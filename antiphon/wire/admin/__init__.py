@@ -1,1 +1,1 @@
-"""Wire types of what operators manage and look at."""
+"""Wire types for administration: data that operators manage or inspect."""

@@ -16,9 +16,13 @@ _Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.@:/-]{1,128}$")]
 
 
 class CreateApiKey(Struct, frozen=True, kw_only=True):
-    """A key to create. ``name``: in the log, in usage and in the settings ``operators`` and
-    ``prompt_editors``. The limits of tokens count input and output. ``models``: the names or
-    aliases that it may use. ``tools``: the types that it may use besides functions."""
+    """A key to create.
+
+    ``name``: identifies the key in the log, in usage reports and in the settings ``operators`` and
+    ``prompt_editors``. The token limits count input and output tokens. ``models``: names or aliases
+    of the models that the key may use. ``tools``: types of tools that the key may use, besides
+    functions.
+    """
 
     name: _Name
     tenant: _Name = "default"
@@ -50,7 +54,8 @@ class ManagedApiKey(Struct, frozen=True, kw_only=True):
 
 
 class NewApiKey(ManagedApiKey, frozen=True, kw_only=True):
-    """A key that was created or rotated. ``value`` is its secret, which is shown only here."""
+    """A key that was created or rotated. ``value`` is the secret of the key. Only this answer
+    contains it."""
 
     value: str
 

@@ -10,8 +10,11 @@ __all__ = ["AuditActor", "AuditEvent"]
 
 
 class AuditActor(Struct, frozen=True, kw_only=True):
-    """Who did something. ``key``: the name of the API key; None without one, as for a command that
-    opens the store itself. ``address``: of the client."""
+    """The originator of an administrative action.
+
+    ``key``: the name of the API key. It is None if no key was used, for example by a command that
+    opens the store itself. ``address``: the client's address.
+    """
 
     key: str | None
     tenant: str | None
@@ -19,8 +22,8 @@ class AuditActor(Struct, frozen=True, kw_only=True):
 
 
 class AuditEvent(Struct, frozen=True, kw_only=True):
-    """An administrative act. ``effective_at``: unix seconds. ``target``: the name or id of what was
-    changed."""
+    """An administrative action in the audit log. ``effective_at``: Unix seconds. ``target``: the
+    name or id of the changed object."""
 
     object: Literal["antiphon.audit_event"] = "antiphon.audit_event"
     id: str

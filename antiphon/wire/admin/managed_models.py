@@ -46,7 +46,8 @@ class ManagedModel(Struct, frozen=True, kw_only=True):
 
 
 class ModelMemory(Struct, frozen=True, kw_only=True):
-    """Estimated memory of all loaded models, and the budget; null for no limit."""
+    """Estimated memory of all loaded models, and the memory budget. A budget of null means no
+    limit."""
 
     used_bytes: int
     budget_bytes: int | None
@@ -63,7 +64,7 @@ class ManagedModelList(Struct, frozen=True, kw_only=True):
 class PullProgress(
     Struct, frozen=True, kw_only=True, tag_field="type", tag="antiphon.pull.progress"
 ):
-    """Bytes of one file that are downloaded."""
+    """Progress of downloading one file, in bytes."""
 
     file: str
     bytes: int
@@ -73,13 +74,13 @@ class PullProgress(
 class PullCompleted(
     Struct, frozen=True, kw_only=True, tag_field="type", tag="antiphon.pull.completed"
 ):
-    """All files are here. The last event."""
+    """The last event of a successful download: all files are on this machine."""
 
     model: ManagedModel
 
 
 class PullFailed(Struct, frozen=True, kw_only=True, tag_field="type", tag="antiphon.pull.failed"):
-    """The download failed. The last event."""
+    """The last event of a failed download."""
 
     message: str
 

@@ -1,7 +1,7 @@
-"""What requests used, in OpenAI's form of the usage of an organization.
+"""Usage of requests, in the form of OpenAI's organization usage.
 
-Projects are tenants, API keys are known by their names. ``num_failed_requests`` and the fields
-after it are extensions.
+Projects are tenants, and an API key is identified by its name. ``num_failed_requests`` and the
+fields after it are extensions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ __all__ = [
 
 
 class EmbeddingsUsage(Struct, frozen=True, kw_only=True):
-    """Sums of requests for embeddings. What is not grouped by is null."""
+    """Sums over embeddings requests. ``project_id``, ``api_key_id`` and ``model`` are null unless
+    the sums are grouped by that field."""
 
     object: Literal["organization.usage.embeddings.result"] = "organization.usage.embeddings.result"
     input_tokens: int
@@ -34,9 +35,11 @@ class EmbeddingsUsage(Struct, frozen=True, kw_only=True):
 
 
 class CompletionsUsage(Struct, frozen=True, kw_only=True):
-    """Sums of responses, chat completions and completions. What is not grouped by is null.
+    """Sums over responses, chat completions and completions. ``project_id``, ``api_key_id`` and
+    ``model`` are null unless the sums are grouped by that field.
 
-    ``latency_ms``: sum over all requests, from the request to the end of its response.
+    ``latency_ms``: total time of all requests in milliseconds. The time of a request ends with the
+    end of its response.
     """
 
     object: Literal["organization.usage.completions.result"] = (
@@ -62,8 +65,8 @@ class CompletionsUsage(Struct, frozen=True, kw_only=True):
 
 
 class CompletionsUsageBucket(Struct, frozen=True, kw_only=True):
-    """The sums of ``start_time`` ≤ time < ``end_time``, in unix seconds; none if nothing
-    happened."""
+    """The sums for the period from ``start_time`` to before ``end_time``, in Unix seconds.
+    ``results`` is empty if there were no requests."""
 
     object: Literal["bucket"] = "bucket"
     start_time: int
@@ -81,7 +84,8 @@ class EmbeddingsUsageBucket(Struct, frozen=True, kw_only=True):
 
 
 class CompletionsUsagePage(Struct, frozen=True, kw_only=True):
-    """Buckets in order of time. ``next_page``: the ``page`` of the request that continues."""
+    """One page of buckets, ordered by time. ``next_page``: the value of ``page`` for the request of
+    the next page."""
 
     object: Literal["page"] = "page"
     data: tuple[CompletionsUsageBucket, ...]

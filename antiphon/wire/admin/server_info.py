@@ -18,8 +18,12 @@ __all__ = [
 
 
 class ProcessHealth(Struct, frozen=True, kw_only=True):
-    """A process of a server with several workers: ``worker 1`` …, the ``host`` of the models, or
-    that of the ``containers``. ``restarts``: how often it died and was started again."""
+    """The state of one process of a server with several workers.
+
+    Its name is ``worker 1``, ``worker 2`` and so on, ``host`` for the process that hosts models, or
+    ``containers`` for the process that owns the containers. ``restarts``: how often the process
+    died and was started again.
+    """
 
     name: str
     status: Literal["running", "starting"]
@@ -27,7 +31,8 @@ class ProcessHealth(Struct, frozen=True, kw_only=True):
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """The event loop runs. ``processes``: those of a server with several workers."""
+    """Answer of the health check. It shows that the event loop runs. ``processes``: the processes
+    of a server with several workers."""
 
     status: Literal["ok"] = "ok"
     processes: tuple[ProcessHealth, ...] | UnsetType = UNSET

@@ -10,10 +10,11 @@ __all__ = ["SettingEntry", "SettingList"]
 
 
 class SettingEntry(Struct, frozen=True, kw_only=True):
-    """A setting.
+    """One setting.
 
-    ``value``: as in a settings file, with secrets hidden; null if it is not set. ``origin``:
-    ``default``, or the file, the environment variable or the flag that sets it.
+    ``value``: the value as in a settings file, with secrets hidden. It is null if the setting has
+    no value. ``origin``: ``default``, or the file, the environment variable or the flag that sets
+    the value.
     """
 
     name: str

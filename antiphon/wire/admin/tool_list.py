@@ -12,9 +12,11 @@ __all__ = ["ToolEntry", "ToolList"]
 
 
 class ToolEntry(Struct, frozen=True, kw_only=True):
-    """A tool type of requests.
+    """A type of tool that requests can use.
 
-    ``reason``: why the server cannot run it now, and what to do; null if it can."""
+    ``reason``: why the server cannot run the tool now, and what to do. It is null if the server can
+    run it.
+    """
 
     type: HostedTool
     available: bool

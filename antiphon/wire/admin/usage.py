@@ -17,8 +17,8 @@ class QuotaUsage(Struct, frozen=True):
 
 
 class BackgroundUsage(Struct, frozen=True, kw_only=True):
-    """Background runs on all servers, and how many of them one server executes at a time; null: as
-    many as it can."""
+    """The number of background runs on all servers. ``limit``: the maximum number that one server
+    executes at a time, or null if there is no limit."""
 
     queued: int
     in_progress: int
@@ -26,8 +26,8 @@ class BackgroundUsage(Struct, frozen=True, kw_only=True):
 
 
 class RequestUsage(Struct, frozen=True, kw_only=True):
-    """Requests to this server process, and how many of them it processes at a time; null: as many
-    as it can."""
+    """The number of requests to this server process. ``limit``: the maximum number that the process
+    handles at a time, or null if there is no limit."""
 
     in_progress: int
     queued: int
@@ -35,7 +35,8 @@ class RequestUsage(Struct, frozen=True, kw_only=True):
 
 
 class StorageUsage(Struct, frozen=True, kw_only=True):
-    """What is stored, and the quotas. Containers are those of this server process."""
+    """The stored amounts with their quotas. For containers, only the containers of this server
+    process are counted."""
 
     responses: QuotaUsage
     responses_bytes: QuotaUsage

@@ -1,6 +1,6 @@
-"""What clients may send where the parsers accept more than the type of the value.
+"""The forms of values that clients may send in addition to the forms that the wire types describe.
 
-The parsers normalize these forms; the OpenAPI document describes requests with them.
+The parsers normalize these forms. The OpenAPI document describes requests with these forms.
 """
 
 from __future__ import annotations

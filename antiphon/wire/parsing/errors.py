@@ -1,6 +1,6 @@
-"""Errors of request validation in OpenAI's words: short, with the path of the field.
+"""Errors of request validation in OpenAI's wording: short, with the path of the field.
 
-Clients match on these codes and messages. Messages quote at most a few characters of the client's
+Clients compare these codes and messages. Messages quote at most a few characters of the client's
 text.
 """
 
@@ -55,12 +55,12 @@ _MAX_ID_CHARS = 64
 
 
 def json_type_name(value: Any) -> str:
-    """Return the JSON type of a value, with its article."""
+    """Return the JSON type of a value as words with an article, such as ``a string``."""
     return _JSON_TYPE_NAMES.get(type(value), "an unknown value")
 
 
 def truncated(value: Any) -> str:
-    """Return a value as text that is short enough for a message."""
+    """Return a value as text. Long text is cut, so that it fits into an error message."""
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= _MAX_VALUE_CHARS else text[:_MAX_VALUE_CHARS] + "…"
 
@@ -106,9 +106,8 @@ def invalid_value(path: str, value: str, supported: Iterable[Any] = ()) -> Inval
 
 
 def duplicate_item(path: str, id: str) -> InvalidRequest:
-    """Return the error for two items with the same id. Clients match the id in the message, so it
-    is shown up to 64 characters; ids of this server have 52.
-    """
+    """Return the error for two items with the same id. Clients read the id from the message, so up
+    to 64 characters of it are shown. Ids of this server have 52 characters."""
     return InvalidRequest(
         f"Duplicate item found with id {id[:_MAX_ID_CHARS]}. Remove duplicate items from your input"
         " and try again.",
@@ -196,10 +195,10 @@ _PATH_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 def translate_validation_error(
     error: msgspec.ValidationError, path: str, raw: Any, supported: Iterable[Any] = ()
 ) -> InvalidRequest:
-    """Translate a validation error of msgspec into OpenAI's words.
+    """Translate a validation error of msgspec into OpenAI's wording.
 
-    ``raw``: the value that msgspec converted. ``path``: its path in the body. ``supported``: the
-    values allowed in the field, if the field has a list of values.
+    ``raw``: the value that msgspec converted. ``path``: path of this value in the body.
+    ``supported``: the values allowed in the field, if the field has a list of values.
     """
     text = str(error)
     suffix = _PATH_SUFFIX.search(text)

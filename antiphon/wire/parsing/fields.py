@@ -40,7 +40,8 @@ _FIELD_PATH = re.compile(r"`\$\.([A-Za-z_]+)(?:\[\d+\])?`$")
 
 
 def classes_by_tag(classes: tuple[type[_S], ...]) -> Mapping[str, type[_S]]:
-    """Map the ``type`` of each class on the wire to the class."""
+    """Return a mapping from wire type to class. The wire type is the ``type`` that a class has in
+    JSON."""
     return {str(cls.__struct_config__.tag): cls for cls in classes}
 
 
@@ -50,17 +51,18 @@ def drop_nulls(raw: Json) -> Json:
 
 
 def read_object(raw: Any, path: str) -> Json:
-    """Return the fields of an object without nulls. Raises ``InvalidRequest`` for anything else."""
+    """Return the fields of a JSON object. Null fields are dropped. Raises ``InvalidRequest`` for a
+    value that is not an object."""
     if not isinstance(raw, dict):
         raise invalid_type(path, "an object", json_type_name(raw))
     return drop_nulls(raw)
 
 
 def known_fields(raw: Mapping[str, Any], names: Collection[str], path: str) -> Json:
-    """Return the fields of an object without nulls.
+    """Return the fields of a JSON object. Null fields are dropped.
 
-    Raises ``InvalidRequest`` for a field that is not in ``names``, unless it is an empty array: an
-    unknown field would be ignored.
+    Raises ``InvalidRequest`` for a field that is not in ``names``, because an unknown field would
+    be ignored. An empty array in an unknown field is allowed.
     """
     given = drop_nulls(dict(raw))
     for name, value in given.items():
@@ -111,8 +113,8 @@ def convert(fields: Json, cls: type[_S], path: str) -> _S:
 
 
 def _supported_values(cls: type[msgspec.Struct], error: msgspec.ValidationError) -> tuple[Any, ...]:
-    """Return the values allowed in the field of ``cls`` that the error names, if they are
-    listed."""
+    """Return the allowed values of the field that ``error`` names. Return an empty tuple if ``cls``
+    has no list of values for this field."""
     field = _FIELD_PATH.search(str(error))
     return _literal_values(cls).get(field.group(1), ()) if field else ()
 

@@ -1,7 +1,7 @@
-"""Check ids that clients name, in OpenAI's words.
+"""Check ids in requests, with errors in OpenAI's wording.
 
-Only ids of objects of this server are checked. Clients also send items that other servers made;
-their ids refer to nothing here and may have any form.
+Only ids that must refer to objects of this server are checked. Clients also send items that other
+servers made. The ids of such items refer to nothing here and may have any form.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ ID_TYPES: Mapping[str, Any] = {
 
 
 def check_response_id(value: str, path: str) -> str:
-    """Return the id of a response. Raises ``InvalidRequest`` for one that cannot exist."""
+    """Return a response id after checking its form. Raises ``InvalidRequest`` for an id that cannot
+    exist."""
     return _check_id(value, path, "resp")
 
 
 def check_conversation_id(value: str, path: str) -> str:
-    """Return the id of a conversation. Raises ``InvalidRequest`` for one that cannot exist."""
+    """Return a conversation id after checking its form. Raises ``InvalidRequest`` for an id that
+    cannot exist."""
     return _check_id(value, path, "conv")
 
 

@@ -86,7 +86,8 @@ def _read_item(raw: Any, path: str, limits: BodyLimits) -> it.Item:
 
 
 def _implied_type(fields: Json) -> str | None:
-    """Return the type of an item that has none."""
+    """Return the type of an item that was sent without ``type``. Return None if its fields do not
+    show the type."""
     return "message" if "role" in fields else "item_reference" if "id" in fields else None
 
 
@@ -122,7 +123,7 @@ def _read_parts(
 
 
 def read_part(raw: Any, path: str, allowed: tuple[str, ...]) -> it.Part:
-    """Read one part whose type must be ``allowed`` there. Raises ``InvalidRequest``."""
+    """Parse one message part. Its type must be in ``allowed``. Raises ``InvalidRequest``."""
     return _read_part(raw, path, allowed, allowed)
 
 
@@ -149,8 +150,8 @@ def _check_source(fields: Json, tag: str, path: str) -> None:
 def _normalize_output_text(fields: Json, path: str) -> None:
     """Drop annotations of unknown types, and nulls in logprobs.
 
-    A replayed citation does not affect the model, and gateways invent types of their own: losing
-    one is better than refusing the conversation.
+    Gateways invent annotation types, and a replayed citation does not affect the model. So losing
+    an annotation is better than refusing the conversation.
     """
     if "annotations" in fields:
         fields["annotations"] = _read_annotations(fields["annotations"], f"{path}.annotations")

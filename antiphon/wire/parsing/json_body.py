@@ -25,10 +25,13 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 class BodyLimits(Struct, frozen=True, kw_only=True):
     """Limits of a request body.
 
-    ``items`` per array of items, ``parts`` per item, ``tools`` per list. ``nesting``: depth of
-    arrays and objects, including the body itself. ``containers``: arrays and objects in all.
-    ``members``: members of objects in all. The last two are counted as brackets and colons,
-    including those in strings; they stop bodies that are slow to parse.
+    ``items``: maximum number per array of items. ``parts``: maximum number per item. ``tools``:
+    maximum number per list. ``nesting``: depth of arrays and objects, including the body itself.
+    ``containers``: total number of arrays and objects. ``members``: total number of members of
+    objects.
+
+    ``containers`` and ``members`` stop bodies that are slow to parse. They are counted as brackets
+    and colons, including brackets and colons in strings.
     """
 
     items: int = 10_000

@@ -1,7 +1,7 @@
 """Parse ``previous_input_messages``, an extension of vLLM: earlier messages in a model's format.
 
 Messages of Chat Completions and of harmony are translated to items. Raw messages of this server
-(``input_messages``, ``output_messages``) contain their items, and the tokens that these were.
+(``input_messages``, ``output_messages``) contain their items and the tokens of these items.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MAX_RAW_MESSAGES = 2
 
 
 class _RawMessage(Struct, frozen=True, kw_only=True):
-    """The tokens of a raw message. Its ``items`` have a parser of their own."""
+    """The tokens of a raw message. Another parser reads its ``items``."""
 
     tokens: tuple[Annotated[int, Meta(ge=0, lt=2**32)], ...] = ()
     tokenizer: str | None = None
@@ -46,7 +46,8 @@ class _RawMessage(Struct, frozen=True, kw_only=True):
 def read_previous_messages(raw: Any, path: str, limits: BodyLimits) -> PreviousMessages:
     """Translate the messages to items. Raises ``InvalidRequest``.
 
-    Results are matched with calls by id or, since harmony has no ids, in order.
+    A result is matched with its call by id. Harmony has no ids, so its results are matched in
+    order.
     """
     messages = read_array(raw, path, limits.items)
     raw_count = next(
@@ -177,7 +178,8 @@ def _reasoning(text: str) -> it.Item:
 
 
 def _read_text(raw: Any, path: str) -> str:
-    """Return a text, or the texts of parts joined by newlines."""
+    """Return the text of a value: the value itself if it is a string, or the texts of its parts
+    joined by newlines."""
     if raw is None or isinstance(raw, str):
         return raw or ""
     parts = [raw] if isinstance(raw, dict) else read_array(raw, path, 1000)
@@ -216,7 +218,7 @@ def _is_image(part: Any) -> bool:
 
 
 def _image(part: Json, path: str) -> it.InputImage:
-    """Read an image as Chat Completions or the Responses API write it."""
+    """Parse an image part in the format of Chat Completions or of the Responses API."""
     source = part.get("image_url")
     fields = {**part, **source} if isinstance(source, dict) else {**part, "url": source}
     if not isinstance(fields.get("url"), str):
@@ -226,8 +228,8 @@ def _image(part: Json, path: str) -> it.InputImage:
 
 
 def _refuse_builtin_tools(fields: Json, path: str) -> None:
-    """Refuse calls and results of gpt-oss's built-in tools, which have no counterpart among the
-    functions of a request."""
+    """Refuse calls and results of gpt-oss's built-in tools. They cannot be translated to calls of
+    the request's functions."""
     for field in ("recipient", "name"):
         value = fields.get(field)
         if isinstance(value, str) and value.partition(".")[0] in _BUILTIN_TOOLS:

@@ -90,7 +90,7 @@ def parse_create_response(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> C
 
 
 def read_create(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> CreateResponse:
-    """Read a request for a response from its fields. Raises ``InvalidRequest``."""
+    """Build a request for a response from the fields of a parsed body. Raises ``InvalidRequest``."""
     request = _prepend_previous_messages(_read_request(raw, CreateResponse, limits))
     if request.input is None and not request.has_context:
         raise missing_parameter("input")
@@ -212,7 +212,8 @@ def _read_request(raw: Json, cls: type[_R], limits: BodyLimits) -> _R:
 
 
 def _moved_field(raw: Json) -> InvalidRequest:
-    """Return the error for the first moved field."""
+    """Return the error for the first field of the Chat Completions API in a request. The message
+    names the new place of the field."""
     old = next(name for name in _MOVED_FIELDS if name in raw)
     return InvalidRequest(
         f"Unsupported parameter: '{old}'. In the Responses API, this parameter has moved "

@@ -93,7 +93,8 @@ def _read_tool(raw: Any, path: str, limit: int, allowed: Mapping[str, type[tl.To
 
 
 def _resolve_alias(fields: Json) -> Json:
-    """Return the fields of a tool with our type. Fields of the request take precedence."""
+    """Replace an alias of a tool type by the type that this server uses. Add the fields that the
+    alias implies, unless the request sets them."""
     kind = fields.get("type")
     alias = _ALIASES.get(kind) if isinstance(kind, str) else None
     return fields if alias is None else {**alias, **fields, "type": alias["type"]}
@@ -108,9 +109,8 @@ def _check_tool(tool: tl.Tool, path: str) -> None:
 
 
 def check_name(name: str, path: str, limit: int) -> None:
-    """Check a name against OpenAI's pattern and length: names are used in prompts and grammars.
-    Raises ``InvalidRequest``.
-    """
+    """Check a tool name against OpenAI's pattern and length. The name is used in prompts and
+    grammars. Raises ``InvalidRequest``."""
     if len(name) > limit:
         raise too_long(path, len(name), limit)
     if not _NAME.match(name):

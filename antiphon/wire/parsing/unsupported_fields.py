@@ -1,7 +1,7 @@
 """Refuse fields of other APIs that would change the answer.
 
-They belong to OpenAI's older APIs, vLLM, SGLang, llama.cpp, Ollama and DashScope. Ignoring them
-silently would mislead.
+The fields belong to OpenAI's older APIs, vLLM, SGLang, llama.cpp, Ollama and DashScope. Ignoring
+such a field would mislead the client.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ _EXPIRY_SECONDS = (3600, 2_592_000)  # an hour, 30 days: OpenAI's bounds
 
 
 class UploadForm(Struct, frozen=True, kw_only=True):
-    """The form fields of ``POST /files`` besides the file, as clients write them."""
+    """The form fields of ``POST /files`` besides the file, with the field names of the form. It is
+    the type for the OpenAPI document."""
 
     purpose: Purpose
     anchor: Literal["created_at"] | UnsetType = field(name="expires_after[anchor]", default=UNSET)
@@ -50,14 +51,14 @@ def parse_upload_form(form: Mapping[str, str]) -> UploadFields:
 
 
 def safe_filename(filename: str) -> str:
-    """Remove folders, control characters and lone surrogates."""
+    """Return a filename without folders, control characters and lone surrogates."""
     name = filename.replace("\\", "/").rpartition("/")[2]
     name = "".join(char for char in name if char.isprintable() or char == " ")
     return name.encode("utf-8", "ignore").decode()[-_NAME_LENGTH:] or "file"
 
 
 def check_purpose(purpose: str | None) -> str:
-    """Return the purpose if clients may give it. Raises ``InvalidRequest``."""
+    """Return the purpose of a file if clients may set it. Raises ``InvalidRequest``."""
     if not purpose:
         raise missing_parameter("purpose")
     if purpose not in PURPOSES:

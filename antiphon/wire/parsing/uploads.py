@@ -34,7 +34,8 @@ class CreateUpload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class CompleteUpload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of ``POST /uploads/{id}/complete``. ``part_ids``: in the order of the content."""
+    """The body of ``POST /uploads/{id}/complete``. ``part_ids``: ids of the parts, in the order of
+    the content."""
 
     part_ids: Annotated[tuple[_Id, ...], Meta(min_length=1, max_length=MAX_PARTS)]
     md5: str | None = None

@@ -89,9 +89,11 @@ class UpdateVectorStore(Struct, frozen=True, kw_only=True):
 
 
 class RankingOptions(Struct, frozen=True, kw_only=True):
-    """Ranking options. Results with a score below ``threshold`` are dropped. ``embedding_weight``
-    and ``text_weight`` are the weights of the vector ranking and the word ranking. ``ranker``: what
-    ranks the results of these.
+    """Options for ranking search results.
+
+    Results with a score below ``threshold`` are dropped. ``embedding_weight`` and ``text_weight``
+    are the weights of the vector ranking and the word ranking. ``ranker``: the ranker that reorders
+    the results of these two rankings.
     """
 
     ranker: str = "auto"
@@ -126,7 +128,7 @@ class AutoChunkingBody(
 
 
 class ChunkSizes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Sizes in tokens. The overlap is at most half the chunk."""
+    """Chunk sizes in tokens. The overlap is at most half of the chunk size."""
 
     max_chunk_size_tokens: Annotated[int, Meta(ge=100, le=4096)]
     chunk_overlap_tokens: Annotated[int, Meta(ge=0, le=2048)]
@@ -178,9 +180,8 @@ class AddFileBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class FileBatchBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Files to add: ``file_ids`` with attributes and chunking for all, or ``files`` with their
-    own.
-    """
+    """Files to add. The body has either ``file_ids``, with the same attributes and chunking for all
+    files, or ``files``, with attributes and chunking for each file."""
 
     file_ids: Annotated[tuple[str, ...], Meta(min_length=1, max_length=_MAX_BATCH_FILES)] | None = (
         None
@@ -193,7 +194,7 @@ class FileBatchBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class FileAttributesBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The attributes that replace those of a file."""
+    """New attributes of a file. They replace all of its attributes."""
 
     attributes: _Attributes | None
 
@@ -206,8 +207,11 @@ class HybridSearchBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class RankingOptionsBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How results are ranked. ``ranker``: ``auto``, ``default-2024-11-15``, ``none`` or the name of
-    a served reranking model. Results below ``score_threshold`` are dropped."""
+    """Options for ranking search results.
+
+    ``ranker``: ``auto``, ``default-2024-11-15``, ``none`` or the name of a served reranking model.
+    Results with a score below ``score_threshold`` are dropped.
+    """
 
     ranker: Annotated[str, Meta(max_length=256)] | None = None
     score_threshold: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -215,9 +219,8 @@ class RankingOptionsBody(Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class FilterBody(Struct, frozen=True, kw_only=True):
-    """A filter on attributes: a comparison with ``key`` and ``value``, or ``and`` and ``or`` with
-    ``filters``.
-    """
+    """A filter on file attributes. A comparison has ``key`` and ``value``. A filter of type ``and``
+    or ``or`` has ``filters``."""
 
     type: Literal["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin", "and", "or"]
     key: str | None = None
@@ -282,8 +285,9 @@ def parse_add_file(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> AddFile:
 def parse_file_batch(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> tuple[AddFile, ...]:
     """Parse the body of ``POST /vector_stores/{id}/file_batches``. Raises ``InvalidRequest``.
 
-    Either ``file_ids`` with attributes and chunking for all, or ``files`` with their own. Of two
-    entries for one file, the last applies.
+    The body has either ``file_ids``, with the same attributes and chunking for all files, or
+    ``files``, with attributes and chunking for each file. If a file occurs twice, the last entry
+    applies.
     """
     raw = known_fields(parse_json_object(body, limits), FileBatchBody.__struct_fields__, "")
     if "files" in raw:
@@ -411,9 +415,8 @@ def _read_attributes(raw: Json, path: str = "") -> Attributes:
 
 
 def _read_chunking(raw: Json, path: str = "") -> StaticChunking:
-    """Read a chunking strategy. ``auto`` means chunks of 800 tokens that overlap by 400, as at
-    OpenAI.
-    """
+    """Parse a chunking strategy. As in OpenAI's API, ``auto`` means chunks of 800 tokens that
+    overlap by 400."""
     where = f"{path}chunking_strategy"
     fields = known_fields(
         read_object(raw.get("chunking_strategy", {"type": "auto"}), where),
@@ -472,7 +475,8 @@ def _read_queries(raw: Any) -> tuple[str, ...]:
 
 
 def _read_ids(raw: Any, path: str, most: int) -> dict[str, str]:
-    """Return each id once, with its path."""
+    """Return a mapping from file id to the path of its array entry. An id that occurs twice is
+    included once."""
     ids = read_array(raw, path, most)
     for at, one in enumerate(ids):
         if not isinstance(one, str):

@@ -24,8 +24,11 @@ _TYPES = ("response.create", "response.steer")
 
 
 class FrameEnvelope(Struct, frozen=True):
-    """A frame whose ``type`` is valid. ``stream_id``: the lane it belongs to, None for the unnamed
-    lane. ``fields``: its other fields, not yet checked."""
+    """A frame whose ``type`` is valid.
+
+    ``stream_id``: the lane that the frame belongs to. None means the unnamed lane. ``fields``: the
+    other fields of the frame, which are not checked yet.
+    """
 
     type: str
     stream_id: str | None

@@ -53,7 +53,7 @@ class ContainerExpiresAfter(Struct, frozen=True, kw_only=True):
 
 
 class DomainSecret(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A secret for requests to a domain, which code in the container uses by its name."""
+    """A secret for requests to one domain. Code in the container refers to the secret by its name."""
 
     domain: Annotated[str, Meta(max_length=253)]
     name: Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
@@ -71,8 +71,11 @@ _Domain = Annotated[
 
 
 class NetworkPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The network policy of a container. ``allowed_domains`` and ``domain_secrets`` belong to the
-    type ``allowlist``; the secrets are never shown."""
+    """The network policy of a container.
+
+    Only the type ``allowlist`` has ``allowed_domains`` and ``domain_secrets``. Responses never
+    contain the secrets.
+    """
 
     type: Literal["disabled", "allowlist"] = "disabled"
     allowed_domains: Annotated[tuple[_Domain, ...], Meta(max_length=100)] | UnsetType = UNSET
@@ -90,9 +93,8 @@ class NetworkPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class AutoContainer(Struct, frozen=True, kw_only=True):
-    """A container that a tool creates, or reuses from an earlier call of the conversation. Only the
-    shell tool's containers have ``skills``.
-    """
+    """A container that a tool creates, or reuses from an earlier call of the conversation. Only
+    containers of the shell tool have ``skills``."""
 
     file_ids: _FileIds = ()
     memory_limit: MemoryLimit | None = None
@@ -126,7 +128,7 @@ class ContainerResource(Struct, frozen=True, kw_only=True):
 
 
 class ContainerFile(Struct, frozen=True, kw_only=True):
-    """A file in a container. ``source``: who created it."""
+    """A file in a container. ``source``: whether the user or the assistant created the file."""
 
     id: str
     object: Literal["container.file"] = "container.file"
@@ -164,9 +166,8 @@ def parse_create_container(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> 
 
 
 def parse_file_reference(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> str:
-    """Parse the file id in a JSON body of ``POST /containers/{id}/files``. Raises
-    ``InvalidRequest``.
-    """
+    """Parse the file id in a JSON body of ``POST /containers/{id}/files``. The file is copied into
+    the container. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits)
     if "file_id" not in raw:
         raise missing_parameter("file_id")
@@ -174,7 +175,7 @@ def parse_file_reference(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> st
 
 
 def _check_network_policy(policy: NetworkPolicy | None, path: str) -> None:
-    """Refuse policies whose parts contradict each other."""
+    """Raise ``InvalidRequest`` for a network policy with missing or contradictory fields."""
     if policy is None:
         return
     if policy.type == "disabled":

@@ -1,7 +1,7 @@
 """Filters on the attributes of files: types, parser and evaluation.
 
-A comparison with an attribute that a file lacks is false, except ``ne`` and ``nin``. The recursion
-is bounded by the nesting limit of request bodies.
+If a file lacks the compared attribute, ``ne`` and ``nin`` are true and all other comparisons are
+false. The recursion is bounded by the nesting limit of request bodies.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Filter = Comparison | Compound
 
 
 def _ordering(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    """Wrap an ordering so that it compares numbers with numbers and texts with texts only."""
+    """Return a comparison that is true only for values of the same type: two numbers or two texts."""
 
     def compare_same_type(actual: Any, wanted: Any) -> bool:
         texts = isinstance(actual, str) and isinstance(wanted, str)

@@ -1,4 +1,4 @@
-"""Stored prompts: the request to create one, and how the API shows it."""
+"""Stored prompts: the request that creates a prompt, and the prompt as the API shows it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,11 @@ TEMPLATE_FIELDS: tuple[str, ...] = (
 
 
 class CreatePrompt(Struct, frozen=True, kw_only=True):
-    """A new version of the prompt ``id``; without ``id``, a new prompt. ``template``: the
-    request fields that the prompt sets, as the client sent them, already validated.
+    """A request to store a prompt. With ``id``, it creates a new version of this prompt. Without
+    ``id``, it creates a new prompt.
+
+    ``template``: the request fields that the prompt sets, as the client sent them. They are already
+    validated.
     """
 
     template: Json
@@ -51,10 +54,10 @@ class CreatePrompt(Struct, frozen=True, kw_only=True):
 
 
 class PromptResource(Struct, frozen=True, kw_only=True):
-    """A version of a prompt.
+    """One version of a prompt.
 
-    ``variables``: names of the placeholders in its texts. ``versions``: all versions, oldest first.
-    A list of prompts omits ``variables`` and ``template``.
+    ``variables``: names of the placeholders in the texts of the prompt. ``versions``: all versions
+    of the prompt, oldest first. Entries in a list of prompts omit ``variables`` and ``template``.
     """
 
     id: str

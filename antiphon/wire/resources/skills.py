@@ -56,7 +56,7 @@ class Skill(Struct, frozen=True, kw_only=True):
 
 
 class SkillVersion(Struct, frozen=True, kw_only=True):
-    """One immutable version of a skill. ``version``: a decimal number from 1 on."""
+    """One immutable version of a skill. ``version``: a decimal number; the first version is 1."""
 
     id: str
     object: Literal["skill.version"] = "skill.version"
@@ -84,7 +84,7 @@ class SkillReference(Struct, frozen=True, kw_only=True, tag_field="type", tag="s
 
 
 class InlineSource(Struct, frozen=True, kw_only=True):
-    """A zip archive in base64."""
+    """The files of an inline skill: a zip archive in base64."""
 
     type: Literal["base64"] = "base64"
     media_type: Literal["application/zip"] = "application/zip"
@@ -150,7 +150,7 @@ def parse_default_version(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> s
 
 
 class DefaultVersion(Struct, frozen=True):
-    """The version of a skill that is used where none is named."""
+    """The default version of a skill, which is used if a request names no version."""
 
     default_version: str
 

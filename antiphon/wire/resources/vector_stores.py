@@ -67,7 +67,8 @@ class StaticChunking(Struct, frozen=True, kw_only=True):
 
 
 class ChunkingStrategy(Struct, frozen=True, kw_only=True):
-    """The strategy with which a file was chunked. ``auto`` is shown as the sizes it chose."""
+    """The strategy with which a file was chunked. For ``auto``, the sizes that the server chose are
+    shown."""
 
     type: Literal["static"] = "static"
     static: StaticChunking = StaticChunking()
@@ -113,7 +114,8 @@ class TextPart(Struct, frozen=True, kw_only=True):
 
 
 class VectorStoreSearchResult(Struct, frozen=True, kw_only=True):
-    """A search result. ``score`` is from 0 to 1; 1 means that every ranking puts it first."""
+    """One search result. ``score`` is between 0 and 1. A score of 1 means that every ranking puts
+    this result first."""
 
     file_id: str
     filename: str

@@ -53,8 +53,9 @@ _NONSTANDARD_OPTIONS = (
 class ChatCompletionsBackend(RemoteBackend):
     """``Backend`` of a Chat Completions server.
 
-    ``reasoning_parser``: creates a parser for reasoning within the content, for servers that do not
-    separate it. ``adapters``: our name of a LoRA adapter → the server's.
+    ``reasoning_parser``: creates a parser for reasoning within the content, for upstreams that do
+    not separate reasoning from content. ``adapters``: name of a LoRA adapter on this server → its
+    name on the upstream.
     """
 
     path = "chat/completions"
@@ -129,7 +130,8 @@ class ChatCompletionsBackend(RemoteBackend):
         return "cache_salt" in self.flavour.option_fields
 
     def _for_server(self, options: Options) -> Options:
-        """The options with the adapter's name on the server and the salt of its prefix cache."""
+        """Return the options for the upstream: with the upstream's name of the adapter, and with
+        the salt for its prefix cache."""
         adapter = self._adapters.get(options.adapter or "") or options.adapter
         return replace(options, adapter=adapter, cache_salt=options.prefix_salt)
 
@@ -194,7 +196,8 @@ def _extra(options: Options) -> dict[str, Any]:
 
 
 def _tools(options: Options, prompt_tools: PromptTools) -> dict[str, Any]:
-    """The tools that may be called: this API has no other way to allow only some tools."""
+    """Return the ``tools`` fields of the request. They contain only the tools that may be called,
+    because this API has no other way to exclude a tool."""
     if not prompt_tools.callable:
         return {}
     body: dict[str, Any] = {"tools": [_tool(tool) for tool in prompt_tools.callable]}
@@ -236,8 +239,8 @@ def _response_format(options: Options, flavour: ChatFlavour) -> dict[str, Any]:
 
 
 def _instructions(options: Options, flavour: ChatFlavour) -> list[str]:
-    """Instructions about the answer, where the server has no field for them or may ignore the
-    field."""
+    """Return instructions about the answer. They replace fields that the server does not have or
+    may ignore."""
     if options.guide is not None and options.guide.syntax in flavour.grammar_fields:
         options = replace(options, guide=None)
     if flavour.has_developer_role:
@@ -247,7 +250,8 @@ def _instructions(options: Options, flavour: ChatFlavour) -> list[str]:
 
 
 def _reasoning_effort(options: Options, flavour: ChatFlavour) -> dict[str, Any]:
-    """The reasoning effort. Chat templates have a separate switch that turns reasoning off."""
+    """Return the fields for the reasoning effort and the verbosity. If the server accepts arguments
+    of the chat template, the template's own switch for reasoning is set too."""
     body: dict[str, Any] = {}
     if options.text.verbosity is not UNSET and flavour.has_developer_role:
         body["verbosity"] = options.text.verbosity

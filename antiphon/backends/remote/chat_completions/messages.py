@@ -38,11 +38,12 @@ def messages(
     has_developer_role: bool = False,
     origin: str = "",
 ) -> list[Message]:
-    """The messages of a conversation.
+    """Return the messages of a conversation.
 
     ``reasoning_fields``: the fields in which the upstream accepts reasoning.
-    ``has_developer_role``: it supports that role. ``origin``: the upstream, to recognize reasoning
-    state that it sent. Raises ``InvalidRequest`` with the path of a part that cannot be sent.
+    ``has_developer_role``: the upstream supports the role ``developer``. ``origin``: the upstream,
+    to recognize reasoning state that it sent. Raises ``InvalidRequest`` with the path of a part
+    that cannot be sent.
     """
     writer = _Writer(reasoning_fields, has_developer_role, origin)
     items = [
@@ -67,9 +68,8 @@ class _Writer:
 
     @cached_property
     def _secret(self) -> str:
-        """Part of the marks that stand for parts and details in a text. Random, so that no client
-        can forge a mark.
-        """
+        """Part of every mark. A mark stands in a text for a part or a reasoning detail. The secret
+        is random, so that no client can forge a mark."""
         return secrets.token_hex(8)
 
     # --- items: replace parts that are not text by marks -----------------------------------------
@@ -140,9 +140,9 @@ class _Writer:
         return written
 
     def _add_deferred_parts(self, written: list[Message]) -> None:
-        """Add a user message with the parts of the tool results before it. Only user messages may
-        hold parts that are not text, and results must follow one another.
-        """
+        """Add a user message with the non-text parts of the preceding tool results. Only user
+        messages may hold non-text parts, and the messages with tool results must follow one another
+        directly."""
         if self._deferred_parts:
             written.append({"role": "user", "content": self._deferred_parts})
             self._deferred_parts = []
@@ -187,8 +187,8 @@ class _Writer:
         written.append(answer)
 
     def _split(self, text: str) -> str | list[Message]:
-        """Return the text. If it contains marks, return the parts that they stand for, with the
-        texts between them."""
+        """Return the text itself if it contains no marks. If it contains marks, return a list: the
+        parts that the marks stand for, and the texts between them."""
         pieces = self._pieces(text)
         if len(pieces) == 1:
             return text
@@ -201,7 +201,7 @@ class _Writer:
         return parts
 
     def _pieces(self, text: str) -> list[str]:
-        """Split a text at its marks: texts alternate with numbers of parts."""
+        """Split a text at its marks. In the result, texts alternate with the numbers of parts."""
         return self._mark_pattern.split(text) if self._parts_by_number else [text]
 
     @cached_property
@@ -209,7 +209,8 @@ class _Writer:
         return re.compile(f"\U0010ff00{self._secret}:(\\d+)\U0010ff01")
 
     def _text(self, text: str, note: str = "") -> str:
-        """Return the text alone. If it held other parts, which are deferred, ``note`` follows."""
+        """Return the text without its other parts. If there are other parts, they are deferred to a
+        later message, and ``note`` is appended to the text."""
         parts = self._split(text)
         if isinstance(parts, str):
             return parts
@@ -226,7 +227,7 @@ def _call(call: Message) -> Message:
 
 
 def _is_binary(data: str) -> bool:
-    """Whether the data is a binary document. Text files have been read as text before."""
+    """Whether the data is a binary document. Text files were converted to text before."""
     head = data[:80].lower()
     return head.startswith("data:application/pdf") or data.startswith("JVBERi0")
 

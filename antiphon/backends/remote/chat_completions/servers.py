@@ -1,6 +1,7 @@
-"""Which fields beyond the standard each kind of Chat Completions server accepts, one row each.
+"""Which fields beyond the standard each kind of Chat Completions server accepts, with one table row
+for each kind.
 
-A field that a server would silently ignore is not in its row, so a request that uses it is
+A field that a server would silently ignore is not in its row, so a request that uses the field is
 rejected.
 """
 

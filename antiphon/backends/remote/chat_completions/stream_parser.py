@@ -1,8 +1,9 @@
 """Parse a Chat Completions stream into deltas, including servers' deviations from the standard.
 Sans-IO.
 
-Calls may come one by one or interleaved, without ids, all under one index, whole or in pieces. The
-deltas have one open item at a time, so a later call waits until the earlier one is complete.
+Servers send tool calls one by one or interleaved, whole or in pieces. Some send no ids, and some
+use one index for all calls. The deltas have one open item at a time, so each call waits until the
+call before it is complete.
 """
 
 from __future__ import annotations
@@ -33,9 +34,8 @@ _TOKEN_BYTES = 4
 
 
 class _PendingCall:
-    """A call while it streams: its name, then its arguments, which wait until all earlier calls are
-    complete.
-    """
+    """A call that is still streaming. Its arguments are buffered until all earlier calls are
+    complete."""
 
     def __init__(self, call_id: str, index: int | None) -> None:
         self.id = call_id
@@ -59,9 +59,8 @@ class _PendingCall:
             self.name += name
 
     def add_arguments(self, text: str) -> None:
-        """Add a piece of the arguments. Text after a whole object is dropped: some servers repeat
-        the object.
-        """
+        """Add a piece of the arguments. Text after a whole JSON object is dropped, because some
+        servers repeat the object."""
         if not self._has_arguments:
             text = text.lstrip()
             if not text:
@@ -75,7 +74,7 @@ class _PendingCall:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the name is complete."""
+        """Whether the name is complete. The name is complete when the arguments have begun."""
         return bool(self.name) and self._has_arguments
 
 
@@ -88,9 +87,10 @@ class _ReasoningCounter:
     def update(self, count: int, is_thinking: bool | None, *, has_ended: bool = False) -> None:
         """Count the tokens since the last update.
 
-        ``count``: all tokens so far. ``is_thinking``: whether the text since the last update is
-        reasoning; None: there was no text, so the tokens belong to the next one. ``has_ended``: the
-        reasoning has ended; all new tokens but the one that ended it are reasoning.
+        ``count``: number of all tokens so far. ``is_thinking``: whether the text since the last
+        update is reasoning. None means that there was no text, so the tokens belong to the next
+        text. ``has_ended``: the reasoning has ended. Then all new tokens are reasoning, except the
+        token that ended it.
         """
         self._unassigned += max(0, count - self._total)
         self._total = max(count, self._total)
@@ -105,9 +105,10 @@ class ChatStreamParser:
     """Parses one reply.
 
     ``shapes``: function name shown to the model → the tool. ``used_call_ids``: ids of the
-    conversation's calls. ``reasoning_parser``: parses reasoning within the content. ``origin``: the
-    upstream, which marks state that only it can read. ``input_tokens``: an estimate. ``stop``: the
-    stop strings of the request.
+    conversation's calls, which new calls must not reuse. ``reasoning_parser``: parses reasoning
+    within the content. ``origin``: the upstream, to mark state that only this upstream can read.
+    ``input_tokens``: an estimate of the prompt's tokens, for servers that report no usage.
+    ``stop``: the stop strings of the request.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class ChatStreamParser:
         return self.pending_deltas()
 
     def pending_deltas(self) -> tuple[Delta, ...]:
-        """The deltas that were parsed but not returned yet, because an error came after them."""
+        """Return the deltas that were parsed but not returned yet because an error followed."""
         return self._items.take_deltas()
 
     def _read_payload(self, payload: bytes) -> None:
@@ -179,7 +180,8 @@ class ChatStreamParser:
             self._count(chunk, has_content=self._text_bytes > before)
 
     def _count(self, chunk: cc.UpstreamChunk, *, has_content: bool) -> None:
-        """Count the reasoning tokens. ``has_content``: the chunk holds more than counts."""
+        """Read the usage and count the reasoning tokens. ``has_content``: the chunk also holds
+        text."""
         if (reported := cc.usage_in(chunk)) is not None:
             self._usage = reported
         if (count := cc.sampled_token_count(chunk, reported)) is not None:
@@ -188,9 +190,8 @@ class ChatStreamParser:
             self._reasoning_ended = False
 
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
-        """End the stream. Raises ``BackendError`` without a finish reason: routers send the end
-        mark behind an answer whose server has died, too.
-        """
+        """End the stream. Raises ``BackendError`` if there was no finish reason. The end mark alone
+        is not enough, because routers also send it after an answer whose server has died."""
         if self._finish is None:
             raise BackendError("The upstream's answer broke off.")
         if self._finish in ABORT_REASONS:
@@ -269,9 +270,8 @@ class ChatStreamParser:
             self._last_was_reasoning = True
 
     def _add_detail(self, detail: dict[str, object]) -> None:
-        """Collect a reasoning detail. Its pieces have the same type and index; their texts are
-        joined when the item is closed.
-        """
+        """Add a piece of a reasoning detail. All pieces of a detail have the same type and index.
+        Their texts are joined when the item is closed."""
         last = self._details[-1] if self._details else {}
         if not all(last.get(key) == detail.get(key) for key in ("type", "index")) or not last:
             self._details.append(last := {})
@@ -285,7 +285,8 @@ class ChatStreamParser:
                 last[key] = value
 
     def _add_parts(self, parts: Iterable[object]) -> None:
-        """Content as a list of parts: Mistral's, which includes reasoning."""
+        """Add content that is a list of parts. Mistral sends content in this form, including its
+        reasoning."""
         for part in parts:
             if not isinstance(part, dict):
                 continue
@@ -318,9 +319,8 @@ class ChatStreamParser:
             pending.add_arguments(text)
 
     def _find_call(self, chunk: cc.Call) -> _PendingCall:
-        """The call that a piece belongs to: by its id, else by its index. A new id, or a new name
-        after arguments have begun, starts another call.
-        """
+        """Return the call that a piece belongs to. It is found by its id, or else by its index. A
+        new id, or a new name after arguments have begun, starts another call."""
         call_id, name = chunk.id or "", (chunk.function and chunk.function.name) or ""
         pending = self._with_id(call_id, chunk.index)
         if pending is not None and self._is_shared_id(pending, chunk.index, name):
@@ -350,21 +350,23 @@ class ChatStreamParser:
         return pending
 
     def _with_id(self, call_id: str, index: int | None) -> _PendingCall | None:
-        """The call with an id. Of several, the one at ``index``, else the last."""
+        """Return the call with this id. If several calls have the id, the call at ``index`` is
+        preferred, then the last call."""
         at_index = None if index is None else self._by_index.get(index)
         if at_index is not None and call_id and at_index.id == call_id:
             return at_index
         return self._by_id.get(call_id)
 
     def _is_shared_id(self, pending: _PendingCall, index: int | None, name: str) -> bool:
-        """Whether a piece starts another call with the id of ``pending``: some servers give all
-        parallel calls one id."""
+        """Whether a piece starts another call although it has the id of ``pending``. Some servers
+        give all parallel calls the same id."""
         is_other = index is not None and pending.index is not None and index != pending.index
         is_renamed = pending.is_ready and name != pending.name
         return bool(name) and ((is_other and index not in self._by_index) or is_renamed)
 
     def _progress(self, *, final: bool = False, is_cut: bool = False) -> None:
-        """Emit the first incomplete call, and the calls after it once it is complete."""
+        """Emit the deltas of the first incomplete call. When this call is complete, continue with
+        the next calls."""
         while self._ended_count < len(self._calls):
             pending = self._calls[self._ended_count]
             last = self._ended_count == len(self._calls) - 1
@@ -387,7 +389,7 @@ class ChatStreamParser:
         pending.call.start()
 
     def _end_calls(self) -> None:
-        """Other content follows, so all calls are complete."""
+        """End all calls, because other content follows."""
         if self._ended_count < len(self._calls):
             self._progress(final=True)
 

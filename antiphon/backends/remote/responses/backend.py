@@ -1,7 +1,8 @@
 """Any server of the Responses API as a backend.
 
-Each request sends the whole conversation with ``store: false``; state, tools and background runs
-stay here. Only the upstream counts tokens: counts before the answer are estimates.
+Each request sends the whole conversation with ``store: false``, because state, tools and background
+runs are handled by this server. Only the upstream counts tokens, so counts before the answer are
+estimates.
 """
 
 from __future__ import annotations
@@ -193,8 +194,8 @@ def _check(options: Options, flavour: ResponsesFlavour) -> None:
 
 
 def _instructions(options: Options, flavour: ResponsesFlavour) -> list[str]:
-    """Instructions about the answer, where the server has no field for them or may ignore the
-    field."""
+    """Return instructions about the answer. They replace fields that the server does not have or
+    may ignore."""
     form = [] if flavour.enforces_format else json_format_instructions(options)
     if options.guide is not None and options.guide.syntax in flavour.grammar_fields:
         options = replace(options, guide=None)
@@ -204,7 +205,8 @@ def _instructions(options: Options, flavour: ResponsesFlavour) -> list[str]:
 
 
 def _set_fields(value: Any) -> dict[str, Any]:
-    """The fields that are set; none if they equal the default text format."""
+    """Return the fields of ``value`` that are set. Return no fields if the only one is the default
+    text format."""
     fields: dict[str, Any] = msgspec.to_builtins(value)
     values = {name: inner for name, inner in fields.items() if inner is not None}
     return {} if values == {"format": {"type": "text"}} else values
@@ -236,7 +238,7 @@ def _tools(
 
 
 def _native_choice(choice: ToolChoice, prompt_tools: PromptTools) -> Any:
-    """``tool_choice`` for a server that is sent the tools as the request has them."""
+    """Return ``tool_choice`` for a server that gets the tools as they are in the request."""
     hosted = msgspec.to_builtins(choice.hosted)
     functions = [
         _tool_reference(tool, prompt_tools)
@@ -262,7 +264,8 @@ def _tool_reference(tool: PromptTool, prompt_tools: PromptTools) -> dict[str, st
 
 
 def _function_choice(choice: ToolChoice, prompt_tools: PromptTools) -> Any:
-    """``tool_choice`` for a server that is sent functions; None: leave it out."""
+    """Return ``tool_choice`` for a server that gets tools as functions. Return None if the field
+    must be left out."""
     if choice.mode == "one" and choice.hosted:
         return msgspec.to_builtins(choice.hosted[0])
     names = [
@@ -281,9 +284,9 @@ def _function_choice(choice: ToolChoice, prompt_tools: PromptTools) -> Any:
 
 
 def _without_programs(items: Sequence[it.Item]) -> Iterator[it.Item]:
-    """Programs that ran here, as the calls by which the model wrote them. Calls that a program made
-    are left out, and so is an unfinished program.
-    """
+    """Yield the items, with each program that ran on this server replaced by the tool call with
+    which the model wrote the program. Calls that a program made are left out, and so are unfinished
+    programs."""
     open_ids = {program.call_id for program in open_programs(items)}
     called_by_programs = {
         getattr(each, "call_id", each.id) for each in items if caller_program_id(each) is not None
@@ -304,14 +307,15 @@ def _without_programs(items: Sequence[it.Item]) -> Iterator[it.Item]:
 
 
 def _without_passage_files(item: it.Item) -> it.Item:
-    """Leave out our extension, which an upstream that searches files may reject."""
+    """Return the item without ``passage_files``. This field is our extension, and an upstream that
+    searches files may reject it."""
     return replace(item, passage_files=UNSET) if isinstance(item, it.FileSearchCall) else item
 
 
 def _as_function_call(item: it.Item, prompt_tools: PromptTools) -> tuple[it.Item, it.Item]:
-    """A call of a tool that ran here, as a function call and its output. Its ids, containers and
-    images mean nothing to the upstream.
-    """
+    """Convert a call of a tool that ran on this server to a function call and its output. The
+    original item cannot be sent, because its ids, containers and images mean nothing to the
+    upstream."""
     name, arguments, result = render_hosted_call(item)
     arguments = arguments if isinstance(arguments, str) else dump(arguments)
     name = prompt_tools.name_of(name, getattr(item, "server_label", None))
@@ -322,7 +326,8 @@ def _as_function_call(item: it.Item, prompt_tools: PromptTools) -> tuple[it.Item
 
 
 def _to_json(item: it.Item) -> dict[str, Any]:
-    """The item as JSON. Most ids are dropped: they are ours and mean nothing to the upstream."""
+    """Return the item as JSON. Most ids are dropped, because this server made them and they mean
+    nothing to the upstream."""
     fields: dict[str, Any] = msgspec.to_builtins(item)
     if (
         not isinstance(item, _ITEMS_WITH_IDS)
@@ -336,7 +341,9 @@ def _to_json(item: it.Item) -> dict[str, Any]:
 def _reasoning(
     item: it.Reasoning, flavour: ResponsesFlavour, origin: str
 ) -> Sequence[dict[str, Any]]:
-    """Reasoning as the upstream sent it: encrypted, or as text for a server that accepts text."""
+    """Return reasoning in a form that the upstream accepts. Reasoning that this upstream encrypted
+    is returned as the upstream sent it. Other reasoning is returned as text, or left out if the
+    server expects encrypted reasoning."""
     source, line, state = (item.encrypted_content or "").partition("\n")
     if line and source == origin:
         summary = msgspec.to_builtins(item.summary)
@@ -347,7 +354,8 @@ def _reasoning(
 
 
 def _as_function(item: it.Item, prompt_tools: PromptTools) -> it.Item:
-    """Custom tools and namespaces as functions, for servers that support only functions."""
+    """Convert calls of custom tools and of tools in namespaces to plain function calls, for servers
+    that support only functions."""
     match item:
         case it.CustomToolCall():
             namespace = item.namespace or None

@@ -92,9 +92,8 @@ def text_fields(item: it.Item) -> Iterable[str]:
 
 
 def final_fields(raw: Json) -> Json:
-    """The fields that a hosted tool's item has at its end, such as its results, without its ids
-    and its texts.
-    """
+    """Return the fields that a hosted tool's item has at its end, such as its results. Its ids and
+    texts are left out."""
     item = read_item(raw)
     if item is None:
         return {}
@@ -106,8 +105,8 @@ def final_fields(raw: Json) -> Json:
 
 
 def whole_texts(raw: Json) -> Iterable[tuple[Channel, str]]:
-    """Return all texts of a completed item, by channel. The parts of a summary are separate texts
-    if the item also has a reasoning text, as in a stream."""
+    """Return all texts of a completed item, by channel. If the item also has a reasoning text, the
+    parts of its summary are separate texts, as in a stream."""
     content, summary = parts_of(raw.get("content")), parts_of(raw.get("summary"))
     fields = _TEXT_FIELDS.get(str(raw.get("type")), ())
     reads: tuple[tuple[Channel, list[str]], ...] = (
@@ -129,5 +128,5 @@ def _texts(values: Iterable[Any]) -> list[str]:
 
 
 def parts_of(value: Any) -> list[Json]:
-    """The elements of a list that are objects."""
+    """Return the elements of a list that are JSON objects."""
     return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []

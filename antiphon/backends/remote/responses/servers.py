@@ -1,4 +1,5 @@
-"""Which fields beyond the standard each kind of Responses server accepts, one row each."""
+"""Which fields beyond the standard each kind of Responses server accepts, with one table row for
+each kind."""
 
 from __future__ import annotations
 

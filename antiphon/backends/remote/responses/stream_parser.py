@@ -131,10 +131,10 @@ class _UpstreamItem:
 class ResponsesStreamParser:
     """Parses one reply.
 
-    ``shapes``: function name shown to the upstream → the tool, for tools that were sent in another
-    form. ``max_output_tokens``: the requested limit, for upstreams that do not report truncation.
-    ``origin``: the upstream, which marks state that only it can read. ``input_tokens``: an
-    estimate.
+    ``shapes``: function name shown to the upstream → the tool, for custom tools and others that
+    were sent as functions. ``max_output_tokens``: the requested limit, for upstreams that do not
+    report truncation. ``origin``: the upstream, to mark state that only this upstream can read.
+    ``input_tokens``: an estimate of the prompt's tokens, for servers that report no usage.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class ResponsesStreamParser:
         return self.pending_deltas()
 
     def pending_deltas(self) -> tuple[Delta, ...]:
-        """The deltas that were parsed but not returned yet, because an error came after them."""
+        """Return the deltas that were parsed but not returned yet because an error followed."""
         return self._builder.take_deltas()
 
     def _read(self, payload: bytes) -> None:
@@ -231,14 +231,15 @@ class ResponsesStreamParser:
                 self._dispatch(each)
 
     def _must_wait(self, item_state: _UpstreamItem) -> bool:
-        """Whether the item's events wait until the current item is complete. Calls and hosted tools
-        may stream in parallel; messages and reasoning come one after the other.
-        """
+        """Whether the item's events have to wait until the current item is complete. This concerns
+        calls and hosted tools, because they may stream in parallel. Messages and reasoning come one
+        after the other."""
         assert self._current is not None
         return item_state.tag not in _TEXT_ITEMS and self._current.tag not in _TEXT_ITEMS
 
     def _find_item(self, event: _Event) -> _UpstreamItem | None:
-        """The item of an event; a new one if this is its first event."""
+        """Return the item that an event belongs to. If this is the item's first event, create the
+        item. Return None if the event does not tell the type of a new item."""
         name = event.item_id or (event.item or {}).get("id")
         index = event.output_index
         keys: list[int | str] = [] if index is None or index < 0 else [index]
@@ -370,7 +371,8 @@ class ResponsesStreamParser:
             self._builder.annotate(annotation)
 
     def _step(self, item_state: _UpstreamItem, event: _Event) -> None:
-        """A step of a hosted tool: ``response.web_search_call.searching``."""
+        """Handle an event for a step of a hosted tool, for example
+        ``response.web_search_call.searching``."""
         name = event.type.removeprefix(f"response.{item_state.tag}.")
         if name == "partial_image":
             self._preview(item_state, event)
@@ -392,7 +394,8 @@ class ResponsesStreamParser:
             self._builder.progress(name)
 
     def _end_text(self, item_state: _UpstreamItem) -> None:
-        """The text of a hosted tool's item is complete: report the steps that waited for it."""
+        """Mark the text of a hosted tool's item as complete, and report the steps that waited for
+        its end."""
         if item_state.tag in _TEXT_TOOLS and item_state.state == "open":
             item_state.state = "text complete"
             steps, item_state.waiting_steps = item_state.waiting_steps, []
@@ -400,7 +403,7 @@ class ResponsesStreamParser:
                 self._take_step(item_state, name)
 
     def _preview(self, item_state: _UpstreamItem, event: _Event) -> None:
-        """A preview of an image that the upstream generates."""
+        """Report a preview of an image that the upstream generates."""
         image, index = event.partial_image_b64, event.partial_image_index
         is_legal = (item_state.state, event.type.removeprefix("response.")) in ITEM.get(
             item_state.tag, {}
@@ -447,8 +450,8 @@ class ResponsesStreamParser:
             self._builder.close()
 
     def _end_items(self, *, is_cut: bool) -> None:
-        """The stream has ended: close the open items, except the last item of a truncated
-        reply."""
+        """Close the open items at the end of the stream. The last item of a truncated reply stays
+        open."""
         rest = [item_state for item_state in self._items if not item_state.is_done]
         for item_state in rest:
             waiting_events, item_state.waiting_events = item_state.waiting_events, []
