@@ -64,7 +64,8 @@ class SandboxedReader:
         self._python = python
 
     async def check(self) -> None:
-        """Raise ``SetupError`` with a one-line message if documents cannot be read in the sandbox."""
+        """Raise ``SetupError`` with a one-line message if documents cannot be read in the
+        sandbox."""
         try:
             output = await self.read(b"<p>read</p>", "text/html", max_chars=100, timeout_s=_CHECK_S)
         except (ToolError, UnreadableDocument) as error:

@@ -166,7 +166,8 @@ class Upstream:
             raise BackendError("The upstream's response is not JSON.") from None
 
     def retry_policy(self, session: Session | None = None) -> RetryPolicy:
-        """Return a new retry policy for one request. ``session``: the conversation of the request."""
+        """Return a new retry policy for one request. ``session``: the conversation of the
+        request."""
         return RetryPolicy(
             self._pool,
             self._pause,

@@ -151,7 +151,8 @@ class RetryPolicy:
         await self._pause(wait_s)
 
     def _has_quick_retry(self) -> bool:
-        """Whether the next attempt can start without a wait, because another engine may answer it."""
+        """Whether the next attempt can start without a wait, because another engine may
+        answer it."""
         if self._is_routed:
             return self._quick_retries < _ROUTED_QUICK_RETRIES
         return self._quick_retries < len(self._pool) and self._pool.has_others(self._tried)

@@ -75,7 +75,8 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
 
     @property
     def schema(self) -> Json | None:
-        """Return the JSON schema of the constraint. Return None if the constraint is not on JSON."""
+        """Return the JSON schema of the constraint. Return None if the constraint is not on
+        JSON."""
         if self.json_object:
             return {"type": "object"}
         return self.json if isinstance(self.json, dict) else None

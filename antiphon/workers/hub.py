@@ -61,7 +61,8 @@ class WorkerHub:
     async def metrics(
         self, caller: int, own: tuple[MetricSnapshot, ...]
     ) -> tuple[MetricSnapshot, ...]:
-        """Return the metrics of all workers, added up. ``own``: the metrics of the calling worker."""
+        """Return the metrics of all workers, added up. ``own``: the metrics of the calling
+        worker."""
         self._last[caller] = own
         others = [number for number in self._workers if number != caller]
         await asyncio.gather(*map(self._read_metrics, others))
@@ -86,7 +87,8 @@ class HubSession:
         self._slots: dict[int, str] = {}
 
     def try_enter(self, slot: int, tenant: str) -> SlotGrant:
-        """Take a slot if one is free. ``slot``: the number by which the worker refers to this slot."""
+        """Take a slot if one is free. ``slot``: the number by which the worker refers to this
+        slot."""
         queue = self._hub.admission
         if not queue.try_acquire(tenant):
             return SlotGrant.NONE
@@ -106,7 +108,8 @@ class HubSession:
     async def metrics(
         self, worker: int, own: tuple[MetricSnapshot, ...]
     ) -> tuple[MetricSnapshot, ...]:
-        """Return the metrics of all workers, added up. ``own``: the metrics of the calling worker."""
+        """Return the metrics of all workers, added up. ``own``: the metrics of the calling
+        worker."""
         return await self._hub.metrics(worker, own)
 
     def processes(self) -> tuple[ProcessHealth, ...]:

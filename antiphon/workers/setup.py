@@ -109,7 +109,8 @@ class StartFailure(Struct, frozen=True, tag=True):
 
 
 class Reloaded(Struct, frozen=True, tag=True):
-    """Report that a child has read its settings again. ``is_valid``: whether it has applied them."""
+    """Report that a child has read its settings again. ``is_valid``: whether it has applied
+    them."""
 
     is_valid: bool
 

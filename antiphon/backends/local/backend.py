@@ -319,7 +319,8 @@ class LocalReply(Reply):
         self._is_stopped = True
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Generate the reply. Stop the engine as soon as the rest of its output would be discarded."""
+        """Generate the reply. Stop the engine as soon as the rest of its output would be
+        discarded."""
         parser = self._rendered.parser
         sampled, cached = array("I", self._sampled_before), 0
         deltas: tuple[Delta, ...] = ()

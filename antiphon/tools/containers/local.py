@@ -191,7 +191,8 @@ class LocalContainers:
         await container.close()
 
     async def close_expired(self) -> None:
-        """Close the boxes of expired containers. Remove the oldest expired containers from memory."""
+        """Close the boxes of expired containers. Remove the oldest expired containers from
+        memory."""
         expired = [container for container in self if not container.is_active]
         for container in expired:
             await container.close()

@@ -200,7 +200,8 @@ def _files_of(call: FileSearchCall) -> Iterator[tuple[str, str] | None]:
 
 
 def _search_request(tool: Any, queries: tuple[str, ...], path: str) -> SearchRequest:
-    """Build the search request from the tool's options and the queries. Raises ``InvalidRequest``."""
+    """Build the search request from the tool's options and the queries. Raises
+    ``InvalidRequest``."""
     filters = None if tool.filters is UNSET else tool.filters
     options = {} if tool.ranking_options is UNSET else tool.ranking_options
     return SearchRequest(

@@ -85,7 +85,8 @@ def search_options(tool: Any) -> SearchOptions:
 
 
 def describe_location(tool: Any) -> str:
-    """Return the user's location as text. It is an empty string if the request gives no location."""
+    """Return the user's location as text. It is an empty string if the request gives no
+    location."""
     location = _location(tool)
     return ", ".join(
         " ".join(location[name].split()) for name in _LOCATION_FIELDS if location.get(name)

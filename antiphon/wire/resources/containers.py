@@ -53,7 +53,8 @@ class ContainerExpiresAfter(Struct, frozen=True, kw_only=True):
 
 
 class DomainSecret(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A secret for requests to one domain. Code in the container refers to the secret by its name."""
+    """A secret for requests to one domain. Code in the container refers to the secret by its
+    name."""
 
     domain: Annotated[str, Meta(max_length=253)]
     name: Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,127}$")]

@@ -49,7 +49,8 @@ Filter = Comparison | Compound
 
 
 def _ordering(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    """Return a comparison that is true only for values of the same type: two numbers or two texts."""
+    """Return a comparison that is true only for values of the same type: two numbers or two
+    texts."""
 
     def compare_same_type(actual: Any, wanted: Any) -> bool:
         texts = isinstance(actual, str) and isinstance(wanted, str)
