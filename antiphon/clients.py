@@ -105,7 +105,8 @@ ANYONE = Client()
 
 
 def model_not_found(name: str) -> NotFound:
-    """Return the error for a model that is not served, or not for this client. OpenAI's message."""
+    """Return the error for a model that is not served, or that this client may not use. The message
+    is the same as OpenAI's."""
     return NotFound(
         f"The model '{name}' does not exist or you do not have access to it.",
         param="model",

@@ -47,9 +47,8 @@ class ResumePoint(Struct, frozen=True):
 
 
 class PromptTokens(Struct, frozen=True):
-    """The token ids of the conversation up to the model's last turn; the next prompt extends them.
-    ``fingerprint`` names their tokenizer.
-    """
+    """The token ids of the conversation up to the end of the model's last turn. The next prompt
+    begins with these ids. ``fingerprint`` identifies the tokenizer of the ids."""
 
     ids: tuple[int, ...]
     fingerprint: str
@@ -85,8 +84,8 @@ class ToolChoice(Struct, frozen=True):
     - ``one``: a call of the tool that the request names. A server-side tool may consist of several
       functions. Once the call is made, the choice is ``auto``.
 
-    ``allowed``: the functions that may be called; None: all that the model sees.
-    ``hosted``: allowed tools that the upstream runs itself, as the request names them.
+    ``allowed``: the functions that may be called; None allows all functions that the model sees.
+    ``hosted``: allowed tools that the upstream runs itself, in the form of the request.
     """
 
     mode: Literal["none", "auto", "required", "one"] = "auto"
@@ -98,7 +97,8 @@ class ToolChoice(Struct, frozen=True):
         return self.mode in ("required", "one")
 
     def allows(self, name: str, namespace: str | None) -> bool:
-        """Whether the function may be called, if the model sees it."""
+        """Whether ``tool_choice`` allows a call of this function. The function may still be one
+        that the model does not see."""
         if self.mode == "none":
             return False
         return self.allowed is None or (name, namespace) in self.allowed
@@ -107,14 +107,13 @@ class ToolChoice(Struct, frozen=True):
 class Options(SamplingOptions, frozen=True, kw_only=True):
     """The options of an answer.
 
-    ``tools``: the tools that the model sees.
-    ``accept_stray_calls``: return calls of tools that may not be called; the caller handles them.
-    ``checks_calls``: the caller rejects calls of functions that were not offered.
-    ``guide``: a grammar for the answer, instead of ``text.format``.
-    ``truncate``: drop the oldest items of a conversation that is too long instead of rejecting it.
-    ``template``: arguments of the chat template.
-    ``thinking_budget``: maximum number of reasoning tokens.
-    ``include_stop_text``: keep the stop string at the end of the answer.
+    ``tools``: the tools that the model sees. ``accept_stray_calls``: also return calls of tools
+    that may not be called, because the caller handles such calls. ``checks_calls``: the caller
+    itself rejects calls of functions that were not offered. ``guide``: a grammar for the answer,
+    instead of ``text.format``. ``truncate``: if the conversation is too long, drop its oldest items
+    instead of rejecting it. ``template``: arguments of the chat template. ``thinking_budget``:
+    maximum number of reasoning tokens. ``include_stop_text``: keep the stop string at the end of
+    the answer.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -166,8 +165,9 @@ NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
 
 
 def caller_program_id(item: Item) -> str | None:
-    """Return the ``call_id`` of the program that made a call or receives its output. Return None if
-    the model made the call. The model sees neither the calls of a program nor their outputs."""
+    """Return the ``call_id`` of the program that made the call in ``item``, or that receives the
+    output in ``item``. Return None if the model made the call. The model sees neither the calls of
+    a program nor their outputs."""
     caller = getattr(item, "caller", None)
     return caller.caller_id if isinstance(caller, ProgramCaller) else None
 
@@ -176,7 +176,7 @@ _PROGRAMS = (Program, ProgramOutput)
 
 
 def open_programs(items: Iterable[Item]) -> tuple[Program, ...]:
-    """Return the programs without an output: they wait for results from the client, or were
+    """Return the programs that have no output yet. They wait for results from the client, or were
     interrupted."""
     programs = [item for item in items if type(item) in _PROGRAMS]
     if not programs:

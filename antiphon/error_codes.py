@@ -1,6 +1,7 @@
-"""Error codes: their meaning, HTTP status and remedy.
+"""Error codes with their meaning, HTTP status and remedy.
 
-``docs/errors.md`` is generated from this table. A test compares it with the codes in the package.
+``docs/errors.md`` is generated from this table. A test compares the table with the codes in the
+package.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ __all__ = ["ERROR_CODES", "ErrorCode"]
 
 
 class ErrorCode(Struct, frozen=True):
-    """An error code. ``fails_run``: a failed response may have this code. If such a run sends no
-    event before it fails, ``status`` is the HTTP status. ``other_statuses``: HTTP statuses that
-    occur in some cases."""
+    """An error code. ``fails_run``: whether a failed response may have this code. ``status``: the
+    HTTP status; a failed run has it only if the run sent no event before it failed.
+    ``other_statuses``: HTTP statuses that occur in some cases."""
 
     status: int
     meaning: str

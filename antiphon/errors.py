@@ -80,8 +80,7 @@ class AntiphonError(Exception):
 
 
 class SetupError(AntiphonError):
-    """Something that the operator must change. The message is the whole explanation, in one
-    line."""
+    """A problem that the operator must solve. The message is the whole explanation, in one line."""
 
 
 class RequestError(AntiphonError):
@@ -148,8 +147,7 @@ class TooLarge(RequestError):
 
 
 class QuotaExceeded(RequestError):
-    """The tenant has reached a storage quota. Clients show the message of this code and do not
-    retry."""
+    """The tenant has reached a storage quota. Clients show the error message and do not retry."""
 
     status = 429
     type = "insufficient_quota"
@@ -182,8 +180,7 @@ class Overloaded(RequestError):
 
 class RunError(AntiphonError):
     """A run that failed. ``code``: a value of ``response.error.code``. ``param``: path of the
-    request field that caused it. Clients see ``client_message``.
-    """
+    request field that caused the failure. Clients see ``client_message``."""
 
     type = "server_error"
     #: The same request may succeed later.
@@ -199,8 +196,8 @@ class RunError(AntiphonError):
 
     @property
     def client_message(self) -> str:
-        """The message. For a transient failure, it includes the sentence that makes clients
-        retry."""
+        """The error message for clients. For a transient failure, it includes the sentence that
+        makes clients retry."""
         return retryable(self.message) if self.is_transient else self.message
 
 
@@ -217,8 +214,8 @@ class BackendError(RunError):
     """The engine or the upstream failed.
 
     ``permanent``: a retry would fail again. ``retry_after_s``: seconds to wait before a retry; None
-    if unknown. ``for_operator``: the operator has to correct the cause; no change of the request
-    helps.
+    if unknown. ``for_operator``: only the operator can correct the cause; a different request would
+    also fail.
     """
 
     def __init__(
@@ -242,26 +239,26 @@ class BackendError(RunError):
 
 
 class Unavailable(RunError):
-    """The server, or one of its processes, was stopped or cut off: HTTP 503."""
+    """The server, or one of its processes, was stopped or disconnected: HTTP 503."""
 
     type = SERVICE_UNAVAILABLE
     is_transient = True
 
 
 class CannotContinue(Unavailable):
-    """The run was interrupted, and its backend cannot continue in the middle."""
+    """The run was interrupted, and its backend cannot continue a partly generated response."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"The response was interrupted and cannot be continued: {reason}.")
 
 
 class ToolError(RunError):
-    """A tool failed in a way that its item cannot express."""
+    """A tool failed, and its output item has no field for this failure."""
 
 
 class ConnectorError(ToolError):
-    """The tools of an MCP server cannot be listed, which ends the response: HTTP 424, in OpenAI's
-    words. In a stream, clients stop at the code ``invalid_prompt`` and show the message."""
+    """The tools of an MCP server cannot be listed, which ends the response: HTTP 424, with OpenAI's
+    error message. In a stream, clients stop at the code ``invalid_prompt`` and show the message."""
 
     type = "external_connector_error"
 
@@ -270,7 +267,7 @@ class ConnectorError(ToolError):
 
 
 class StoreError(RunError):
-    """The store does not answer, or what it holds is damaged. The operation may succeed later."""
+    """The store does not answer, or its data is damaged. The operation may succeed later."""
 
     is_transient = True
 
@@ -290,9 +287,9 @@ class ConversationLost(Unavailable):
 
 
 class PeerLost(Unavailable):
-    """Another process that is needed for a call does not answer. ``is_gone``: nothing listens at
-    its address, or the connection was closed. If false, the process may exist but cannot be
-    reached."""
+    """Another process that is needed for a call does not answer. ``is_gone``: no process listens at
+    the address, or the connection was closed. If ``is_gone`` is false, the process may exist but
+    cannot be reached."""
 
     def __init__(self, *, is_gone: bool) -> None:
         super().__init__("Another process of the server does not answer.")
@@ -312,9 +309,10 @@ class GrammarError(AntiphonError):
 
 
 def context_length_exceeded(detail: str = "") -> InvalidRequest:
-    """Return the error for a conversation that exceeds the model's context, in OpenAI's words.
+    """Return the error for a conversation that exceeds the model's context, with OpenAI's error
+    message.
 
-    ``detail`` continues the first half of the sentence.
+    ``detail`` is appended to the message's first sentence.
     """
     return InvalidRequest(
         f"Your input exceeds the context window of this model{detail}. Please adjust your input and"
@@ -325,12 +323,13 @@ def context_length_exceeded(detail: str = "") -> InvalidRequest:
 
 
 def retryable(message: str) -> str:
-    """Return the message of a transient failure, with words on which clients retry."""
+    """Return the message of a transient failure with the words that make clients retry."""
     if _RETRY_SENTENCE in message or "try again in" in message:
         return message
     return f"{message} {_RETRY_SENTENCE}"
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of a foreign error's message, or its type if the message is empty."""
+    """Return the first line of another library's error message, or the error's type if the message
+    is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

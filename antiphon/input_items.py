@@ -27,10 +27,11 @@ async def resolve_items(
     *,
     param: str = "input",
 ) -> tuple[it.Item, ...]:
-    """Return the items with ids. References are replaced by items of ``past`` or of the store.
+    """Return the items, each with an id. References are replaced by items of ``past`` or of the
+    store.
 
-    An image generation call with an id alone is a reference too. ``param``: path of the items.
-    Raises ``NotFound``.
+    An image generation call that has only an id is also a reference. ``param``: path of the items
+    in the request. Raises ``NotFound``.
     """
     items = tuple(items)
     earlier: dict[str, it.Item] | None = None
@@ -73,8 +74,11 @@ def _with_id(item: it.Item, ids: Ids) -> it.Item:
 
 
 def _is_reference(item: it.Item) -> bool:
-    """Return whether an item is a reference to an earlier one. To edit an image again, OpenAI's
-    guide sends ``{"type": "image_generation_call", "id": …}``."""
+    """Return whether an item is a reference to an earlier item.
+
+    OpenAI's guide also sends ``{"type": "image_generation_call", "id": …}`` as a reference, to edit
+    an image again.
+    """
     return isinstance(item, it.ItemReference) or (
         isinstance(item, it.ImageGenerationCall)
         and bool(item.id)
@@ -84,9 +88,10 @@ def _is_reference(item: it.Item) -> bool:
 
 
 def _answering(item: it.Item, calls: Mapping[str, it.LocalShellCall], ids: Ids) -> it.Item:
-    """Set the ``call_id`` of a ``local_shell`` output. ``calls``: by item id and by call id.
+    """Set the ``call_id`` of a ``local_shell`` output. Other items are returned unchanged.
+    ``calls``: item id and call id → call.
 
-    OpenAI's clients put the id of the call, or of its item, into ``id``; other clients set
+    OpenAI's clients put the call id, or the id of the call's item, into ``id``. Other clients set
     ``call_id``.
     """
     if not isinstance(item, it.LocalShellCallOutput):
@@ -106,9 +111,10 @@ def check_call_outputs(
     calls without an output are allowed.
 
     The order does not matter. Calls of a finished program need no output. A call has at most one
-    output. Clients that number their calls from 0 in each turn may use one id for several calls,
-    each with an output of its own. ``own``: the items of the request, for the paths in errors. The
-    messages are those of OpenAI's API, because clients match on them. Raises ``InvalidRequest``.
+    output. Some clients number their calls from 0 in each turn. So several calls may have the same
+    id if each call has its own output. ``own``: the items of the request; error paths refer to
+    these items. The error messages are OpenAI's, because clients match on them. Raises
+    ``InvalidRequest``.
     """
     items = tuple(items)
     open_program_ids = {program.call_id for program in open_programs(items)}
@@ -141,8 +147,8 @@ def check_call_outputs(
 def _check_single_outputs(
     items: Sequence[it.Item], names: Mapping[str, str], own: Sequence[it.Item]
 ) -> None:
-    """Check that no call has several outputs. ``names``: call id → kind of the call, for
-    messages."""
+    """Check that no call has several outputs. ``names``: call id → name of the call's type for
+    error messages."""
     if not names:
         return
     counts: Counter[str] = Counter()

@@ -1,8 +1,8 @@
-"""How this copy of Antiphon was installed, and the commands that extend it.
+"""How this copy of Antiphon was installed, and the commands that install extras.
 
-All hints to install something are made here, so that their commands work in a checkout, in the
-container image of ``deploy/``, and after the installation of a wheel. No command requires that an
-index has the package ``antiphon``.
+All installation hints are made in this module, so that their commands work in a checkout, in the
+container image of ``deploy/``, and after the installation of a wheel. The commands also work if no
+package index has the package ``antiphon``.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _EXTRA = re.compile(r"""\bextra *== *['"]([\w.-]+)['"]""")
 class Installation(Struct, frozen=True, kw_only=True):
     """A copy of Antiphon on this machine.
 
-    ``python`` is its interpreter and ``root`` the folder of the checkout. ``image_extras`` are the
-    extras of the container image. ``requirements``: extra → the packages that it installs.
+    ``python``: its interpreter. ``root``: the folder of the checkout. ``image_extras``: the extras
+    in the container image. ``requirements``: extra → the packages that the extra installs.
     """
 
     kind: Literal["checkout", "container", "wheel"]
@@ -68,7 +68,7 @@ class Installation(Struct, frozen=True, kw_only=True):
 
 
 def detect(image_file: Path = _IMAGE_FILE) -> Installation:
-    """Return how the running copy was installed."""
+    """Detect how the running copy was installed."""
     python, root = Path(sys.executable), Path(__file__).parents[1]
     if image_file.is_file():
         extras = tuple(image_file.read_text("utf-8").strip().split(","))
@@ -92,7 +92,8 @@ def antiphon_command(arguments: str) -> str:
 
 
 def needs_extra(what: str, extra: str) -> str:
-    """Return an error message: ``what`` is wrong, and the command that installs the extra."""
+    """Return an error message about a missing extra. The message consists of ``what``, a
+    description of the problem, and the command that installs the extra."""
     return f"{what}. To install it: {install_command(extra)}"
 
 
@@ -111,8 +112,8 @@ def _requirements_by_extra() -> dict[str, tuple[str, ...]]:
 
 
 def _shell_path(path: Path, suffix: str = "") -> str:
-    """Return a path in the form in which a user types it: relative to the working directory or to
-    the home folder."""
+    """Return a path in the form that a user types: relative to the working directory or to the home
+    folder if possible."""
     here = Path.cwd()
     if path.is_relative_to(here) and here != Path(here.anchor):
         return shlex.quote(f"{path.relative_to(here)}{suffix}")

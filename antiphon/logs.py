@@ -1,7 +1,8 @@
 """Logging: one structlog logger that writes JSON lines or readable text.
 
-The logger is created here and passed to its users; only ``capture_libraries`` changes global state.
-Secrets are redacted in every line. Tracebacks omit local variables, which can hold user data.
+The logger is created in this module and passed to its users. Only ``capture_libraries`` changes
+global state. Secrets are redacted in every line. Tracebacks omit local variables, because these can
+hold user data.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ _Renderer = Callable[[Any, str, _Event], str]
 
 
 def redact(line: str) -> str:
-    """Replace everything in the line that looks like a secret."""
+    """Replace every text in the line that looks like a secret."""
     low = line.lower()
     if "bearer" in low or "sk-" in low or "://" in low:
         return _IN_TEXT.sub(rf"\1{REDACTED}", _redact_passwords(line))
@@ -79,7 +80,8 @@ def redact(line: str) -> str:
 
 
 def _redact_passwords(line: str) -> str:
-    """Replace the passwords in URLs. A password is followed by @, unlike a port."""
+    """Replace the passwords in URLs. A password is followed by ``@``, which distinguishes it from a
+    port."""
     parts: list[str] = []
     done = run_end = 0
     for user in _URL_USER.finditer(line):
@@ -105,7 +107,11 @@ def _has_secret(names: tuple[str, ...]) -> bool:
 
 
 def _redact_event(event: _Event) -> _Event:
-    """Redact the values of an event. Nearly every event has known names and plain values."""
+    """Redact the values of an event.
+
+    Most events need no redaction, because they have harmless names and plain values. These events
+    are returned unchanged.
+    """
     if _has_secret(tuple(event)) or not _PLAIN.issuperset(map(type, event.values())):
         redacted: _Event = _redact_values(event)
         return redacted
@@ -126,9 +132,10 @@ def _redact_values(value: Any) -> Any:
 
 
 def _line_processor(render: _Renderer) -> _Renderer:
-    """Return the only processor of a logger: it adds what every line has, redacts and renders.
+    """Return the only processor of a logger. It adds the values that every line has, redacts
+    secrets and renders the line.
 
-    Every request writes a line: structlog's processors, one by one, take twice as long.
+    Every request writes a line. Separate structlog processors would take twice as long.
     """
     timestamp, stack_info = TimeStamper(fmt="iso", utc=True), StackInfoRenderer()
 
@@ -150,7 +157,8 @@ def _render_json(logger: Any, method: str, event: _Event) -> str:
 
 
 def _human_renderer(*, colors: bool) -> _Renderer:
-    """Return structlog's console renderer, with a shorter way to the same text for plain lines."""
+    """Return structlog's console renderer with a faster path for plain lines. The output is the
+    same."""
     console = structlog.dev.ConsoleRenderer(
         colors=colors, exception_formatter=structlog.dev.plain_traceback
     )
@@ -172,13 +180,14 @@ def _value(value: Any) -> str:
 
 
 class LogLevel:
-    """The lowest level of lines that are written: debug, info, warning or error. It can change."""
+    """The minimum level of written lines: debug, info, warning or error. The level can be changed
+    later."""
 
     def __init__(self, name: str) -> None:
         self.set(name)
 
     def set(self, name: str) -> None:
-        """Write lines from this level on."""
+        """Set the minimum level of written lines."""
         self._number = _LEVELS[name]
 
     def filter(self, logger: Any, method: str, event: _Event) -> _Event:
@@ -190,8 +199,8 @@ class LogLevel:
 
 def open_log(stream: TextIO, *, style: Style = "json", level: str | LogLevel = "info") -> Any:
     """Return a structlog logger that writes lines to ``stream``. ``level``: debug, info, warning,
-    error; a ``LogLevel`` can be changed later, and costs a little more for each line that is not
-    written.
+    error or a ``LogLevel``. A ``LogLevel`` can be changed later, but each line that is not written
+    costs a little more.
 
     Context variables bound with structlog (``request_id``) are on every line.
     """

@@ -1,7 +1,7 @@
-"""Watch an event loop: log when something blocks it, and where.
+"""Watch an event loop. If a call blocks the loop, log the stall and its stack.
 
 A blocked loop delays every client. The loop runs a heartbeat, and a thread checks the age of the
-last beat.
+last heartbeat.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ _IDLE_FILES = frozenset(
 
 
 def cpu_wait_s(thread_id: int) -> float:
-    """Return the seconds that a thread of this process, by its native id, was ready to run but had
-    no processor: the second number of Linux' ``schedstat``. 0 on other systems."""
+    """Return the seconds for which a thread of this process was ready to run but had no processor.
+    ``thread_id``: the thread's native id. The source is the second number of Linux' ``schedstat``.
+    Returns 0 on other systems."""
     try:
         numbers = Path(f"/proc/self/task/{thread_id}/schedstat").read_bytes().split()
         return int(numbers[1]) / 1e9
@@ -51,15 +52,16 @@ def cpu_wait_s(thread_id: int) -> float:
 class LoopWatchdog:
     """Reports stalls of the running event loop. An async context manager.
 
-    A stall is a time longer than ``threshold_s`` in which the loop ran nothing else. It is logged
-    while it lasts, with the stack of the loop's thread but without local variables. Code that holds
-    the GIL also blocks the watching thread; such a stall is logged at its end.
+    A stall is a time longer than ``threshold_s`` in which the loop cannot run its next callback.
+    The stall is logged while it lasts, with the stack of the loop's thread but without local
+    variables. Code that holds the GIL also blocks the watching thread. Such a stall is logged at
+    its end.
 
-    Two kinds of time are not the fault of the code. The first is time in which the loop's thread
-    waited for a processor (``cpu_wait`` by native thread id). The second is time in which the loop
-    ran no callback: a container's CPU quota stops all threads, and Linux does not count that as
-    waiting. A stall for these reasons is logged at its end, with a different message, and at most
-    every ten minutes.
+    The code is not responsible for two kinds of stalls. The first kind is time in which the loop's
+    thread waited for a processor. ``cpu_wait`` returns this time by native thread id. The second
+    kind is time in which the loop ran no callback at all, because a container's CPU quota stops all
+    threads and Linux does not count this as waiting. These stalls are logged at their end, with a
+    different message, and at most every ten minutes.
 
     ``on_stall`` is called once per stall, on the watching thread or on the loop.
     """
@@ -131,8 +133,8 @@ class LoopWatchdog:
                     self._report(traceback.format_stack(frame, _MAX_FRAMES) if frame else None)
 
     def _age_s(self) -> tuple[float, float]:
-        """Return the seconds since the last beat, and how many of them the loop waited for a
-        processor."""
+        """Return the seconds since the last heartbeat, and the part of this time in which the
+        loop's thread waited for a processor."""
         with self._lock:
             if self._last_beat is None:
                 return 0.0, 0.0
@@ -140,8 +142,8 @@ class LoopWatchdog:
             return now - then, waited - waited_then
 
     def _report(self, stack: list[str] | None, *, ended: bool = False) -> None:
-        """Log a stall once. A stall caused by a missing processor is logged only after it has
-        ``ended``."""
+        """Log a stall once. If the cause is a missing processor, log the stall only when ``ended``
+        is true."""
         age_s, waited_s = self._age_s()
         is_blocked = age_s - waited_s > self._threshold_s and not self._was_idle
         with self._lock:

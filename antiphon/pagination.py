@@ -32,8 +32,8 @@ _Q = TypeVar("_Q")
 
 
 class PageParams(Struct, frozen=True, kw_only=True):
-    """Pagination parameters: at most ``limit`` items; ``desc`` is newest first; cursors are item
-    ids."""
+    """The parameters of a page. ``limit``: maximum number of items. ``order``: ``desc`` means
+    newest first. ``after`` and ``before``: cursors, which are item ids."""
 
     limit: int = 20
     order: str = "desc"
@@ -42,15 +42,16 @@ class PageParams(Struct, frozen=True, kw_only=True):
 
     @property
     def is_backwards(self) -> bool:
-        """Whether the page ends before a cursor. Then its start depends on ``limit``."""
+        """Whether the page ends before a cursor. The start of such a page depends on ``limit``."""
         return self.before is not None and self.after is None
 
 
 class PagedList(Generic[_T]):
-    """A list that is read in pages. Reading a page takes time for its own items only, whatever the
-    length of the list.
+    """A list that is read in pages. The time to read a page depends on the size of the page, not on
+    the length of the list.
 
-    ``items``: oldest first. If several items have the same id, the last one counts.
+    ``items``: the items, oldest first. If several items have the same id, only the last item is
+    kept.
     """
 
     def __init__(self, items: Iterable[_T]) -> None:
@@ -111,10 +112,11 @@ def select_page(items: Iterable[_T], params: PageParams) -> tuple[tuple[_T, ...]
 
 
 def page_query(make: Callable[..., _Q], params: PageParams, **more: Any) -> _Q:
-    """Return the query with which a store reads a page and one more entry, which tells whether
-    there is another page. A page that ends before a cursor is read in reverse.
+    """Return the query with which a store reads a page. The query asks for one more entry than the
+    page has, to find out whether there is another page. A page that ends before a cursor is read in
+    reverse.
 
-    ``make``: the class of the query; ``more``: its other fields.
+    ``make``: the class of the query. ``more``: the other fields of the query.
     """
     return make(
         limit=params.limit + 1,
@@ -126,8 +128,8 @@ def page_query(make: Callable[..., _Q], params: PageParams, **more: Any) -> _Q:
 
 
 def page_of_found(found: Sequence[_T], params: PageParams) -> Page[_T]:
-    """Make a page from the entries that a store returned for the ``page_query`` of these
-    parameters."""
+    """Build a page from the entries that a store returned for ``page_query``. ``params`` must be
+    the parameters of the query."""
     page = found[: params.limit]
     return page_of(page[::-1] if params.is_backwards else page, len(found) > params.limit)
 

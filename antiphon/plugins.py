@@ -1,4 +1,5 @@
-"""Plug-ins: objects that other installed packages register as entry points ``antiphon.*``."""
+"""Plug-ins: objects that other installed packages register as entry points in groups
+``antiphon.*``."""
 
 from __future__ import annotations
 
@@ -12,15 +13,16 @@ __all__ = ["load_plugin", "load_plugins", "plugin_names"]
 
 
 def plugin_names(group: str) -> tuple[str, ...]:
-    """Return the names registered in a group, such as ``antiphon.stores``."""
+    """Return the names of all plug-ins in a group, such as ``antiphon.stores``."""
     return tuple(sorted(entry_points(group=group).names))
 
 
 def load_plugin(group: str, name: str, *, setting: str, built_in: Iterable[str] = ()) -> Any:
-    """Import and return the plug-in of that name.
+    """Import and return the plug-in with this name.
 
-    Raises ``SetupError`` if there is none or its import fails. The message names ``setting``, the
-    setting that asked for the plug-in, and every valid name: ``built_in`` and the registered ones.
+    Raises ``SetupError`` if no plug-in has this name or the import fails. The message names
+    ``setting``, the setting with the plug-in's name, and every valid name. Valid names are the
+    names in ``built_in`` and the names of the registered plug-ins.
     """
     found = entry_points(group=group)
     if name not in found.names:

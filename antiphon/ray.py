@@ -1,6 +1,7 @@
-"""Ray Serve runs the API tier: ``serve run antiphon.ray:app``.
+"""Run Antiphon on Ray Serve: ``serve run antiphon.ray:app``.
 
-Each replica is a server of its own over a common PostgreSQL. Engines are reached over HTTP.
+Each replica is a separate server. All replicas use one PostgreSQL store and reach the engines over
+HTTP.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ __all__ = ["ServeArguments", "ServedApp", "app"]
 class ServeArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Arguments of ``serve run antiphon.ray:app NAME=VALUE …``.
 
-    ``config``: the settings file, at the same path on every node; by default ``antiphon.toml`` in
-    the working directory of a replica, or what ``ANTIPHON_CONFIG`` names. ``min_replicas``,
-    ``max_replicas``: limits of autoscaling. ``target_requests``: running requests of a replica at
-    which Serve adds another one; a stream and a WebSocket count as long as they are open.
-    ``max_requests``: the most that Serve sends to a replica. ``upscale_delay_s`` and
-    ``downscale_delay_s``: how long the load has to last. ``shutdown_s``: seconds that a replica
-    may take to finish its streams before Serve ends it.
+    ``config``: the path of the settings file, which is the same on every node. The default is the
+    file that ``ANTIPHON_CONFIG`` names, or else ``antiphon.toml`` in the working directory of a
+    replica. ``min_replicas`` and ``max_replicas``: limits of autoscaling. ``target_requests``:
+    number of running requests per replica at which Serve adds a replica. A stream and a WebSocket
+    count as running while they are open. ``max_requests``: maximum number of requests that Serve
+    sends to a replica at a time. ``upscale_delay_s`` and ``downscale_delay_s``: seconds that the
+    load must last. ``shutdown_s``: seconds that a replica may take to finish its streams before
+    Serve stops it.
     """
 
     config: str | None = None
@@ -44,8 +46,8 @@ class ServeArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def app(arguments: Mapping[str, Any]) -> Any:
-    """Build the Serve application. Raises ``SetupError`` without the extra, and for an argument
-    that is unknown or has a wrong type."""
+    """Build the Serve application. Raises ``SetupError`` if the extra is missing, an argument is
+    unknown, or an argument has a wrong type."""
     try:
         from ray import serve
     except ImportError:
@@ -71,9 +73,11 @@ def app(arguments: Mapping[str, Any]) -> Any:
 
 
 class ServedApp:
-    """The ASGI app of a replica. Pickled without its contents: its lifespan opens them.
+    """The ASGI app of a replica. Serve pickles the app without connections or models; the app's
+    lifespan opens them in the replica.
 
-    ``config``: the settings file. ``has_several``: other replicas use the same store.
+    ``config``: the path of the settings file. ``has_several``: whether several replicas use the
+    same store.
     """
 
     def __init__(self, config: str | None, *, has_several: bool) -> None:

@@ -197,8 +197,8 @@ async def serve(
 async def serve_with_workers(
     loaded: Loaded, sources: SettingsSources, announce: Callable[[Serving], None]
 ) -> None:
-    """Serve with ``settings.workers`` processes until SIGTERM or SIGINT. ``sources``: what the
-    settings were loaded from. Raises ``SetupError``."""
+    """Serve with ``settings.workers`` processes until SIGTERM or SIGINT. ``sources``: where the
+    settings came from, so that each process can load them itself. Raises ``SetupError``."""
     from antiphon.workers.shared_store import shared_store
     from antiphon.workers.supervisor import WorkerSupervisor
 
@@ -242,8 +242,8 @@ async def serve_host(
     announce: Callable[[Serving], None],
     on_reloaded: Callable[[bool], None] = lambda is_valid: None,
 ) -> None:
-    """Host the models of all workers until SIGTERM. ``on_reloaded`` is called after each SIGHUP,
-    with whether the new settings are valid. Raises ``SetupError``."""
+    """Host the models of all workers until SIGTERM. ``on_reloaded`` is called after each SIGHUP;
+    its argument is whether the new settings are valid. Raises ``SetupError``."""
     from antiphon.models.model_host import ModelHostSession
 
     loop = asyncio.get_running_loop()
@@ -300,7 +300,7 @@ async def serve_containers(setup: ChildSetup, announce: Callable[[Serving], None
 async def _open_hosted_containers(
     stack: AsyncExitStack, setup: ChildSetup, settings: Settings, log: Any
 ) -> OpenedContainers:
-    """Open the containers of all workers until the end of the stack."""
+    """Open the containers of all workers. They are closed with the exit stack."""
     store = await open_store(
         settings.store,
         peers=setup.folder.peers,
@@ -321,8 +321,9 @@ async def _open_hosted_containers(
 async def _answer_calls(
     server: CallServer, reloads: Reloads, announce: Callable[[Serving], None], settings: Settings
 ) -> None:
-    """Answer calls of the workers until SIGTERM, and then until the last worker has ended: they
-    need this process while they drain, and a service manager may stop all processes at once."""
+    """Answer calls of the workers until SIGTERM, and then until the last worker has ended. The
+    workers need this process while they drain, and a service manager may send SIGTERM to all
+    processes at once."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, reloads.start)
@@ -333,14 +334,15 @@ async def _answer_calls(
 
 
 class _Reload(Struct, frozen=True):
-    """What a reload needs: where the settings come from, and the level of the log."""
+    """What a reload needs: the sources of the settings, and the level of the log."""
 
     sources: SettingsSources
     level: LogLevel
 
 
 def _check(settings: Settings, warnings: Iterable[str], level: LogLevel) -> Any:
-    """Prepare the process to serve, and return its log. Raises ``SetupError``."""
+    """Check the settings and prepare the process to serve. Returns the log of the process. Raises
+    ``SetupError``."""
     _check_exposure(settings)
     Prompts(settings.prompts_dir, ids=_new_id).check()
     uvicorn_server.raise_file_limit()
@@ -423,13 +425,14 @@ async def open_app(
 ) -> AsyncIterator[App]:
     """Open store, models, tools and service, and yield the ASGI app over them.
 
-    Serve the app with any ASGI server, or mount it in another app. At the end of the block runs
-    have ``drain_s`` seconds to finish, then everything is closed. ``log``: a structlog logger, by
-    default to standard error. ``origins``: where settings come from, by name, as ``load`` returns
-    them; operators see them. ``owns_process``: nothing else runs in this process until the app is
-    open; then memory that models have cleared but not used goes back to the system. ``worker``:
-    what this process shares with other workers. ``url``: where it listens, if other servers can
-    reach it there; the setting ``replica_url`` has precedence. Raises ``SetupError``.
+    Serve the app with any ASGI server, or mount it in another app. At the end of the block, runs
+    have ``drain_s`` seconds to finish, then everything is closed. ``log``: a structlog logger; the
+    default logs to standard error. ``origins``: setting name → where its value comes from, as
+    ``load`` returns it; operators can see the origins. ``owns_process``: nothing else runs in this
+    process until the app is open. If True, memory that loading models has cleared but does not use
+    is returned to the system. ``worker``: what this process shares with other workers. ``url``: the
+    address at which other servers can reach this process, if they can; the setting ``replica_url``
+    has precedence. Raises ``SetupError``.
     """
     log = log or _open_log(settings)
     shown = _shown_settings(settings, origins or {})
@@ -492,9 +495,9 @@ async def _open_relay(
     clock: Clock,
     log: Any,
 ) -> tuple[ContainerRelay, ASGIApp | None]:
-    """Return how this process reaches the containers of others, and the app that answers their
-    calls over HTTP; None if no other server uses the store. ``folder``: with the sockets of the
-    processes of this server."""
+    """Return two things: the relay by which this process reaches containers of other processes, and
+    the ASGI app that answers calls of other servers. The app is None if other servers cannot use
+    this one's containers. ``folder``: the folder with the sockets of this server's processes."""
     url = settings.replica_url or url
     if "://" not in settings.store or settings.sandbox == "off":
         return ContainerRelay(folder=folder), None
@@ -516,7 +519,7 @@ async def _open_relay(
 async def _open_store(
     stack: AsyncExitStack, settings: Settings, metrics: Metrics, worker: WorkerContext | None
 ) -> tuple[Store, StoreClock]:
-    """Open the store, with its operations measured, and its clock."""
+    """Open the store and its clock. The metrics measure the store's operations."""
     opened = await open_store(
         settings.store,
         vectors=settings.vectors,
@@ -541,7 +544,8 @@ async def _open_blobs(
     clock: Clock,
     log: Any,
 ) -> Blobs | None:
-    """Open where the contents of files are, and delete what no file has."""
+    """Open the external storage for contents of files, and start to delete contents that belong to
+    no file. Returns None if contents are in the store."""
     blobs = await files_blobs(settings, store, encryptor)
     if blobs is not None:
         store.use_blobs(blobs, settings.response_blob_bytes)
@@ -558,7 +562,8 @@ async def _start_store_tasks(
     clock: StoreClock,
     log: Any,
 ) -> None:
-    """Delete expired data and deliver webhooks until the end of the stack."""
+    """Start the tasks that delete expired data and deliver webhooks. They run until the end of the
+    stack."""
     sweeper = Sweeper(store, _retention(settings), read_clock=clock.synchronize, log=log)
     await stack.enter_async_context(sweeper)
     if sender is not None:
@@ -570,7 +575,7 @@ async def _start_store_tasks(
 async def _open_metrics(
     stack: AsyncExitStack, settings: Settings, worker: WorkerContext | None
 ) -> Metrics:
-    """Return the metrics, exported if the settings say so."""
+    """Return the metrics. They are exported if the settings require it."""
     exporter = _metrics_exporter(settings)
     stack.push_async_callback(asyncio.to_thread, exporter.close)
     tenants = {"default", *settings.tenants, *(key.tenant for key in settings.keys)}
@@ -605,8 +610,8 @@ def _run_dependencies(
 def _watchdog(
     settings: Settings, log: Any, metrics: Metrics
 ) -> AbstractAsyncContextManager[LoopWatchdog | None]:
-    """Watch the event loop of a server that has started: while it loads models and packages, there
-    are no clients to delay."""
+    """Watch the event loop for stalls while the server runs. Do not use this while models and
+    packages are still loading: then the loop may stall, but no client waits."""
     if not settings.stall_log_ms:
         return nullcontext()
     return LoopWatchdog(settings.stall_log_ms / 1000, log=log, on_stall=metrics.count_stall)
@@ -616,8 +621,8 @@ def _watchdog(
 async def _loading_models(
     settings: Settings, worker: WorkerContext | None
 ) -> AsyncIterator[asyncio.Task[catalog.Catalog]]:
-    """Load the models beside the block, which opens other parts of the server meanwhile, and close
-    them at its end."""
+    """Load the models in the background while the block opens other parts of the server. Close the
+    models at the end of the block."""
     loading = asyncio.create_task(_load_models(settings, worker))
     # The first model is then read in a thread, while the block imports and opens its parts.
     await asyncio.sleep(0)
@@ -635,8 +640,9 @@ async def _loaded_models(
     loading: Awaitable[catalog.Catalog],
     ranges: tuple[MemoryRange, ...] | None,
 ) -> catalog.Catalog:
-    """Wait for the models, and check that those for file search are among them. ``ranges``: the
-    process's memory before; what models have cleared but not used goes back to the system."""
+    """Wait until the models are loaded, and check that they include the models for file search.
+    ``ranges``: the process's memory ranges before loading. If given, memory that loading has
+    cleared but does not use is returned to the system."""
     models = await loading
     _check_search_models(settings, models)
     if ranges is not None:
@@ -651,8 +657,8 @@ async def _load_models(settings: Settings, worker: WorkerContext | None = None) 
 
 
 async def find_capabilities(settings: Settings, *, log: Any) -> tuple[Capability, ...]:
-    """Find out what a server with these settings could do here, without loading its models. Raises
-    ``SetupError`` for settings with which it would not start."""
+    """Return what a server with these settings could do on this machine, without loading its
+    models. Raises ``SetupError`` if a server would not start with these settings."""
     settings = with_packaged_embedder(settings)
     async with AsyncExitStack() as stack:
         store = await open_store("memory:")
@@ -668,18 +674,20 @@ async def find_capabilities(settings: Settings, *, log: Any) -> tuple[Capability
 
 
 def address(host: str, port: int) -> str:
-    """Return the URL that reaches a server listening on ``host`` from its own machine."""
+    """Return a URL for a server that listens on ``host``. The URL works on the server's own
+    machine."""
     name = EVERY_ADDRESS.get(host, host).strip("[]")
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
 def _peers(worker: WorkerContext | None) -> Path | None:
-    """Return the folder with the sockets of the processes of this server; None without workers."""
+    """Return the folder with the sockets of this server's processes; None without workers."""
     return None if worker is None else worker.folder.peers
 
 
 def _peer_url(settings: Settings, port: int) -> str:
-    """Return the URL by which other servers may reach this one; empty if it is not known."""
+    """Return the URL by which other servers may reach this server. Return "" if the URL is
+    unknown."""
     return "" if settings.host in EVERY_ADDRESS else address(settings.host, port)
 
 
@@ -688,14 +696,16 @@ def _open_log(settings: Settings, level: LogLevel | None = None) -> Any:
 
 
 def _admission(settings: Settings, metrics: Metrics, worker: WorkerContext | None) -> Admission:
-    """Return the admission of this process, or its view of the one of all workers."""
+    """Return the admission queue of this process. With several workers, return this process's view
+    of the queue that all workers share."""
     if worker is not None:
         return worker.admission(time.monotonic, metrics.observe_wait)
     return admission_queue(request_limits(settings), time.monotonic, metrics.observe_wait)
 
 
 class _AppFactory(Struct, frozen=True):
-    """The parts of a server that stay when its settings are reloaded."""
+    """Builds the ASGI app again when the settings are reloaded. Its fields are the parts of the
+    server that stay the same."""
 
     dependencies: RunDependencies
     models: catalog.Catalog
@@ -725,8 +735,8 @@ class _AppFactory(Struct, frozen=True):
         )
 
     async def rebuild(self, loaded: Loaded) -> ASGIApp:
-        """Apply new settings and return their app. Raises ``SetupError``, and nothing is
-        changed, if they are invalid."""
+        """Apply new settings and return an app for them. If the settings are invalid, nothing is
+        changed and ``SetupError`` is raised."""
         shown = _shown_settings(loaded.settings, loaded.origins)
         settings = with_packaged_embedder(loaded.settings)
         _check_exposure(settings)
@@ -742,7 +752,8 @@ class _AppFactory(Struct, frozen=True):
 async def _reload_models(
     models: catalog.Catalog, settings: Settings, worker: WorkerContext | None
 ) -> None:
-    """Serve the models of new settings. Raises ``SetupError``, and nothing is changed."""
+    """Serve the models of new settings. If the settings are invalid, nothing is changed and
+    ``SetupError`` is raised."""
     hosted = None if worker is None else worker.models
     new = await catalog.load(settings, now=int(_wall_clock()), hosted=hosted, earlier=models)
     try:
@@ -899,7 +910,8 @@ def _unless_off(name: str) -> str | None:
 
 
 async def open_encryptor(settings: Settings, store: Store) -> Encryptor:
-    """Use the configured keys, or the key that all servers on this store share."""
+    """Return an encryptor with the configured keys. If no keys are configured, it uses the key in
+    the store, which all servers on this store share."""
     keys = [EncryptionKey.parse(text) for text in settings.encryption_keys]
     return Encryptor(
         keys
@@ -930,8 +942,9 @@ def _metrics_exporter(settings: Settings) -> MetricsExporter:
 async def files_blobs(
     settings: Settings, store: Store, encryptor: Encryptor, url: str | None = None
 ) -> Blobs | None:
-    """Open where the contents of files are, by the setting ``files`` or at ``url``; None if that is
-    the store. Raises ``SetupError``, also if contents are elsewhere than the setting says."""
+    """Open the external storage for contents of files: at ``url``, by default the setting
+    ``files``. Return None if contents are in the store itself. Raises ``SetupError``, also if the
+    setting names the store but contents are still outside of it."""
     url = settings.files if url is None else url
     if url == FILES_IN_STORE:
         if url == settings.files and (
@@ -1006,7 +1019,8 @@ def _access(settings: Settings) -> guard.AuthConfig:
 
 
 def _client_limits(source: ApiKey | Tenant, path: str) -> ClientLimits:
-    """Return the limits of a table of the settings. Raises ``SetupError``."""
+    """Return the limits of a key or a tenant, read from its table in the settings. Raises
+    ``SetupError``."""
     limits = ClientLimits.of(source)
     for name in limits.tools or ():
         if name not in get_args(HostedTool):
@@ -1036,7 +1050,8 @@ def request_limits(settings: Settings) -> guard.RequestLimits:
 
 
 def _tenant_limit(settings: Settings, total: int) -> int | None:
-    """How many of ``total`` slots a tenant may hold; None if it may hold all."""
+    """Maximum number of ``total`` slots that one tenant may hold; None if a tenant may hold all
+    slots."""
     if len({key.tenant for key in settings.keys}) < 2 and not settings.stored_keys:
         return None
     return tenant_share(total, settings.max_tenant_share)

@@ -1,6 +1,8 @@
-"""Create the server-side tools from the settings: one function per tool, one table of them.
+"""Create the server-side tools from the settings. Each tool has one function, and one table lists
+these functions.
 
-Heavy imports are inside the functions."""
+Heavy imports are inside the functions.
+"""
 
 from __future__ import annotations
 
@@ -69,10 +71,10 @@ _SANDBOX_GROUP = "antiphon.sandboxes"
 class ToolDependencies(Struct, frozen=True, kw_only=True):
     """The parts that tools are created with.
 
-    ``fetcher`` is None if the server fetches no URLs, ``containers`` if it runs no code, for the
-    reason ``no_containers``.
-    ``uploads``: the clients' uploaded files. ``encryptor`` encrypts state that clients store, None
-    if they may store none. ``clock`` returns Unix seconds.
+    ``fetcher``: None if the server fetches no URLs. ``containers``: None if the server runs no
+    code; then ``no_containers`` is the reason. ``uploads``: the clients' uploaded files.
+    ``encryptor`` encrypts state that clients store; None if clients may not store state. ``clock``
+    returns Unix seconds.
     """
 
     settings: Settings
@@ -91,10 +93,11 @@ def runs_code(settings: Settings) -> bool:
 
 
 def prepare_control_groups(settings: Settings) -> None:
-    """Divide the control group of this process for sandboxes, if this is permitted.
+    """Divide the control group (cgroup) of this process for sandboxes, if this is permitted.
 
-    Processes that this one starts later are in one of the parts, because a group with processes in
-    it cannot be divided. Blocks briefly.
+    Call this before child processes are started. The division moves this process into one of the
+    parts, because a group that contains processes cannot be divided. Later child processes start in
+    the same part. Blocks briefly.
     """
     if settings.sandbox in (_AUTO, _BUBBLEWRAP):
         from antiphon.sandbox.cgroups import ControlGroups
@@ -105,9 +108,10 @@ def prepare_control_groups(settings: Settings) -> None:
 class ContainerDependencies(Struct, frozen=True, kw_only=True):
     """The parts that containers are created with.
 
-    ``uploads``: the clients' uploaded files. ``library``: their skills. ``clock`` returns Unix
-    seconds. ``directory`` and ``relay``: of all processes on the store. ``host``: calls to the
-    process that owns the containers of all workers; None: this process owns those that it makes.
+    ``uploads``: the clients' uploaded files. ``library``: the clients' skills. ``clock`` returns
+    Unix seconds. ``directory`` and ``relay``: find and reach containers of all processes on the
+    store. ``host``: sends calls to the process that owns the containers of all workers. If ``host``
+    is None, this process owns the containers that it makes.
     """
 
     uploads: Uploads
@@ -121,8 +125,9 @@ class ContainerDependencies(Struct, frozen=True, kw_only=True):
 
 
 class OpenedContainers(Struct, frozen=True):
-    """The containers that run code; None if the server runs none, for ``reason``. ``local``: those
-    that this process owns; None if another one owns them."""
+    """The result of ``open_containers``. ``registry``: the containers that run code; None if the
+    server runs no code. ``reason``: why the server runs no code. ``local``: the containers that
+    this process owns; None if another process owns them."""
 
     registry: ContainerRegistry | None = None
     reason: str = "The setting sandbox is off."
@@ -135,9 +140,9 @@ async def open_containers(
 ) -> AsyncIterator[OpenedContainers]:
     """Open the containers that run code.
 
-    There are none if code execution is off, or if bubblewrap does not work on this machine, which
-    is logged: code never runs outside a sandbox. Raises ``SetupError`` if Kubernetes or a plug-in
-    fails.
+    There are no containers if code execution is off or if bubblewrap does not work on this machine,
+    because code never runs outside a sandbox. If bubblewrap does not work, this is logged. Raises
+    ``SetupError`` if Kubernetes or a plug-in fails.
     """
     if not runs_code(settings):
         yield OpenedContainers()
@@ -170,8 +175,9 @@ async def _open_maker(
     remote: RemoteContainers,
     log: Any,
 ) -> LocalContainers | HostedContainers | str:
-    """Return what makes containers, in this process or in the one that owns those of all workers,
-    or the reason why there are none. Raises ``SetupError``."""
+    """Return the object that makes containers, or the reason why there are no containers. It makes
+    them in this process, or in the process that owns the containers of all workers. Raises
+    ``SetupError``."""
     if parts.host is not None:
         hosted = HostedContainers(parts.host, remote)
         return await hosted.unavailable_reason() or hosted
@@ -228,7 +234,7 @@ def _container_policy(settings: Settings) -> ContainerPolicy:
 async def _open_sandbox(
     settings: Settings, policy: ContainerPolicy, parts: ContainerDependencies, log: Any
 ) -> Sandbox:
-    """Open and check the sandboxes that the settings name. Raises ``SetupError``."""
+    """Open and check the kind of sandbox that the settings name. Raises ``SetupError``."""
     if settings.sandbox in (_AUTO, _BUBBLEWRAP):
         return await _open_bubblewrap(settings, policy, log)
     sandbox: Sandbox
@@ -248,8 +254,8 @@ def _sandbox_plugin(name: str) -> Any:
 async def _open_kubernetes(
     settings: Settings, owner: str, clock: Callable[[], float], ids: Callable[[str], str]
 ) -> Sandbox:
-    """Open and check the sandboxes of a cluster. Raises ``SetupError`` for settings that pods
-    cannot honour, and if the cluster refuses."""
+    """Open and check sandboxes in a Kubernetes cluster. Raises ``SetupError`` if pods cannot honour
+    a setting, or if the cluster rejects the check."""
     if find_spec("aiohttp") is None:
         raise SetupError(needs_extra("sandbox: the HTTP client is not installed", "fetch"))
     if settings.sandbox_domains:
@@ -303,8 +309,8 @@ async def _open_bubblewrap(settings: Settings, policy: ContainerPolicy, log: Any
 async def open_reader(settings: Settings, log: Any) -> AsyncIterator[DocumentReader | None]:
     """Open the reader of documents, in a sandbox.
 
-    Yields None without bubblewrap: documents are then read in a plain subprocess. That is logged
-    if the settings ask for sandboxes.
+    Yields None if bubblewrap is not used or does not work. In this case documents are read in a
+    plain subprocess. If the settings ask for sandboxes, this is logged.
     """
     from antiphon.attachments.sandboxed_reader import SandboxedReader, mounts
 
@@ -450,7 +456,7 @@ async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, Too
 def _implementations(
     settings: Settings, configured: Mapping[str, McpEndpoint], pool: SessionPool
 ) -> dict[str, ToolProvider]:
-    """Return the built-in tools that MCP servers implement."""
+    """Return the providers of the built-in tools that MCP servers implement, by tool type."""
     from antiphon.tools.mcp.implementations import McpImplementation, code_interpreter, web_search
     from antiphon.tools.web_search.provider import TYPES
 
@@ -547,7 +553,8 @@ async def _diffusers(dependencies: ToolDependencies) -> ImageGenerator:
 
 @asynccontextmanager
 async def _programs(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
-    """Open the provider of programs. A missing extra is an error if the setting requires it."""
+    """Open the provider of ``programmatic_tool_calling``. A missing extra is an error if the
+    setting requires it."""
     from antiphon.sandbox.javascript import JavaScript
     from antiphon.tools.programs.provider import ProgramProvider
 
@@ -580,7 +587,8 @@ async def _programs(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str
 async def _client_tools(
     dependencies: ToolDependencies,
 ) -> AsyncIterator[Mapping[str, ToolProvider]]:
-    """Open the tools that clients run. The request says where ``shell`` commands run."""
+    """Open the tools that clients run, and ``shell``. For ``shell``, the request decides whether
+    commands run at the client or in a container."""
     from antiphon.tools.client_tools.provider import CLIENT_TOOLS
     from antiphon.tools.shell import ShellProvider
 
@@ -603,7 +611,8 @@ _TOOL_GROUP = "antiphon.tools"
 
 @asynccontextmanager
 async def open_tools(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
-    """Open all tools that the settings enable, by tool type. Raises ``SetupError``."""
+    """Open all tools that the settings enable. Yields the providers by tool type. Raises
+    ``SetupError``."""
     async with AsyncExitStack() as stack:
         providers: dict[str, ToolProvider] = {}
         for name, opener in (*PROVIDERS.items(), *load_plugins(_TOOL_GROUP)):

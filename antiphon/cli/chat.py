@@ -48,8 +48,8 @@ _TOOLS: Mapping[str, Json] = {
 
 
 class _Conversation:
-    """A conversation. The server stores it; the client keeps the id of the last response and the
-    text that ``/save`` writes."""
+    """A conversation. The server stores it. The client keeps only the id of the last response and
+    the text that ``/save`` writes."""
 
     def __init__(
         self, server: Server, model: str | None, console: Console, read_line: Callable[[str], str]
@@ -130,7 +130,7 @@ class _Conversation:
         self._note("(new conversation)")
 
     def retry(self, _: str) -> None:
-        """Answer the last message again."""
+        """Send the last message again, and replace its answer."""
         if self._last is None:
             return self._note("(there is no message yet)")
         content, self._previous, text = self._last
@@ -139,7 +139,7 @@ class _Conversation:
         self._ask(content, text)
 
     def model(self, name: str) -> None:
-        """Show the models, or talk to another one."""
+        """Show the models. If a name is given, switch to this model."""
         try:
             names = self._server.models()
         except RequestFailed as error:
@@ -211,7 +211,7 @@ def _file_part(path: Path) -> Json:
 
 
 def _tool(name: str) -> Json:
-    """The tool with a name as the user types it. Raises ``ValueError``."""
+    """Return the tool of a request for a name that the user typed. Raises ``ValueError``."""
     kind, _, detail = name.partition(":")
     if kind == "file_search" and detail:
         return {"type": "file_search", "vector_store_ids": [detail]}
@@ -274,8 +274,8 @@ def _run(conversation: _Conversation, text: str) -> bool:
 
 
 def _line_reader() -> Callable[[str], str]:
-    """Return a function that reads a line. A text that is pasted is one line, even if it has
-    several."""
+    """Return a function that reads a line. A pasted text counts as one line, even if it has line
+    breaks."""
     with contextlib.suppress(ImportError):
         import readline  # gives ``input`` a history and line editing
 
@@ -285,7 +285,8 @@ def _line_reader() -> Callable[[str], str]:
 
 
 def _messages(read_line: Callable[[str], str], interrupted: Callable[[], None]) -> Iterator[str]:
-    """Yield what a user types until end of input. ``interrupted`` is called on Ctrl-C."""
+    """Yield each message or command that the user types, until the end of input. ``interrupted`` is
+    called on Ctrl-C."""
     while True:
         try:
             text = read_line("> ").strip()
@@ -300,7 +301,8 @@ def _messages(read_line: Callable[[str], str], interrupted: Callable[[], None]) 
 
 @contextlib.contextmanager
 def _silent_keyboard() -> Iterator[None]:
-    """Do not show what is typed within the block. It is read as the next input."""
+    """Do not show what the user types within the block. The typed text is read as the next
+    input."""
     if sys.platform == "win32" or not sys.stdin.isatty():
         yield
         return

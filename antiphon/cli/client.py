@@ -1,6 +1,7 @@
-"""HTTP client of the commands that talk to a running server, and how they find it.
+"""HTTP client of the commands that talk to a running server, and the search for this server.
 
-It uses Python's own HTTP client, so that these commands need no dependency beyond the server's."""
+It uses Python's own HTTP client, so that these commands need no dependency beyond the server's.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +53,8 @@ class Server:
         self.key = key
 
     def models(self) -> list[str]:
-        """Return the names of the models that answer conversations; of other servers, all. Raises
-        ``RequestFailed``."""
+        """Return the names of the models that answer conversations. If the server is not Antiphon,
+        return the names of all its models. Raises ``RequestFailed``."""
         listed = self.get("/v1/models")
         if "models" in listed:
             return [each["slug"] for each in listed["models"]]
@@ -87,7 +88,7 @@ class Server:
             return json.load(answer)
 
     def delete(self, path: str) -> Any:
-        """Delete what is at ``path`` and return the JSON of the answer. Raises
+        """Delete the resource at ``path`` and return the JSON of the answer. Raises
         ``RequestFailed``."""
         with self._request("DELETE", path) as answer:
             return json.load(answer)
@@ -143,8 +144,8 @@ def _reason(answer: http.client.HTTPResponse) -> str:
 
 
 def sse(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Parse an event stream up to ``[DONE]``. Expects one ``data`` line an event, as this server
-    sends."""
+    """Parse an event stream up to ``[DONE]``. Each event must have exactly one ``data`` line;
+    Antiphon sends events in this form."""
     for line in lines:
         field, _, value = line.strip().partition(b":")
         if field == b"data":
@@ -157,8 +158,9 @@ def sse(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def find_server(loaded: Loaded) -> Server:
-    """The server that a command talks to: that of ``--url`` or ``--port``; otherwise the configured
-    one or, if nothing listens there, the one used last."""
+    """Return the server that a command talks to. This is the server of ``--url`` or ``--port``.
+    Without these flags, it is the configured server; if nothing listens there, it is the server
+    that was used last."""
     from antiphon.bootstrap.server import address
 
     settings = loaded.settings
@@ -175,7 +177,8 @@ def find_server(loaded: Loaded) -> Server:
 
 
 def remember_server(server: Server) -> None:
-    """Keep the address of a server that answered. Its key is not kept."""
+    """Store the address of a server that answered, for later commands. The server's key is not
+    stored."""
     path = _memory()
     with contextlib.suppress(OSError):  # a read-only home only loses the convenience
         path.parent.mkdir(parents=True, exist_ok=True)

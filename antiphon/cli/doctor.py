@@ -1,4 +1,5 @@
-"""What works on this machine: the report of ``antiphon doctor``, and its short form at start."""
+"""Report of what works on this machine, for ``antiphon doctor``, and its short form for the start
+of the server."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ __all__ = ["report", "summary"]
 
 
 async def report(settings: Settings) -> tuple[str, ...]:
-    """Return the lines of the report. Raises ``SetupError`` for settings that cannot work."""
+    """Return the lines of the report. Raises ``SetupError`` for settings with which a server would
+    not start."""
     from antiphon.bootstrap.server import find_capabilities
 
     quiet = structlog.wrap_logger(

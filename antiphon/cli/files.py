@@ -1,4 +1,5 @@
-"""``antiphon files``: move the contents of uploaded files, and delete what crashes left."""
+"""``antiphon files``: move the contents of uploaded files, and delete contents that crashes left
+behind."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ __all__ = ["collect", "migrate"]
 
 
 async def migrate(settings: Settings, source: str, show: Callable[[str], None]) -> int:
-    """Move all contents from ``source`` to where the setting ``files`` says. Return an exit
-    code: 1 if some could not be moved. Raises ``SetupError``."""
+    """Move all contents from ``source`` to the storage that the setting ``files`` names. Return an
+    exit code: 1 if some contents could not be moved, else 0. Raises ``SetupError``."""
     if source == settings.files:
         command = antiphon_command(f"files migrate --from {FILES_IN_STORE}")
         raise SetupError(f"files: contents are there already; name another source: {command}")
@@ -51,7 +52,7 @@ async def migrate(settings: Settings, source: str, show: Callable[[str], None]) 
 
 
 async def collect(settings: Settings, show: Callable[[str], None]) -> None:
-    """Delete contents that no file has. Raises ``SetupError``."""
+    """Delete contents that belong to no file. Raises ``SetupError``."""
     async with AsyncExitStack() as stack:
         store = await open_store(settings.store)
         stack.push_async_callback(store.close)

@@ -1,4 +1,4 @@
-"""Flags of other model servers, and what replaces each of them here."""
+"""Flags of other model servers, and what replaces each flag in Antiphon."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ FOREIGN_FLAGS: Mapping[str, str] = {
 
 
 def hint(words: Sequence[str]) -> str | None:
-    """The first flag of another server among ``words`` with what replaces it, as one line; None if
-    there is none."""
+    """Return a hint about the first flag in ``words`` that belongs to another model server: one
+    line that says what replaces it. Return None if there is no such flag."""
     for word in words:
         flag = word.partition("=")[0]
         if flag in FOREIGN_FLAGS:

@@ -1,7 +1,7 @@
-"""``antiphon key … --store``: API keys in the store, whether or not a server runs.
+"""``antiphon key … --store``: manage API keys in the store, whether or not a server runs.
 
-The command opens the store itself. SQLite serves one process: while a server uses it, and for a
-store in memory, the command asks the server.
+Usually the command opens the store itself. But only one process can open a SQLite store, and no
+other process can open a store in memory. In these cases the command asks the running server.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DATABASE_SERVERS = ("postgresql://", "postgres://")
 
 
 def new_key(loaded: Loaded, fields: Mapping[str, Any]) -> str:
-    """Create a key and return its secret. ``fields``: those of ``CreateApiKey``. Raises
+    """Create a key and return its secret. ``fields``: the fields of ``CreateApiKey``. Raises
     ``SetupError``."""
     try:
         wanted = msgspec.convert(fields, CreateApiKey)
@@ -51,7 +51,7 @@ def list_keys(loaded: Loaded) -> list[Mapping[str, Any]]:
 
 
 def rotate_key(loaded: Loaded, name: str) -> str:
-    """Give a key a new secret and return it. Raises ``SetupError``."""
+    """Replace the secret of a key. Returns the new secret. Raises ``SetupError``."""
     return str(_run(loaded, _Act("rotated", name, lambda keys: keys.rotate(name)))["value"])
 
 
@@ -61,7 +61,7 @@ def revoke_key(loaded: Loaded, name: str) -> None:
 
 
 class _Keys(Protocol):
-    """The keys, in a store or behind a server."""
+    """Access to the keys, either in a store or through a running server."""
 
     async def list(self) -> Any: ...
     async def create(self, wanted: CreateApiKey) -> Any: ...
@@ -70,7 +70,8 @@ class _Keys(Protocol):
 
 
 class _Act(NamedTuple):
-    """An action on the keys. ``change``: what it does to the key ``name``; "" if nothing."""
+    """An action on the keys. ``change``: the verb for the audit log, such as ``rotated``; "" if the
+    action changes nothing. ``name``: the name of the key. ``run`` performs the action."""
 
     change: str
     name: str
@@ -78,7 +79,7 @@ class _Act(NamedTuple):
 
 
 class _ServerKeys:
-    """The keys behind a running server."""
+    """Access to the keys through a running server."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

@@ -1,8 +1,8 @@
 """``antiphon launch``: start a coding agent against a running server.
 
-The agent gets a temporary profile, which is deleted when it ends: nothing of its own configuration
-is read or written. What it would send elsewhere by itself (usage statistics, checks for updates) is
-switched off by its documented settings.
+The agent gets a temporary profile, which is deleted when the agent ends. The agent's own
+configuration is neither read nor written. Requests that the agent makes to other servers (usage
+statistics, checks for updates) are switched off by its documented settings.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _MAX_OUTPUT = 8_000
 
 
 class _Target(Struct, frozen=True, kw_only=True):
-    """What a client talks to. ``key`` is never empty: some clients require one."""
+    """The server and the model that a client uses. ``key`` is never empty, because some clients
+    require a key."""
 
     server: Server
     model: str
@@ -41,15 +42,16 @@ class _Target(Struct, frozen=True, kw_only=True):
 
 
 class _Profile(Struct, frozen=True, kw_only=True):
-    """How a client is started: arguments before the user's, and environment variables."""
+    """How a client is started: arguments that precede the user's arguments, and environment
+    variables."""
 
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = {}
 
 
 class _Client(Struct, frozen=True, kw_only=True):
-    """A client. ``write`` fills an empty folder with its profile. ``endpoint``: what the server
-    must offer."""
+    """A client that ``launch`` can start. ``package``: its npm package. ``write`` fills an empty
+    folder with its profile. ``endpoint``: path of the endpoint that the server must have."""
 
     package: str
     write: Callable[[Path, _Target], _Profile]
@@ -93,7 +95,7 @@ def _target(server: Server, model: str | None) -> _Target:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run the client in this terminal until it ends. Ctrl-C is for the client alone."""
+    """Run the client in this terminal until it ends. Only the client handles Ctrl-C."""
     # A handler, unlike SIG_IGN, is not inherited by the client.
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:

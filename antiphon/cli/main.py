@@ -45,9 +45,9 @@ __all__ = ["COMMANDS", "Command", "main"]
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """A command. ``groups`` names the groups of settings it takes as flags, ``flags`` single
-    settings; with ``sets_model`` it takes those of one model too. ``run`` may return an exit
-    code."""
+    """A command. ``groups``: groups of settings that are flags of the command. ``flags``: single
+    settings that are flags too. ``sets_model``: the settings of one model are flags too. ``run``
+    may return an exit code."""
 
     help: str
     run: Callable[[Loaded, argparse.Namespace], int | None]
@@ -61,8 +61,9 @@ class Command(Struct, frozen=True, kw_only=True):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; ``argv`` defaults to the process's arguments.
 
-    Returns the exit code: 0; 2 for an error the user can mend (one line on stderr); 130 after
-    Ctrl-C."""
+    Returns the exit code: 2 for an error that the user can fix (one line on stderr), 130 after
+    Ctrl-C, 0 for success.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     parser = _parser(words)
     try:
@@ -119,8 +120,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser of these arguments: only commands that they name have their flags, because
-    those of all take long to make."""
+    """Return the parser for these arguments. Only the commands that the arguments name get their
+    flags, because making the flags of all commands takes long."""
     parser = _Parser(prog="antiphon", description="The OpenAI Responses API for your own models.")
     parser.add_argument("--version", action="version", version=f"antiphon {__version__}")
     parser.set_defaults(config=None)
@@ -173,7 +174,8 @@ def _settings_flags(command: Command) -> list[Option]:
 
 
 def _model_flags() -> list[Option]:
-    """Return the settings of a model that are flags: those that one text can state."""
+    """Return the settings of a model that can be flags. A setting can be a flag if one text can
+    express its value and it is not secret."""
     general = options(Settings)
     return [
         option
@@ -204,7 +206,8 @@ def _add_flag(section: Any, option: Option, prefix: str = "", *, is_hidden: bool
 
 
 def _metavar(option: Option) -> str:
-    """Return a short placeholder for a flag's value: its choices, or its kind."""
+    """Return a short placeholder for a flag's value: the allowed values, or the type of the
+    value."""
     if option.kind.startswith('"'):
         return option.kind.replace('"', "").replace(" or ", "|")
     return next(word for kind, word in _METAVARS.items() if option.kind.startswith(kind))
@@ -409,10 +412,12 @@ def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
 
 
 def _chat_arguments(loaded: Loaded, url: str) -> str:
-    """Return the arguments of the command that chats with this server.
+    """Return the arguments with which ``antiphon chat`` finds this server.
 
-    Without ``--url``, chat reads host and port from the default file and the environment only. A
-    server at the configured address goes before the one used last."""
+    Without ``--url``, ``chat`` reads host and port only from the default file and the environment.
+    So ``--url`` is needed if they come from another source. A server that was used last does not
+    matter here, because a server at the configured address has precedence.
+    """
     from antiphon.bootstrap.server import address
 
     settings, origins = loaded.settings, (loaded.origins["host"], loaded.origins["port"])
@@ -423,7 +428,7 @@ def _chat_arguments(loaded: Loaded, url: str) -> str:
 
 
 def _silent(_: Any) -> None:
-    """Announce nothing: JSON logs carry the same facts."""
+    """Print nothing at start, because JSON logs contain the same information."""
 
 
 def _chat(loaded: Loaded, arguments: argparse.Namespace) -> None:

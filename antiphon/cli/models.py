@@ -21,7 +21,7 @@ __all__ = ["ACTIONS", "pull_here", "run"]
 
 
 def run(loaded: Loaded, action: str, name: str | None) -> None:
-    """Run one action. Raises ``SetupError``."""
+    """Run one action of ``antiphon models``. Raises ``SetupError``."""
     if action == "list":
         return _list(loaded)
     if name is None:
@@ -33,14 +33,15 @@ def run(loaded: Loaded, action: str, name: str | None) -> None:
 
 
 def pull_here(source: str, settings: Settings) -> None:
-    """Download a model to the folder of this machine and print its path."""
+    """Download a model to the cache folder of this machine and print its path."""
     with progress_bar() as progress:
         path = asyncio.run(pull(source, settings.cache_dir, progress))
     _print_line(str(path))
 
 
 def _list(loaded: Loaded) -> None:
-    """Print the models of the running server; without one, the configured models."""
+    """Print the models of the running server. If no server runs, print the configured models and
+    the downloaded files."""
     server = find_server(loaded)
     try:
         listed = server.get("/antiphon/models")

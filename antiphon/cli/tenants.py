@@ -41,8 +41,8 @@ def export_tenant(loaded: Loaded, name: str, output: Path | None) -> None:
 
 
 def delete_tenant(loaded: Loaded, name: str, *, confirm: Callable[[], str] | None) -> None:
-    """Delete a tenant. ``confirm`` returns the name as the operator repeats it; None: no
-    confirmation. Raises ``SetupError``."""
+    """Delete a tenant. ``confirm`` asks the operator to repeat the tenant's name and returns the
+    answer; None skips the confirmation. Raises ``SetupError``."""
     if confirm is not None and confirm() != name:
         raise SetupError("antiphon tenant delete: the names differ; nothing was deleted")
     try:

@@ -35,9 +35,10 @@ def printable(text: object) -> str:
 
 
 class AnswerPrinter:
-    """Prints one answer as it streams. ``root_url``: the server's, for links to files.
+    """Prints one answer as it streams. ``root_url``: the server's URL, for links to files.
 
-    ``text`` is the answer's text so far; ``approvals`` are the calls that wait for the user.
+    ``text``: the answer's text so far. ``approvals``: the MCP calls that wait for the user's
+    approval.
     """
 
     def __init__(self, console: Console, root_url: str) -> None:
@@ -71,7 +72,7 @@ class AnswerPrinter:
         self._console.print(printable(text), style=style, soft_wrap=True)
 
     def end(self) -> None:
-        """End the line of the answer's text."""
+        """End the current line if the answer's text has not ended it."""
         if self._is_line_open:
             self._console.print()
             self._is_line_open = False

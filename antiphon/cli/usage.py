@@ -44,8 +44,8 @@ _COLUMNS: Mapping[str, str] = {
 def run(
     loaded: Loaded, *, by_hour: bool, periods: int, groups: Sequence[str], as_csv: bool, now: int
 ) -> None:
-    """Print the usage of the last ``periods`` hours or days in UTC, most tokens first. ``now``: in
-    unix seconds. Raises ``SetupError``."""
+    """Print the usage of the last ``periods`` hours or days in UTC. Rows with the most tokens come
+    first. ``now``: the current time in Unix seconds. Raises ``SetupError``."""
     width = "1h" if by_hour else "1d"
     heading = ["hour" if by_hour else "day", *groups, *_COLUMNS]
     try:

@@ -214,7 +214,8 @@ def _part(raw: Any, path: str, kinds: Mapping[str, Callable[[Json, str], Json]])
 
 
 def _inner(fields: Json, name: str, path: str) -> Json:
-    """Return the object of a part: the value of the field that has the name of the part's type."""
+    """Return the content object of a part. It is the value of the field that has the name of the
+    part's type."""
     if name not in fields:
         raise missing_parameter(f"{path}.{name}")
     return read_object(fields[name], f"{path}.{name}")

@@ -87,8 +87,8 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
 
 
 def chat_completion(responses: Sequence[Response], *, legacy: bool) -> ChatCompletion:
-    """Translate finished responses to the same messages to one answer. None of the responses
-    failed."""
+    """Translate finished responses to one answer. All responses have the same input messages, and
+    none of them failed."""
     first = responses[0]
     return ChatCompletion(
         id=chat_completion_id(first.id),

@@ -88,8 +88,8 @@ class ChatInputCall(Struct, frozen=True, kw_only=True):
 
 
 class ChatInputMessage(Struct, frozen=True, kw_only=True):
-    """A message of the conversation. ``tool_call_id`` is only for the role ``tool``; all fields
-    after it are only for ``assistant``."""
+    """A message of the conversation. ``tool_call_id`` is only for the role ``tool``. All fields
+    after ``tool_call_id`` are only for the role ``assistant``."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | tuple[ChatPart, ...] | None = None

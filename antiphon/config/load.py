@@ -1,6 +1,8 @@
-"""Load settings: ``antiphon.toml`` < ``ANTIPHON_…`` variables < flags.
+"""Load settings from ``antiphon.toml``, ``ANTIPHON_…`` variables and flags. Flags override
+variables, and variables override the file.
 
-Unknown names are rejected. This is the only module that reads the environment."""
+Unknown names are rejected. This is the only module that reads the environment.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,8 @@ _TRACKERS = (
 def environment_variable(name: str, value: str) -> Iterator[None]:
     """Set an environment variable of this process for the duration of the block.
 
-    For libraries that can be configured in no other way."""
+    This is only for libraries that can be configured in no other way.
+    """
     before = os.environ.get(name)  # noqa: TID251
     os.environ[name] = value  # noqa: TID251
     try:
@@ -83,7 +86,7 @@ def environment_variable(name: str, value: str) -> Iterator[None]:
 
 
 def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of this process with ``variables``, for a child process."""
+    """Return the environment of this process with ``variables`` added, for a child process."""
     return {**os.environ, **variables}  # noqa: TID251
 
 
@@ -109,8 +112,8 @@ class Loaded(Struct, frozen=True):
 
 
 class SettingsSources(Struct, frozen=True, kw_only=True):
-    """The arguments of ``load``, to read the settings again later or in another process. The
-    environment and the file are read each time."""
+    """The arguments of ``load``. They are kept to load the settings again, later or in another
+    process. Each load reads the environment and the file again."""
 
     flags: dict[str, str | list[str]] = {}
     model_flags: dict[str, str] = {}
@@ -123,9 +126,11 @@ class SettingsSources(Struct, frozen=True, kw_only=True):
 
 
 def disable_usage_statistics() -> None:
-    """Turn off usage statistics of the engines' libraries, unless the operator set the variables.
+    """Turn off usage statistics of the engines' libraries. Variables that the operator has set are
+    not changed.
 
-    Their worker processes inherit the environment."""
+    Worker processes of the libraries inherit the environment.
+    """
     for name in _TRACKERS:
         os.environ.setdefault(name, "1")  # noqa: TID251
 
@@ -139,12 +144,12 @@ def load(
 ) -> Loaded:
     """Load the settings from all sources.
 
-    ``flags``: option name → text; ``models`` is a list of texts. ``model_flags``: the same for
-    options of the only served model. ``file``: the file to read, by
-    default
-    ``$ANTIPHON_CONFIG`` or, if it exists, ``antiphon.toml``.
+    ``flags``: option name → text; for ``models``, a list of texts. ``model_flags``: option name →
+    text, for options of a model; allowed only if exactly one model is served. ``file``: the file to
+    read. The default is ``$ANTIPHON_CONFIG``, or ``antiphon.toml`` if it exists.
 
-    Raises ``SetupError`` with one line that names the faulty setting."""
+    Raises ``SetupError`` with one line that names the faulty setting.
+    """
     environ = os.environ if environ is None else environ  # noqa: TID251
     known = options(Settings)
     values: dict[str, Any] = {}
@@ -191,7 +196,8 @@ def load_settings(
 
 
 def _with_model_flags(settings: Settings, flags: Mapping[str, str]) -> Settings:
-    """Apply flags to the only served model. Raises ``SetupError`` if there are several."""
+    """Apply flags to the only served model. Raises ``SetupError`` if not exactly one model is
+    served."""
     known = options(Model)
     changes = {
         name: from_text(known[name], text, known[name].flag or name) for name, text in flags.items()
@@ -209,8 +215,8 @@ def _with_model_flags(settings: Settings, flags: Mapping[str, str]) -> Settings:
 
 
 def _with_secrets(name: str, server: McpServer, environ: Mapping[str, str]) -> McpServer:
-    """Replace ``$NAME`` values by environment variables; check that one of url, command, tool is
-    set."""
+    """Replace ``$NAME`` values of headers and variables by environment variables. Also check that
+    exactly one of ``url``, ``command`` and ``tool`` is set. Raises ``SetupError``."""
     if [bool(server.url), bool(server.command), server.tool is not None].count(True) != 1:
         raise SetupError(f"mcp_servers.{name} must have either a url, a command or a tool")
     if server.tool is not None and server.implements is not None:
@@ -227,7 +233,8 @@ def _with_secrets(name: str, server: McpServer, environ: Mapping[str, str]) -> M
 
 
 def _with_key(name: str, model: Model, environ: Mapping[str, str]) -> Model:
-    """Replace a ``$NAME`` API key by the environment variable."""
+    """Replace an API key of the form ``$NAME`` by the value of the environment variable ``NAME``.
+    Raises ``SetupError`` if the variable is not set."""
     key = model.api_key or ""
     if not key.startswith("$"):
         return model
@@ -263,7 +270,8 @@ def _from_file(option: Option, value: Any, where: str) -> Any:
 
 
 def _join_source(table: Any) -> Any:
-    """A model's table, with a list of addresses in ``source`` as one text."""
+    """Return a model's table. If its ``source`` is a list of addresses, they are joined to one text
+    with commas."""
     source = table.get("source") if isinstance(table, dict) else None
     if isinstance(source, list) and source and all(isinstance(each, str) for each in source):
         return {**table, "source": ",".join(source)}
@@ -282,7 +290,8 @@ def _from_text(option: Option, given: Any, name: str, declared: Mapping[str, Mod
 
 
 def _split_models(text: str) -> list[str]:
-    """Split a list of models. A bare URL after a model with URLs is one more server of it."""
+    """Split a comma-separated list of models. If a bare URL follows a model whose source is a URL,
+    it is another server of the same model."""
     found: list[str] = []
     for part in split_list(text):
         is_url = part.startswith(_URL_SCHEMES)
@@ -356,7 +365,7 @@ def _check_names(settings: Settings) -> None:
 
 
 def _check_implementers(settings: Settings) -> None:
-    """Check that one MCP server at most implements a built-in tool."""
+    """Check that each built-in tool is implemented by at most one MCP server."""
     owners: dict[str, str] = {}
     for name, server in settings.mcp_servers.items():
         if server.implements is not None:

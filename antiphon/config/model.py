@@ -24,7 +24,8 @@ _Penalty = Annotated[float, Meta(gt=0)]
 class Model(Struct, frozen=True, kw_only=True):
     """A served model: ``[models.NAME]``.
 
-    Sampling values apply where a request gives none; unset, the model's own apply.
+    The sampling values apply to requests that do not set them. If a sampling value is not set here
+    either, the value that the model's files recommend applies.
     """
 
     source: Annotated[

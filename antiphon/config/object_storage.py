@@ -1,4 +1,5 @@
-"""Options of object storage that the environment's standard variables give."""
+"""Options of object storage that are read from standard environment variables, such as those of
+AWS."""
 
 from __future__ import annotations
 
@@ -38,10 +39,10 @@ _VARIABLES: Mapping[str, tuple[tuple[str, str], ...]] = {
 def storage_options(
     url: str, options: Mapping[str, str], variables: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the options for the object storage at ``url``: the configured ones, with ``$NAME``
-    replaced by the environment variable, then those of the standard variables. Raises
-    ``SetupError`` for a variable that is not set.
-    """
+    """Return the options for the object storage at ``url``. Configured options come first; in their
+    values, ``$NAME`` is replaced by the environment variable. Options that are not configured are
+    read from the standard environment variables. Raises ``SetupError`` if a ``$NAME`` variable is
+    not set."""
     found: dict[str, str] = {}
     for name, value in options.items():
         if value.startswith("$") and value[1:] not in variables:

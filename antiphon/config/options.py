@@ -40,9 +40,8 @@ S = TypeVar("S", bound=Struct)
 
 
 class Option(Struct, frozen=True, kw_only=True):
-    """One option. ``kind`` is its type in words, ``default`` its default as text. A ``default`` of
-    None
-    marks a required option, a ``flag`` of None an option without a flag."""
+    """One option. ``kind``: its type in words. ``default``: its default as text; None if the option
+    is required. ``flag``: its command-line flag; None if the option has no flag."""
 
     name: str
     type: Any
@@ -76,11 +75,11 @@ def declare(
 ) -> Meta:
     """Declare an option; used as metadata in the field's annotation.
 
-    ``flag``: "" derives it from the name, None omits it from the command line. ``default``
-    replaces the
-    default in help texts where it depends on the machine. ``kind`` replaces the type there.
-    ``secret``:
-    the value is never printed. ``bounds``: ge, gt, le."""
+    ``flag``: the command-line flag; "" derives the flag from the name, and None means no flag.
+    ``default``: text for help instead of the default value, for defaults that depend on the
+    machine. ``kind``: text for help instead of the type. ``secret``: the value is never printed.
+    ``bounds``: limits of the value: ge, gt, le.
+    """
     extra = {"group": group, "flag": flag, "default": default, "kind": kind, "secret": secret}
     return Meta(description=help, extra=extra, **bounds)
 
@@ -194,10 +193,10 @@ def flag_name(name: str) -> str:
 def environment_options(
     environ: Mapping[str, str], names: Iterable[str], *, besides: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return option name → text for the environment variables of the options called ``names``.
+    """Read the environment variables of the options called ``names``. Returns option name → text.
 
-    ``besides`` names variables to skip. Raises ``SetupError`` for an unknown ``ANTIPHON_``
-    variable."""
+    ``besides``: variables to skip. Raises ``SetupError`` for an unknown ``ANTIPHON_`` variable.
+    """
     by_env = {variable_name(name): name for name in names}
     found: dict[str, str] = {}
     for variable, text in environ.items():

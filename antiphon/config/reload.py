@@ -40,14 +40,15 @@ RELOADED_SETTINGS = frozenset(
 
 
 class SettingsChange(Struct, frozen=True):
-    """Names of settings that differ: those that are applied, and those that need a restart."""
+    """Names of the settings that changed. ``applied``: settings that a reload applies.
+    ``needs_restart``: settings that need a restart."""
 
     applied: tuple[str, ...]
     needs_restart: tuple[str, ...]
 
 
 def compare_settings(old: Settings, new: Settings) -> SettingsChange:
-    """Return what differs between the settings of a running server and new ones."""
+    """Compare the settings of a running server with new settings, and return the change."""
     changed = [
         name for name in Settings.__struct_fields__ if getattr(old, name) != getattr(new, name)
     ]

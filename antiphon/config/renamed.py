@@ -36,11 +36,11 @@ RENAMED_SETTINGS: Mapping[str, str] = {
 def with_current_names(
     values: Mapping[str, Any], spell: Callable[[str], str], warnings: list[str]
 ) -> dict[str, Any]:
-    """Return the values of one source under the current names.
+    """Return the values of one source under the current names of the settings.
 
-    ``spell`` returns the name as this source writes it: a key, a variable or a flag. ``warnings``
-    receives a line for each earlier name. Raises ``SetupError`` if both names of a setting are
-    given.
+    ``spell`` returns a setting's name as this source writes it: a key, a variable or a flag. For
+    each earlier name that is used, a line is added to ``warnings``. Raises ``SetupError`` if both
+    names of a setting are used.
     """
     found: dict[str, Any] = {}
     for name, value in values.items():

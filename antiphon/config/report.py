@@ -20,8 +20,8 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*:[^@\s]*(?=@)")
 
 
 class ShownSetting(Struct, frozen=True, kw_only=True):
-    """A setting. ``value``: as in a settings file; None if it is not set. ``origin``: ``default``,
-    a file, a variable or a flag."""
+    """A setting. ``value``: its value as in a settings file; None if it is not set. ``origin``:
+    where the value comes from: ``default``, a file, a variable or a flag."""
 
     name: str
     value: str | None
@@ -31,8 +31,9 @@ class ShownSetting(Struct, frozen=True, kw_only=True):
 
 
 def shown_settings(settings: Settings, origins: Mapping[str, str]) -> Iterator[ShownSetting]:
-    """Yield all settings in the order of their declaration. Settings without an origin are shown as
-    ``default`` or, if their value is another, as ``program``."""
+    """Yield all settings in the order of their declaration. If the origin of a setting is unknown,
+    it is shown as ``default`` if the value is the default, and as ``program`` if it is another
+    value."""
     defaults = Settings()
     for name, option in options(Settings).items():
         value = getattr(settings, name)
@@ -66,8 +67,8 @@ def mask_secrets(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return tables as dictionaries of the values that are set. Digests of keys are left out, like
-    secrets."""
+    """Return tables as dictionaries, with only the values that are set. Secret values and the
+    digests of keys are masked."""
     if isinstance(value, Struct):
         found = {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
         secret = {name for name, option in options(type(value)).items() if option.secret}

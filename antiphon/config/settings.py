@@ -44,7 +44,8 @@ def _home(variable: str, otherwise: str) -> Path:
 
 
 def state_folder() -> Path:
-    """Return the folder for what commands remember."""
+    """Return the folder for data that commands keep between calls, such as the address of the last
+    server."""
     return _home("XDG_STATE_HOME", ".local/state")
 
 

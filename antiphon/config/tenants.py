@@ -17,8 +17,9 @@ _Rate = Annotated[int, Meta(ge=1)] | None
 class Tenant(Struct, frozen=True, kw_only=True):
     """Quotas and limits of a tenant: ``[tenants.NAME]``.
 
-    Those that begin with ``max_`` replace the settings of the same names; 0 means no limit. The
-    others cover all keys of the tenant together, besides the limits of each key.
+    Options that begin with ``max_`` replace the settings of the same name for this tenant; 0 means
+    no limit. The other limits apply to all keys of the tenant together, in addition to the limits
+    of each key.
     """
 
     max_responses: Annotated[

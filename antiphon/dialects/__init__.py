@@ -1,1 +1,1 @@
-"""Dialects: how model families write. They render prompts and parse output. Sans-IO."""
+"""Dialects: how each model family writes. A dialect renders prompts and parses output. Sans-IO."""

@@ -37,25 +37,30 @@ ReasoningRetention = Literal["current_turn", "all_turns"]
 
 
 class Parser(Protocol):
-    """Parses one reply. Any chunking of the same output gives the same items; no text is lost.
+    """Parses one reply. The resulting items do not depend on how the output is split into chunks,
+    and no text is lost.
 
-    A parser never raises, whatever the model writes. It takes time linear in the output's length.
+    A parser never raises an exception, whatever the model writes. It takes time linear in the
+    output's length.
     """
 
     def feed(self, chunk: Chunk) -> Iterable[Delta]:
-        """Return the deltas that ``chunk`` completes; ``Sampled`` first if the chunk has ids."""
+        """Return the deltas that ``chunk`` completes. If the chunk has ids, ``SampledTokens`` is
+        the first delta."""
 
     def finish(self, reason: FinishReason) -> Iterable[Delta]:
-        """Return the text that was held back and the end of the open item.
+        """Return the deltas at the end of the output: text that was held back, and the end of the
+        open item.
 
-        The deltas do not include ``Finish``: the backend emits it with the usage. After ``length``
-        an unfinished item stays open, and the run closes it as incomplete.
+        The deltas do not include ``Finish``, because the backend emits it with the usage. If
+        ``reason`` is ``length``, an unfinished item stays open, and the run closes it as
+        incomplete.
         """
 
     def set_unconstrained(self) -> None:
-        """State, before the first chunk, that the engine does not enforce the constraint.
+        """Tell the parser, before the first chunk, that the engine does not enforce the constraint.
 
-        Strings in the reply then end only where its markup says so.
+        Then strings in the reply end only where the dialect's markup ends them.
         """
 
     @property
@@ -68,9 +73,10 @@ class Parser(Protocol):
 
     @property
     def done(self) -> bool:
-        """True once the rest of the output cannot matter, as after the only call that is allowed.
+        """Whether the rest of the output will be ignored, for example after the only call that is
+        allowed.
 
-        The backend then stops the engine.
+        If True, the backend stops the engine.
         """
 
 
@@ -78,9 +84,10 @@ class Rendered(Struct, frozen=True, kw_only=True):
     """A prompt, the parser of its reply, and how to sample the reply.
 
     - ``constraint``: the format that the engine enforces.
-    - ``stop``, ``stop_ids``: what ends the model's turn besides the tokenizer's end ids.
+    - ``stop``, ``stop_ids``: strings and token ids that end the model's turn, in addition to the
+      tokenizer's end ids.
     - ``reasoning_end_ids``: the tokens that end the reasoning and start the answer. The backend
-      appends them to the sampled tokens when the reasoning budget is used up. Empty: this model's
+      appends them to the sampled tokens when the reasoning budget is used up. Empty if this model's
       reasoning cannot be ended.
     - ``answer_constraint``: ``constraint`` without the reasoning, for the answer that follows
       ``reasoning_end_ids``.
@@ -105,23 +112,27 @@ class Dialect(Protocol):
     def render(self, conversation: Conversation, options: Options) -> Rendered:
         """Render the prompt of the next turn.
 
-        If the prompt starts with the text of ``conversation.stored_tokens``, it starts with those
-        ids. Raises ``InvalidRequest`` for requests that this model cannot serve.
+        If the prompt's text begins with the text of ``conversation.stored_tokens``, the stored ids
+        are used for this beginning. Raises ``InvalidRequest`` for requests that this model cannot
+        serve.
         """
 
     def reasoning_retention(self, options: Options) -> ReasoningRetention:
-        """Return which reasoning the model's own prompts contain, whatever the request states."""
+        """Return whose reasoning later prompts contain: only the current turn's, or all turns'.
+        This is a property of the model's own prompt format, independent of what the request asks
+        for."""
 
 
 class DialectOptions(Struct, frozen=True, kw_only=True):
     """The settings of one model that concern its dialect.
 
     - ``template``: the source of a chat template that replaces the model's own.
-    - ``reasoning_format``, ``tool_format``: names of rows in ``formats``. ``""``: no format.
-      None: the dialect detects it.
+    - ``reasoning_format``, ``tool_format``: names of rows in ``formats``. "" means no format. None
+      means that the dialect detects the format.
     - ``template_kwargs``: variables for the chat template.
-    - ``images``: how the engine learns where an image stands: ``apart`` from the text, or by the
-      text that the ``template`` writes for it. None: the model has no vision.
+    - ``images``: how the engine learns the position of an image: ``apart`` from the text, or from
+      the
+      text that the ``template`` writes for the image. None: the model has no vision.
     - ``unreadable``: what happens to images if the model has no vision.
     """
 
@@ -140,7 +151,8 @@ class DialectFactory(Protocol):
     def __call__(
         self, card: ModelCard, tokenizer: Tokenizer, options: DialectOptions, /
     ) -> Dialect:
-        """Return the dialect. Raises ``SetupError`` if the model or its settings do not fit."""
+        """Return the dialect. Raises ``SetupError`` if the dialect cannot serve the model or its
+        settings are invalid."""
 
 
 #: What an entry point of the group ``antiphon.dialects`` refers to. One of:

@@ -1,6 +1,7 @@
-"""The engine over vLLM in this process: its ``AsyncLLM`` class, token ids in and out.
+"""The engine over vLLM in this process. It uses vLLM's ``AsyncLLM`` class with token ids as input
+and output.
 
-vLLM runs its workers in other processes. Its text processing is not used.
+vLLM runs its workers in other processes. vLLM's text processing is not used.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ _EXTRA_FIELDS = frozenset({"allowed_token_ids", "bad_words", "min_tokens"})
 async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> VllmEngine:
     """Load the model in ``folder``.
 
-    ``options.context_size``: by default the size that vLLM derives from the model's configuration.
-    ``options.adapters``: name → folder of a LoRA adapter. ``options.engine_options``: arguments of
-    vLLM's engine; they override those set here.
+    ``options.context_size``: the default is the size that vLLM derives from the model's
+    configuration. ``options.adapters``: name → folder of a LoRA adapter.
+    ``options.engine_options``: arguments of vLLM's engine; they override the arguments that this
+    function sets.
 
-    Raises ``SetupError``: the extra is not installed, or vLLM cannot load the model.
+    Raises ``SetupError`` if the extra is not installed or vLLM cannot load the model.
     """
     if importlib.util.find_spec("vllm") is None:
         raise SetupError(needs_extra("vLLM is not installed", EXTRA))
@@ -89,7 +91,7 @@ def _create_engine(folder: Path, arguments: Mapping[str, Any]) -> Any:
 
 
 class VllmEngine:
-    """``Engine`` over an ``AsyncLLM``. Created by ``load``; belongs to one event loop."""
+    """The ``Engine`` over an ``AsyncLLM``, created by ``load``. It belongs to one event loop."""
 
     def __init__(
         self,
@@ -171,7 +173,8 @@ class VllmEngine:
             raise _rejection(error) from None
 
     async def image_tokens(self, image: EncodedImage) -> int:
-        """Implement ``MeasuresImages`` with vLLM's own prompt processor."""
+        """Return the number of tokens of an image, measured with vLLM's own prompt processor.
+        Implements ``MeasuresImages``."""
         if not self._accepts_images:
             raise images_unsupported()
         return await self._image_token_cache.get_or_measure(image, self._measure_image)

@@ -1,1 +1,1 @@
-"""Checks of clients' grammars in a process of their own."""
+"""Check clients' grammars in a separate process."""

@@ -1,8 +1,8 @@
 """Check grammars before llguidance compiles them in the server's process.
 
-Grammars come from clients. On long chains of references, the library overflows the stack, and it
-cannot be interrupted. So a grammar that is not obviously cheap is first compiled in a process of
-its own (``worker``). If this process dies, the grammar is refused.
+Grammars come from clients. On long chains of references, llguidance overflows the stack, and it
+cannot be interrupted. So a grammar that is not obviously cheap is first compiled in a separate
+process (``worker``). If this process dies, the grammar is refused.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ _MULTIPLIES = re.compile(r'"allOf"|"not"|"dependentSchemas"|[{,:~]\s?\d{4}')
 
 
 def grammar_fault(lark: str) -> str | None:
-    """Return what is wrong with a grammar in llguidance's Lark.
+    """Return the error message for an invalid grammar in llguidance's Lark, or None if the grammar
+    is valid.
 
-    None if nothing is, or if the library is not installed: an engine that enforces grammars brings
-    it. Blocks while it compiles, up to a few seconds for a complex grammar: call it from a thread.
+    Also returns None if llguidance is not installed. This is safe because every engine that
+    enforces grammars installs llguidance. The function blocks while llguidance compiles, up to a
+    few seconds for a complex grammar. Call it from a thread.
     """
     if find_spec("llguidance") is None:
         return None

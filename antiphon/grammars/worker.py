@@ -1,8 +1,11 @@
-"""Compile a grammar with limits of time, memory and stack. A program of its own, run by its path:
-the grammar on standard input; on standard output the library's complaint as JSON, or null.
+"""Compile a grammar with limits of time, memory and stack.
 
-llguidance recurses on the stack and cannot be interrupted: a grammar made for that purpose ends
-this process instead of the server's."""
+This file runs as a separate program. It reads the grammar from standard input. It writes
+llguidance's error message to standard output as JSON, or null.
+
+llguidance recurses on the stack and cannot be interrupted. A malicious grammar ends this process
+instead of the server's process.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ _STACK = 4 * 2**20
 
 
 def compile_grammar(lark: str) -> str | None:
-    """Return what is wrong with a grammar in llguidance's Lark, or None."""
+    """Compile a grammar in llguidance's Lark. Returns the error message, or None if the grammar is
+    valid."""
     import llguidance
 
     source = llguidance.grammar_from("lark", lark)

@@ -1,7 +1,9 @@
-"""Admission control: limits concurrent requests and queues the others fairly between tenants.
+"""Admission control: limit concurrent requests, and queue the other requests fairly between
+tenants.
 
-Slots and places in the queue are shared between tenants: a tenant that floods the server is
-refused, and the others are not."""
+Tenants share the slots and the places in the queue. If a tenant floods the server, only this
+tenant's requests are refused.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ __all__ = ["Admission", "AdmissionQueue", "admission_queue"]
 
 
 class Admission(Protocol):
-    """Limits the requests in progress."""
+    """The interface that limits the requests in progress."""
 
     @property
     def running(self) -> int:
@@ -44,12 +46,14 @@ class Admission(Protocol):
 
 
 class AdmissionQueue:
-    """Admits ``max_concurrent_requests`` requests; ``max_queued_requests`` more may wait.
+    """Admits ``max_concurrent_requests`` requests at a time. ``max_queued_requests`` more requests
+    may wait.
 
-    ``max_per_tenant``: concurrent requests of one tenant; None for no limit of its own. If the
-    queue is full, a request of a tenant with few waiting requests takes the place of the newest
-    request of the tenant with the most. ``on_admitted`` is called with the seconds that an
-    admitted request has waited, by ``clock``."""
+    ``max_per_tenant``: the maximum number of concurrent requests of one tenant; None for no limit
+    per tenant. If the queue is full, a new request of a tenant with few queued requests replaces
+    the newest request of the tenant with the most queued requests. ``on_admitted`` is called with
+    the seconds that an admitted request has waited. ``clock`` returns seconds.
+    """
 
     def __init__(
         self,
@@ -90,21 +94,22 @@ class AdmissionQueue:
         return LimiterSlot(self, tenant)
 
     def update(self, limits: RequestLimits) -> None:
-        """Apply new limits. Requests in progress and in the queue stay."""
+        """Apply new limits. Requests in progress and requests in the queue are kept."""
         self._max_queued = limits.max_queued_requests
         self._limiter.set_limits(
             limits.max_concurrent_requests, max_per_tenant=limits.max_requests_per_tenant
         )
 
     def try_acquire(self, tenant: str) -> bool:
-        """Take a slot if one is free. Returns whether it was."""
+        """Take a slot if a slot is free. Returns whether a slot was taken."""
         is_free = self._limiter.try_acquire(tenant)
         if is_free:
             self._on_admitted(0.0)
         return is_free
 
     def is_half_free(self, tenant: str) -> bool:
-        """Whether more than half of all slots, and of those that this tenant may hold, are free."""
+        """Return whether more than half of all slots are free, and more than half of the slots of
+        this tenant."""
         return self._limiter.is_half_free(tenant)
 
     async def acquire(self, tenant: str, *, priority: int = 0) -> None:
@@ -122,7 +127,8 @@ class AdmissionQueue:
         self._limiter.release(tenant)
 
     def _make_room(self, tenant: str) -> None:
-        """Reject a queued request of the tenant with the most, or raise ``Overloaded``."""
+        """Reject the newest queued request of the tenant with the most queued requests. Raises
+        ``Overloaded`` if that tenant has at most one queued request more than ``tenant``."""
         limiter, wait = self._limiter, self._retry_after_s
         error = Overloaded(
             f"The server is busy: too many requests are waiting. Please try again in {wait}s.",
@@ -139,7 +145,7 @@ def admission_queue(
     clock: Callable[[], float] = time.monotonic,
     on_admitted: Callable[[float], None] = lambda seconds: None,
 ) -> AdmissionQueue:
-    """Return the queue of these limits."""
+    """Create the admission queue for these limits."""
     return AdmissionQueue(
         limits.max_concurrent_requests,
         limits.max_queued_requests,

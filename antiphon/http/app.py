@@ -93,14 +93,15 @@ def create_app(
     tracer: Tracer | None = None,
     reraise: bool = False,
 ) -> ASGIApp:
-    """Build the app over an open service; the caller closes the service.
+    """Build the app over an open service. The caller closes the service.
 
-    ``admission``: limits the requests instead of a queue of this app. ``cors``: origins whose pages
-    may call, "*" for all. ``log``: a structlog logger. ``clock`` returns monotonic seconds.
-    ``manager`` adds ``/antiphon/models``, ``settings`` ``/antiphon/settings``. ``api_keys``: the
-    keys in the store, if any. ``processes``: reads the state of the server's processes; None if
-    there is only one. ``tracer``: without one, nothing is traced. ``reraise``: let unexpected
-    exceptions through (tests).
+    ``admission``: replaces the app's own admission queue. ``cors``: origins whose pages may call
+    the app; "*" allows all origins. ``log``: a structlog logger. ``clock`` returns monotonic
+    seconds. ``manager`` adds the routes ``/antiphon/models``. ``settings`` adds the route
+    ``/antiphon/settings``. ``api_keys``: the keys in the store; None if the store has no keys.
+    ``processes``: reads the state of the server's processes; None if there is only one process.
+    ``tracer``: without a tracer, nothing is traced. ``reraise``: let unexpected exceptions through,
+    for tests.
     """
     access = access or AuthConfig()
     limits = limits or RequestLimits()
@@ -142,9 +143,10 @@ def create_app(
 
 
 class _Router(Router):
-    """Starlette's router, which finds routes without path parameters in a dictionary.
+    """Starlette's router with a faster lookup: it finds routes without path parameters in a
+    dictionary.
 
-    Starlette itself compares a path with the pattern of each route in turn.
+    Starlette's own router compares a path with the pattern of each route in turn.
     """
 
     def __init__(self, routes: Sequence[Route | WebSocketRoute]) -> None:
@@ -164,7 +166,8 @@ class _Router(Router):
 
 
 def _with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
-    """Let pages of these origins call the app and read what clients need of its headers."""
+    """Add CORS middleware: pages of these origins may call the app and read the response headers
+    that clients need."""
     return CORSMiddleware(
         app,
         allow_origins=origins,
@@ -271,9 +274,10 @@ def _reference_routes(reference: ReferenceRoutes) -> list[Route]:
 
 
 class _ActionRoute(Route):
-    """A route whose path no later route may match: another method is not allowed.
+    """A route that also claims its path for other methods, which get the error 405.
 
-    Names of models may contain slashes, so ``{model:path}`` also matches the paths of actions.
+    Names of models may contain slashes, so a later route with ``{model:path}`` would also match the
+    paths of actions.
     """
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:

@@ -15,7 +15,8 @@ _log = structlog.get_logger(__name__)
 
 
 class Auditor:
-    """Records who sent a request and what it did, in the audit log and in the log."""
+    """Records who sent a request and what the request did, in the audit log and in the server's
+    log."""
 
     def __init__(self, trail: AuditTrail, access: AuthConfig) -> None:
         self._trail = trail
@@ -35,6 +36,7 @@ class Auditor:
         )
 
     async def record_operator(self, scope: Scope, type: str, target: str) -> None:
-        """Record an act of everyday use, if an operator's key did it."""
+        """Record an operation of everyday use, but only if the request's API key is an operator's
+        key."""
         if request_context(scope).key in self._operators:
             await self.record(scope, type, target)

@@ -1,4 +1,4 @@
-"""Downloads of files: streamed, with ranges (RFC 9110, section 14)."""
+"""File downloads: streamed, with range requests (RFC 9110, section 14)."""
 
 from __future__ import annotations
 
@@ -63,9 +63,12 @@ async def download_reply(request: Request, stored: StoredFile) -> Reply:
 
 
 def requested_range(header: str, size: int) -> tuple[int, int] | None:
-    """Return the range that a header names, as start and end without the end, of a content of
-    ``size`` bytes; None if it names no single range of bytes: such headers are ignored. The start
-    is not before the end if the range cannot be satisfied."""
+    """Parse a Range header for a content of ``size`` bytes. Returns start (included) and end
+    (excluded) of the range.
+
+    Returns None if the header does not name a single range of bytes; the caller ignores such a
+    header. If the range cannot be satisfied, the returned start is not less than the end.
+    """
     match = _RANGE.match(header)
     if match is None or match[1] == match[2] == "":
         return None
@@ -80,7 +83,8 @@ def requested_range(header: str, size: int) -> tuple[int, int] | None:
 
 
 class _Download(Reply):
-    """A streamed body. ``first``: its first chunk, read before so that a failure has a status."""
+    """A response whose body is streamed. ``first``: the first chunk. It is read before the response
+    starts, so that a read failure can still set the HTTP status."""
 
     def __init__(
         self,

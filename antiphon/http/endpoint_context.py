@@ -27,7 +27,8 @@ __all__ = ["EndpointDependencies", "with_trace"]
 
 
 class EndpointDependencies(Struct, frozen=True, kw_only=True):
-    """``clock`` returns monotonic seconds; ``log`` is a structlog logger."""
+    """The dependencies of endpoints that start runs. ``clock`` returns monotonic seconds. ``log``
+    is a structlog logger."""
 
     service: Service
     admission: Admission
@@ -41,17 +42,17 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
     def slot(
         self, context: RequestContext, span: Span | None = None
     ) -> AbstractAsyncContextManager[None]:
-        """Hold a slot for a request. ``span``: that of the request, if it is not the context's.
-        Raises ``Overloaded`` if the queue is full, or if the client has as many requests in
-        progress as it may have."""
+        """Hold a slot for a request. ``span``: the span of the request; by default the span of the
+        context. Raises ``Overloaded`` if the queue is full, or if the client has reached its
+        maximum of concurrent requests."""
         slot: AbstractAsyncContextManager[None] = self.admission.slot(context.tenant)
         if self.tracer.enabled:
             slot = self._traced_slot(slot, span or context.span)
         return self._limited_slot(slot, context.client) if context.client.scopes else slot
 
     def record_reading(self, context: RequestContext, model: str, tokens: int) -> None:
-        """Record the usage of a request that reads texts and generates none. ``tokens``: how many
-        were read. The usage log counts such requests as embeddings."""
+        """Record the usage of a request that reads text and generates none. ``tokens``: the number
+        of tokens read. The usage log counts such a request as an embeddings request."""
         self.service.usage_counter.add_embeddings(
             context.tenant, context.key, model, tokens, latency_s=self.clock() - context.started
         )
@@ -77,5 +78,6 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
 
 
 def with_trace(request: CreateResponse, headers: TraceHeaders) -> CreateResponse:
-    """Return the request with the trace context that its work belongs to."""
+    """Return a copy of the request with these trace headers. The work of the request then belongs
+    to this trace."""
     return replace(request, trace=dict(headers)) if headers else request

@@ -1,4 +1,4 @@
-"""Other names of metrics, for dashboards that were made for them."""
+"""Alternative names for the metrics, for dashboards that were made for vLLM or for version 0.1."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _FORMER = (
 
 
 class _Naming(Struct, frozen=True):
-    """Our names → other names, of metrics and of labels."""
+    """A set of alternative names. Both ``metrics`` and ``labels`` map our names to the alternative
+    names."""
 
     metrics: Mapping[str, str]
     labels: Mapping[str, str] = {}
@@ -58,7 +59,8 @@ _NAMINGS: Mapping[MetricNames, _Naming] = {
 
 
 class OtherNames(Collector):
-    """The metrics of ``collectors`` that have a name in ``names``, under that name."""
+    """Collects the metrics of ``collectors`` again under the alternative names in ``names``.
+    Metrics without an alternative name are left out."""
 
     def __init__(self, collectors: Iterable[Collector], names: MetricNames) -> None:
         self._collectors = tuple(collectors)

@@ -1,4 +1,4 @@
-"""Metrics of several processes as one: snapshots, and their sums."""
+"""Combine the metrics of several processes: snapshots and their sums."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _SampleKey = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class MetricSnapshot(Struct, frozen=True):
-    """A metric of one process at one time. ``kind``: Prometheus' type of it."""
+    """The state of one metric in one process at one time. ``kind``: the Prometheus type of the
+    metric."""
 
     name: str
     help: str
@@ -44,8 +45,8 @@ def take_snapshot(registry: Collector) -> tuple[MetricSnapshot, ...]:
 def sum_metrics(
     living: Iterable[tuple[MetricSnapshot, ...]], dead: Iterable[tuple[MetricSnapshot, ...]] = ()
 ) -> tuple[MetricSnapshot, ...]:
-    """Return the sums over processes. ``dead``: the last snapshots of processes that have ended.
-    Their counters still count; their gauges do not."""
+    """Return the sums of the metrics over all processes. ``dead``: the last snapshots of processes
+    that have ended. The counters of ended processes are included; their gauges are not."""
     sums: dict[str, tuple[MetricSnapshot, dict[_SampleKey, float]]] = {}
     for snapshots, is_alive in ((living, True), (dead, False)):
         for snapshot in snapshots:
@@ -79,7 +80,7 @@ def _add(metric: MetricSnapshot, values: dict[_SampleKey, float]) -> None:
 
 
 class SummedMetrics(Collector):
-    """Snapshots as metrics that can be shown."""
+    """Converts metric snapshots back to metrics for the Prometheus exposition."""
 
     def __init__(self, snapshots: Iterable[MetricSnapshot]) -> None:
         self._snapshots = tuple(snapshots)

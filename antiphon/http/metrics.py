@@ -43,10 +43,10 @@ _OTHER_TENANTS = "other"
 
 
 class RunTiming:
-    """Timing of one run.
+    """The timing of one run.
 
-    Call ``record_events`` until ``first`` (the time of the first token) is set. A run whose
-    ``record_events`` is never called counts as not ``streamed``.
+    Call ``record_events`` until ``first`` (the time of the first token) is set. If
+    ``record_events`` is never called, the run counts as not ``streamed``.
     """
 
     __slots__ = ("_clock", "first", "started", "streamed")
@@ -58,14 +58,16 @@ class RunTiming:
         self.streamed = False
 
     def record_events(self, batch: tuple[Event, ...]) -> None:
-        """Note the events that were sent to the client."""
+        """Record that a batch of events was sent to the client. Sets ``streamed``. Sets ``first``
+        if the batch contains the first token."""
         self.streamed = True
         if self.first is None and not _DELTAS.isdisjoint(map(type, batch)):
             self.first = self._clock()
 
 
 class _Series(Struct, frozen=True):
-    """Metrics with a model label: the parents, or the children of one model, looked up once."""
+    """The metrics that have a model label. An instance holds either the parent metrics, or the
+    children of one model, so that they are looked up only once."""
 
     to_first: Histogram
     per_token: Histogram
@@ -108,7 +110,7 @@ def _series(registry: CollectorRegistry) -> _Series:
 
 
 class _Follower(Protocol):
-    """A reader of an event log. ``pending``: batches that wait for it."""
+    """A reader of an event log. ``pending``: the number of batches that wait for the reader."""
 
     @property
     def pending(self) -> int: ...
@@ -203,10 +205,11 @@ class _ToolSeries:
 
 
 class Metrics:
-    """The server's metrics, in a registry of their own. Implements ``StoreObserver``.
+    """The server's metrics, in a separate Prometheus registry. Implements ``StoreObserver``.
 
-    ``tenants``: those that have labels of their own; all others count as ``other``. ``names``:
-    metrics are also shown under these names. ``exporter`` receives a part of the metrics.
+    ``tenants``: tenants with their own label value; all other tenants count as ``other``.
+    ``names``: the additional set of names under which metrics are shown. ``exporter`` also receives
+    some of the metrics.
     """
 
     _collect: CollectMetrics | None = None
@@ -288,7 +291,8 @@ class Metrics:
         )
 
     def observe_models(self, models: Callable[[], Mapping[str, bool]]) -> None:
-        """Show the models that ``models`` returns, and whether they are loaded."""
+        """Export a gauge for each model that ``models`` returns. The gauge shows whether the model
+        is loaded."""
         self._models = models
 
     def observe_wait(self, seconds: float) -> None:
@@ -296,7 +300,7 @@ class Metrics:
         self._wait.observe(seconds)
 
     def record_tool_call(self, tool: str, seconds: float, failed: bool) -> None:
-        """Record a tool call that ended here. ``tool``: the kind of its item."""
+        """Record a server-side tool call that has ended. ``tool``: the type of its output item."""
         self._tools.calls.labels(tool, "failed" if failed else "completed").inc()
         self._tools.seconds.labels(tool).observe(seconds)
 
@@ -318,8 +322,8 @@ class Metrics:
             self.record_response(timing, response, events, now)
 
     def record_background(self, response: Response) -> None:
-        """Count a background response that ended here, and its tokens. Its times are not recorded:
-        no client waits for them."""
+        """Count a background response that ended in this process, and its tokens. Its times are not
+        recorded, because no client waits for them."""
         self._count(self._runs, response.model, response.status)
         if response.usage is not None:
             _count_tokens(self._series_of(response.model), response.usage)
@@ -350,7 +354,7 @@ class Metrics:
         self._count(self._runs, model, "cancelled")
 
     def record_embeddings(self, model: str, tokens: int) -> None:
-        """Count a request for embeddings."""
+        """Count a request for embeddings and its input tokens."""
         self._count(self._runs, model, "completed")
         self._series_of(model).input_tokens.inc(tokens)
 
@@ -366,12 +370,12 @@ class Metrics:
             self._store.errors.labels(operation).inc()
 
     def on_append(self, batches: int, events: int) -> None:
-        """Count what was appended to event logs."""
+        """Count the batches and events that were appended to event logs."""
         self._store.batches.inc(batches)
         self._store.events.inc(events)
 
     def on_usage(self, records: Sequence[UsageRecord]) -> None:
-        """Count what requests used, by tenant."""
+        """Add the usage of requests to their tenants' metrics."""
         for record in records:
             tenant = record.tenant if record.tenant in self._tenant_names else _OTHER_TENANTS
             self._tenants.requests.labels(tenant, _status(record)).inc(record.requests)
@@ -389,7 +393,7 @@ class Metrics:
             )
 
     def on_follower(self, subscription: _Follower) -> None:
-        """Count a reader that follows a run, until it is gone."""
+        """Track a reader of an event log until the reader ends."""
         self._followers.add(subscription)
 
     def _follower_lag(self) -> int:
@@ -398,7 +402,7 @@ class Metrics:
     # --- reading ---------------------------------------------------------------------------------
 
     def collect_from(self, collect: CollectMetrics) -> None:
-        """Show what ``collect`` returns, the sums over several processes."""
+        """Use ``collect`` to read the metrics. It returns the sums over several processes."""
         self._collect = collect
 
     def snapshot(self) -> tuple[MetricSnapshot, ...]:
@@ -408,14 +412,16 @@ class Metrics:
         return take_snapshot(self.registry)
 
     async def exposition(self, accept: str) -> tuple[bytes, str]:
-        """Return all metrics in the requested exposition format, and its media type."""
+        """Return all metrics in the requested exposition format, and the media type of this
+        format."""
         encode, media_type = choose_encoder(accept)
         own = self.snapshot()
         shown = own if self._collect is None else await self._collect(own)
         return encode(SummedMetrics(shown)), media_type
 
     def _count(self, counter: Counter, *labels: str | int) -> None:
-        """Count one more with these labels. Their counter is looked up once."""
+        """Add one to the counter with these labels. The counter with its labels is looked up once
+        and cached."""
         key = (counter, *labels)
         child = self._counters.get(key)
         if child is None:

@@ -1,4 +1,4 @@
-"""The uvicorn server: sockets, signals, and a shutdown that lets runs end.
+"""The uvicorn server: sockets, signals, and a shutdown that waits for runs to end.
 
 It serves any ASGI app.
 """
@@ -92,11 +92,13 @@ Drain = Callable[[float], Awaitable[None]]
 
 
 class ConnectionLimits(Struct, frozen=True, kw_only=True):
-    """What one client's connections may take, so that slow ones do not use up the server.
+    """Limits of one client's connections. They stop slow clients from using all resources of the
+    server.
 
-    ``head_s``: seconds for the request line and headers. ``body_grace_s``: seconds after which the
-    body must have arrived at ``body_bytes_per_s`` on average. ``per_address``: open connections
-    from one address that is not loopback. 0 turns a limit off.
+    ``head_s``: maximum seconds until the request line and headers have arrived.
+    ``body_bytes_per_s``: minimum average rate of the body, checked after ``body_grace_s`` seconds.
+    ``per_address``: maximum number of open connections from one address; loopback addresses have no
+    limit. 0 turns a limit off.
     """
 
     head_s: float = 30.0
@@ -106,9 +108,9 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
 
 
 def raise_file_limit() -> None:
-    """Raise the limit of open files of this process to what the system permits.
+    """Raise this process's limit of open files to the maximum that the system permits.
 
-    Every connection and stream takes one; a soft limit of 1,024 is common.
+    Every connection and every stream needs an open file; a soft limit of 1,024 is common.
     """
     try:
         import resource
@@ -122,11 +124,12 @@ def raise_file_limit() -> None:
 
 
 def bind(host: str, port: int, *, reuse_port: bool = False) -> list[socket.socket]:
-    """Open listening sockets on every address of ``host``; port 0 picks one free port for all.
+    """Open listening sockets on every address of ``host``. With port 0, all sockets get the same
+    free port.
 
-    Call it before anything slow: clients that connect early wait in the backlog. ``reuse_port``:
-    the port may be bound again; on Linux, connections are spread over all its sockets. Raises
-    ``SetupError`` with a one-line message.
+    Call this function before slow startup work, because clients that connect early then wait in the
+    backlog. ``reuse_port``: allow other sockets to bind the same port; Linux spreads the
+    connections over all these sockets. Raises ``SetupError`` with a one-line message.
     """
     try:
         found = socket.getaddrinfo(
@@ -193,10 +196,11 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM, SIGINT or SIGHUP; then stop accepting, drain and return.
 
-    ``drain`` may take ``grace_s`` seconds; a second signal ends that time. The sockets are closed
-    at the end. ``started`` is called when requests are answered and signals are handled.
-    ``on_hangup`` is called for a SIGHUP that does not come from a terminal that was closed.
-    ``max_frame_bytes``: largest message of a WebSocket. ``limits``: of each connection.
+    ``drain`` may take ``grace_s`` seconds; a second signal ends this time early. The sockets are
+    closed at the end. ``started`` is called when requests are answered and signals are handled.
+    ``on_hangup`` is called for SIGHUP, unless the SIGHUP comes from a terminal that was closed.
+    ``max_frame_bytes``: maximum size of a WebSocket message. ``limits``: limits of each client's
+    connections.
     """
     config = uvicorn.Config(
         app,
@@ -222,7 +226,7 @@ async def serve(
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine as ``asyncio.run`` does, on uvloop where it is available."""
+    """Run a coroutine like ``asyncio.run``, but on uvloop if it is installed."""
     factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     if sys.platform != "win32":
         import uvloop
@@ -234,9 +238,10 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def frozen_gc() -> Iterator[None]:
-    """Exclude all existing objects from garbage collection, and collect less often.
+    """Exclude all existing objects from garbage collection, and run the garbage collection less
+    often.
 
-    A full collection in the middle of streams takes tens of milliseconds.
+    A full collection takes tens of milliseconds, which delays running streams.
     """
     thresholds = gc.get_threshold()
     gc.collect()
@@ -250,7 +255,8 @@ def frozen_gc() -> Iterator[None]:
 
 
 def _limited_protocol(limits: ConnectionLimits) -> type[_Protocol]:
-    """Return the protocol of one server, whose connections share ``limits`` and their count."""
+    """Return the protocol class of one server. All its connections share ``limits`` and the count
+    of open connections per address."""
     members = {"limits": limits, "open_by_address": Counter(), "__slots__": ()}
     return type("_LimitedProtocol", (_Protocol,), members)
 
@@ -263,12 +269,13 @@ def _is_loopback(address: str) -> bool:
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with additions.
+    """uvicorn's HTTP protocol with additions:
 
-    Limits the size of the request head (httptools buffers without limit), the time that head and
-    body may take and the connections of one address, answers malformed requests in the API's error
-    format, offers the ASGI extensions for direct writes and disconnects, and joins response headers
-    with the first chunk.
+    - It limits the size of the request head, because httptools buffers without limit.
+    - It limits the time that head and body may take, and the connections of one address.
+    - It answers malformed requests in the API's error format.
+    - It offers the ASGI extensions for direct writes and disconnects.
+    - It sends response headers together with the first chunk.
     """
 
     # Beside those of uvicorn, more than 30 attributes would give each connection a dictionary of
@@ -315,7 +322,8 @@ class _Protocol(HttpToolsProtocol):
         self._set_head_deadline()
 
     def _count_connection(self) -> None:
-        """Count the connection for its address; refuse it if the address has too many."""
+        """Add the connection to the count of its address. Refuse the connection if the address has
+        too many connections."""
         address = self.client[0] if self.client else ""
         if not self.limits.per_address or not address or _is_loopback(address):
             return
@@ -387,14 +395,16 @@ class _Protocol(HttpToolsProtocol):
             self._deadline = self.loop.call_later(delay, self._check_body_rate)
 
     def _end_slow_head(self) -> None:
-        """Refuse a request whose headers do not arrive; close a connection that sent nothing."""
+        """Refuse a request whose headers do not arrive in time. Close a connection on which the
+        client sent nothing."""
         if self.scope is None:
             self._output.close()
         else:
             self._refuse(*_HEAD_TOO_SLOW)
 
     def _end_limits(self) -> None:
-        """Stop the deadlines, and count the connection no more."""
+        """Stop the deadlines of the connection, and remove the connection from the count of its
+        address."""
         self._clear_deadline()
         if self._address:
             self.open_by_address[self._address] -= 1
@@ -408,7 +418,8 @@ class _Protocol(HttpToolsProtocol):
             self._deadline = None
 
     def _check_body_rate(self) -> None:
-        """Close the connection if its body arrives too slowly. A body that nobody reads waits."""
+        """Refuse the request and close the connection if the request body arrives too slowly. The
+        check does not apply while the app does not read the body."""
         elapsed = self.loop.time() - self._body_start
         is_slow = self._body_bytes < self.limits.body_bytes_per_s * elapsed
         if is_slow and not self.flow.read_paused:
@@ -420,7 +431,8 @@ class _Protocol(HttpToolsProtocol):
         self._refuse(*_NOT_HTTP)
 
     def _refuse(self, status: int, message: str, code: str) -> None:
-        """Answer in place of the app, unless it has begun to answer, and close the connection."""
+        """Send an error response in place of the app and close the connection. If the app has
+        already started its response, only close the connection."""
         if self.cycle is not None and self.cycle.response_started and not self._in_head:
             self._output.close()
             return
@@ -432,16 +444,17 @@ class _Protocol(HttpToolsProtocol):
 
 
 class _ShortQueue(list[Any]):
-    """A queue that is nearly always empty: a ``deque`` takes 0.7 KB even then."""
+    """A queue for connections whose queue is nearly always empty. An empty ``deque`` takes 0.7 KB;
+    this list takes much less."""
 
     def appendleft(self, entry: Any) -> None:
-        """Add an entry, which ``pop`` returns after all others."""
+        """Insert an entry at the front. ``pop`` returns this entry after all other entries."""
         self.insert(0, entry)
 
 
 class _RareEvent(asyncio.Event):
-    """An event for which tasks seldom wait. Its queue of waiting tasks, which takes 0.7 KB, is made
-    when the first task waits."""
+    """An event for which tasks seldom wait. Its queue of waiting tasks takes 0.7 KB, so the queue
+    is created only when the first task waits."""
 
     def __init__(self) -> None:
         self._waiters: Collection[asyncio.Future[bool]] = ()  # type: ignore[assignment]
@@ -454,7 +467,7 @@ class _RareEvent(asyncio.Event):
 
 
 class _FlowControl(FlowControl):
-    """uvicorn's flow control, with a ``_RareEvent``."""
+    """uvicorn's flow control with a ``_RareEvent`` instead of an ``asyncio.Event``."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -464,9 +477,11 @@ class _FlowControl(FlowControl):
 
 
 class _BufferedTransport:
-    """Transport of the responses. It delays headers until the next write or the next loop step.
+    """A transport for responses. It delays headers until the next write or the next step of the
+    event loop.
 
-    Sending a packet and waking its reader costs more than building both.
+    Sending headers and body in one packet is cheaper, because sending a packet and waking its
+    reader costs more than building both.
     """
 
     __slots__ = ("_flow", "_head", "_transport", "is_closing")
@@ -478,7 +493,7 @@ class _BufferedTransport:
         self.is_closing = transport.is_closing
 
     def write(self, piece: bytes) -> None:
-        """Write more of a response."""
+        """Write the next bytes of a response."""
         if self._head:
             self._write_joined(piece)
         elif piece[:9] == b"HTTP/1.1 ":  # not startswith: piece may be a memoryview
@@ -488,11 +503,11 @@ class _BufferedTransport:
             self._transport.write(piece)
 
     def write_chunk(self, piece: bytes) -> bool:
-        """Write a chunk of a body, unless it has to wait. The function of
+        """Write a chunk of a body, unless the chunk has to wait. Implements
         ``DIRECT_WRITE_EXTENSION``.
 
-        uvicorn's ``send`` does the same with a message, a coroutine and a dozen checks, which would
-        be the larger part of the cost of a token.
+        uvicorn's ``send`` needs a message, a coroutine and a dozen checks for the same write. They
+        would be the larger part of the cost of a token.
         """
         # An empty chunk would end the body.
         if self._flow.write_paused or not piece or self.is_closing():
@@ -505,26 +520,27 @@ class _BufferedTransport:
         return True
 
     def _write_joined(self, piece: bytes) -> None:
-        """Write the delayed headers and ``piece``, together if it is short."""
+        """Write the delayed headers and ``piece``. If ``piece`` is short, both are sent in one
+        write."""
         if len(piece) < _MAX_JOINED_BYTES:
             piece, self._head = self._head + piece, b""
         self._flush()
         self._transport.write(piece)
 
     def _flush(self) -> None:
-        """Send the delayed headers by themselves."""
+        """Send the delayed headers without a body."""
         if self._head:
             head, self._head = self._head, b""
             self._transport.write(head)
 
     def close(self) -> None:
-        """Close the connection after everything is written."""
+        """Close the connection after all data is written."""
         self._flush()
         self._transport.close()
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server with a graceful end.
+    """uvicorn's server with a graceful shutdown.
 
     uvicorn itself cuts streams after a timeout and raises the signal again.
     """
@@ -603,7 +619,8 @@ def _do_nothing() -> None: ...
 
 
 def has_terminal() -> bool:
-    """Return whether the process has a controlling terminal. It has none after it is closed."""
+    """Return whether the process has a controlling terminal. A process whose terminal was closed
+    has none."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
     except OSError:

@@ -1,1 +1,1 @@
-"""Calls between the processes of one server, over Unix sockets."""
+"""Calls between processes, over Unix sockets within a server and over HTTP between servers."""

@@ -1,4 +1,4 @@
-"""A client of calls for threads: a call blocks its thread."""
+"""A client of calls for threads. A call blocks its thread."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _decode = msgspec.msgpack.Decoder(CallMessage).decode
 
 
 class BlockingClient:
-    """Calls methods of an object in another process that return at once. Calls of several threads
-    use several connections. ``on_lost`` makes the error of a call whose connection is lost."""
+    """Calls methods of an object in another process. A call blocks its thread until the result
+    arrives, so the methods must return quickly. Concurrent calls use separate connections.
+    ``on_lost`` creates the error to raise when the connection of a call is lost."""
 
     def __init__(
         self,
@@ -36,8 +37,8 @@ class BlockingClient:
         self._idle: deque[socket.socket] = deque()
 
     def call(self, method: str, *arguments: Any, returns: Any = None) -> Any:
-        """Call a method and return its result as the type ``returns``. Raises the error of the
-        method, or that of ``on_lost``."""
+        """Call a method. Returns its result, decoded as the type ``returns``. Raises the error of
+        the method, or the error from ``on_lost``."""
         payload = encode((MessageKind.CALL, 1, method, arguments))
         try:
             message = _decode(self._exchange(encode_length(payload) + payload))

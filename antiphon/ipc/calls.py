@@ -1,4 +1,4 @@
-"""The interface of calls to another process, whatever carries them."""
+"""The interface of calls to another process, independent of the transport."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ __all__ = ["Calls", "NoCalls"]
 
 
 class Calls(Protocol):
-    """Calls the methods of an object in another process. Raises their errors, or ``PeerLost``."""
+    """Calls the methods of an object in another process. Raises the errors of these methods, or
+    ``PeerLost``."""
 
     async def call(self, method: str, *arguments: Any, returns: Any = None) -> Any:
-        """Call a method and return its result as the type ``returns``. Cancelling the caller
+        """Call a method. Returns its result, decoded as the type ``returns``. Cancelling the caller
         cancels the call."""
 
     def stream(self, method: str, *arguments: Any, returns: Any) -> AsyncGenerator[Any, None]:
-        """Call a method that yields items, and yield them as the type ``returns``. Closing the
-        iterator cancels the call."""
+        """Call a method that yields items. Yields the items, decoded as the type ``returns``.
+        Closing the iterator cancels the call."""
 
 
 class NoCalls:
-    """``Calls`` to a process that this one has no way to reach. ``is_gone``: as in ``PeerLost``."""
+    """``Calls`` to a process that this process cannot reach. Every call raises ``PeerLost``.
+    ``is_gone`` is passed to ``PeerLost``."""
 
     def __init__(self, *, is_gone: bool = False) -> None:
         self._is_gone = is_gone

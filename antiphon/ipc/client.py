@@ -1,6 +1,6 @@
 """A client of calls: one connection to the server of another process.
 
-The connection is opened by the first call, and again by the next call after it was lost.
+The first call opens the connection. If the connection is lost, the next call opens it again.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ def _decoder(kind: Any) -> Callable[[bytes], Any]:
 
 
 class CallClient:
-    """Calls the methods of an object in another process, listening at ``path``.
+    """Calls the methods of an object in another process, which listens at the Unix socket ``path``.
 
-    ``on_lost`` makes the error of a call whose connection is lost. ``wait_s``: seconds that a call
-    waits for a server that does not listen yet. Use it from one event loop only.
+    ``on_lost`` creates the error to raise when the connection of a call is lost. ``wait_s``:
+    seconds that a call waits for a server that does not listen yet. Use the client from one event
+    loop only.
     """
 
     def __init__(
@@ -52,8 +53,8 @@ class CallClient:
         self._answers: dict[int, _Answers] = {}
 
     async def call(self, method: str, *arguments: Any, returns: Any = None) -> Any:
-        """Call a method and return its result as the type ``returns``. Cancelling the caller
-        cancels the call. Raises the error of the method, or that of ``on_lost``."""
+        """Call a method. Returns its result, decoded as the type ``returns``. Cancelling the caller
+        cancels the call. Raises the error of the method, or the error from ``on_lost``."""
         frames = await self._open()
         answers = self._begin(frames, method, arguments)
         try:
@@ -66,8 +67,8 @@ class CallClient:
         return _decoder(returns)(message.payload)
 
     async def stream(self, method: str, *arguments: Any, returns: Any) -> AsyncGenerator[Any, None]:
-        """Call a method that yields items, and yield them as the type ``returns``. Closing the
-        iterator cancels the call."""
+        """Call a method that yields items. Yields the items, decoded as the type ``returns``.
+        Closing the iterator cancels the call."""
         frames = await self._open()
         answers = self._begin(frames, method, arguments)
         decode = _decoder(returns)
@@ -82,8 +83,8 @@ class CallClient:
             del self._answers[answers.call]
 
     async def forward(self, message: CallMessage) -> AsyncGenerator[bytes, None]:
-        """Make a call that somebody else has encoded, and yield its answers, encoded: its items,
-        then its result or its error. Closing the iterator cancels the call."""
+        """Forward a call whose arguments another process has encoded. Yields the encoded answers:
+        the items, then the result or the error. Closing the iterator cancels the call."""
         try:
             frames = await self._open()
             answers = self._begin(frames, message.method, message.payload)
@@ -105,12 +106,12 @@ class CallClient:
             del self._answers[answers.call]
 
     def notify(self, method: str, *arguments: Any) -> None:
-        """Call a method without an answer. Nothing happens if there is no connection."""
+        """Call a method that returns no answer. Nothing happens if the connection is not open."""
         if self._frames is not None:
             self._frames.send(encode((MessageKind.NOTICE, 0, method, arguments)))
 
     async def connect(self) -> None:
-        """Open the connection now. Raises the error of ``on_lost``."""
+        """Open the connection now. Raises the error from ``on_lost``."""
         await self._open()
 
     def close(self) -> None:
@@ -167,7 +168,7 @@ class CallClient:
 
 
 class _Answers:
-    """The answers to one call that its caller has not read yet."""
+    """The answers to one call that have arrived and that the caller has not read yet."""
 
     __slots__ = ("_error", "_messages", "_waiter", "call", "frames", "has_ended")
 

@@ -1,4 +1,5 @@
-"""Frames over a stream socket: a length in four bytes, then so many bytes of MessagePack."""
+"""Frames over a stream socket: a length of four bytes, then as many bytes of MessagePack as the
+length says."""
 
 from __future__ import annotations
 
@@ -14,20 +15,20 @@ _MAX_FRAME_BYTES = 2**31 - 1
 
 
 def encode_length(frame: bytes) -> bytes:
-    """Return the bytes that are sent before a frame."""
+    """Return the four length bytes that are sent before a frame."""
     return len(frame).to_bytes(LENGTH_BYTES, "big")
 
 
 def frame_length(prefix: bytes | bytearray) -> int:
-    """Return the length of a frame, given the bytes before it."""
+    """Return the length of a frame from the length bytes before the frame."""
     return int.from_bytes(prefix, "big")
 
 
 class FrameConnection(asyncio.Protocol):
-    """One end of a connection.
+    """One end of a connection that sends and receives frames.
 
-    ``on_frame`` gets each received frame, ``on_closed`` is called once at the end; both on the
-    event loop.
+    ``on_frame`` is called with each received frame. ``on_closed`` is called once when the
+    connection ends. The event loop calls both functions.
     """
 
     def __init__(
@@ -50,16 +51,16 @@ class FrameConnection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def send(self, frame: bytes) -> None:
-        """Send a frame; it is dropped if the connection is closed."""
+        """Send a frame. The frame is dropped if the connection is closed."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines((encode_length(frame), frame))
 
     async def drain(self) -> None:
-        """Wait until the other end has read most of what was sent, or is gone."""
+        """Wait until the peer has read most of the sent data or the connection is closed."""
         await self._resumed.wait()
 
     def close(self) -> None:
-        """Close the connection after everything is sent."""
+        """Close the connection after all data is sent."""
         if self._transport is not None:
             self._transport.close()
 

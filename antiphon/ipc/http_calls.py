@@ -35,7 +35,7 @@ class HttpCaller:
         self._session: aiohttp.ClientSession | None = None
 
     def calls(self, owner: str, url: str) -> HttpCalls:
-        """Return the client for calls to the process ``owner`` of the server at ``url``."""
+        """Return a client for calls to the process ``owner`` of the server at ``url``."""
         return HttpCalls(self, owner, url)
 
     async def close(self) -> None:
@@ -44,7 +44,7 @@ class HttpCaller:
             await self._session.close()
 
     def post(self, owner: str, url: str, body: bytes) -> Any:
-        """Return the response to a signed request, a context manager."""
+        """Send a signed request. Returns a context manager for the response."""
         headers = self._signer.sign(owner, content_digest(body))
         target = f"{url.rstrip('/')}{CALLS_PATH}{owner}"
         return self._open().post(target, data=body, headers=headers, allow_redirects=False)
@@ -65,7 +65,7 @@ class HttpCaller:
 
 
 class HttpCalls:
-    """``Calls`` to one process. Each is a request of its own."""
+    """``Calls`` to one process over HTTP. Each call is a separate request."""
 
     def __init__(self, caller: HttpCaller, owner: str, url: str) -> None:
         self._caller = caller
@@ -90,7 +90,8 @@ class HttpCalls:
     async def _answers(
         self, method: str, arguments: tuple[Any, ...]
     ) -> AsyncGenerator[CallMessage, None]:
-        """Yield the items and the result of a call. Raises its error, or ``PeerLost``."""
+        """Yield the items and the result of a call. Raises the error of the call, or
+        ``PeerLost``."""
         import aiohttp
 
         body = encode((MessageKind.CALL, 1, method, arguments))
@@ -112,7 +113,8 @@ class HttpCalls:
 
 
 async def _read_frame(content: aiohttp.StreamReader) -> bytes:
-    """Return the next frame that is not empty. Empty frames only say that the call still runs."""
+    """Return the next frame that is not empty. The server sends empty frames to show that the call
+    still runs."""
     length = 0
     while not length:
         length = frame_length(await content.readexactly(LENGTH_BYTES))

@@ -1,7 +1,7 @@
-"""Calls of other servers over HTTP, answered as an ASGI app.
+"""Answer calls of other servers over HTTP, as an ASGI app.
 
-A call is a POST with the encoded message; the answer is a stream of frames, of which an empty one
-says that the call still runs. A caller that disconnects cancels its call.
+A call is a POST with the encoded message. The response is a stream of frames. An empty frame shows
+that the call still runs. If the caller disconnects, its call is cancelled.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _Send: TypeAlias = Callable[[dict[str, Any]], Any]
 
 
 class HttpCallEndpoint:
-    """The ASGI app. ``find`` returns who answers the calls to a process, None if this server does
-    not have it. ``max_bytes``: the largest body."""
+    """The ASGI app for calls. ``find`` returns the function that answers calls to a process; None
+    if this server has no such process. ``max_bytes``: maximum size of a request body."""
 
     def __init__(
         self, signer: CallSigner, find: Callable[[str], AnswerCall | None], *, max_bytes: int
@@ -69,7 +69,8 @@ class HttpCallEndpoint:
             await _stream(answers, receive, send)
 
     async def _read(self, receive: _Receive) -> bytes | None:
-        """Return the body; None if it is too large or the caller is gone."""
+        """Return the request body. Returns None if the body is too large or the caller has
+        disconnected."""
         body = bytearray()
         while len(body) <= self._max_bytes:
             event = await receive()
@@ -82,7 +83,7 @@ class HttpCallEndpoint:
 
 
 def is_call(scope: Any) -> bool:
-    """Return whether an ASGI request is for a ``HttpCallEndpoint``."""
+    """Return whether an ASGI request is a call for ``HttpCallEndpoint``."""
     path: str = scope.get("path", "")
     return scope["type"] == "http" and path.startswith(scope.get("root_path", "") + CALLS_PATH)
 
@@ -93,7 +94,7 @@ async def _refuse(send: _Send, status: int) -> None:
 
 
 async def _stream(answers: AsyncGenerator[bytes, None], receive: _Receive, send: _Send) -> None:
-    """Send the answers until they end or the caller is gone."""
+    """Send the answers until the last answer is sent or the caller disconnects."""
     headers = [(b"content-type", b"application/octet-stream")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     gone = asyncio.ensure_future(_wait_for_disconnect(receive))

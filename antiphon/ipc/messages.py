@@ -17,7 +17,7 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 class MessageKind(IntEnum):
-    """What a message says. A one-way call (``NOTICE``) has no answer."""
+    """The kind of a message. A one-way call (``NOTICE``) has no answer."""
 
     CALL = 0
     NOTICE = 1
@@ -28,8 +28,9 @@ class MessageKind(IntEnum):
 
 
 class CallMessage(Struct, frozen=True, array_like=True):
-    """A message. ``call``: the number of the call, by the caller's count. ``method``: only in calls
-    and notices. ``payload``: the arguments as a list, the result, the item or the error."""
+    """A message of a call. ``call``: the number of the call, counted by the caller. ``method`` is
+    set only in calls and notices. ``payload``: the arguments as a list, the result, the item or the
+    error."""
 
     kind: MessageKind
     call: int
@@ -38,7 +39,7 @@ class CallMessage(Struct, frozen=True, array_like=True):
 
 
 class _ErrorFields(Struct, frozen=True):
-    """An error: the name of its class, its message and its attributes."""
+    """The encoded form of an error: class name, message and attributes."""
 
     name: str
     text: str
@@ -49,13 +50,14 @@ _decode_fields = msgspec.msgpack.Decoder(_ErrorFields).decode
 
 
 def error_message(call: int, error: AntiphonError) -> bytes:
-    """Return the encoded message by which a call fails, with the attributes of the error."""
+    """Encode the message that reports the error of a call. The message includes the attributes of
+    the error."""
     fields = encode(_ErrorFields(type(error).__name__, str(error), vars(error)))
     return encode((MessageKind.ERROR, call, "", msgspec.Raw(fields)))
 
 
 def decode_error(payload: bytes) -> AntiphonError:
-    """Return the error in the payload of an ``error_message``."""
+    """Decode the error from the payload of an ``error_message``."""
     given = _decode_fields(payload)
     kind = getattr(errors, given.name, errors.BackendError)
     error: AntiphonError = kind.__new__(kind)

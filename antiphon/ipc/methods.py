@@ -35,8 +35,8 @@ class Method:
         ).decode
 
     async def answers(self, call: int, arguments: tuple[Any, ...]) -> AsyncGenerator[bytes, None]:
-        """Run the method and yield its answers to a call, encoded: its items, then its result or
-        its error."""
+        """Run the method and yield its encoded answers: the items, then the result or the error.
+        ``call``: the number of the call."""
         try:
             result = None
             if self.is_stream:
@@ -52,14 +52,15 @@ class Method:
 
 
 class CallableMethods:
-    """The public methods of ``target`` by name."""
+    """The public methods of ``target`` that other processes may call, by name."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
         self._methods: dict[str, Method] = {}
 
     def find(self, name: str) -> Method:
-        """Return a method. Raises ``AttributeError`` if there is none that may be called."""
+        """Return a method. Raises ``AttributeError`` if the target has no such method or other
+        processes may not call it."""
         method = self._methods.get(name)
         if method is None:
             if name.startswith("_") or name == "on_disconnect":
@@ -68,7 +69,7 @@ class CallableMethods:
         return method
 
     async def answers(self, message: CallMessage) -> AsyncGenerator[bytes, None]:
-        """Run a call and yield its answers, as ``Method.answers`` does."""
+        """Run a call. Yields its encoded answers, like ``Method.answers``."""
         try:
             method = self.find(message.method)
             arguments = method.decode(message.payload)
@@ -81,7 +82,8 @@ class CallableMethods:
 
 
 def reported_error(method: str, error: Exception) -> AntiphonError:
-    """Return the error that the caller gets; an unexpected one is logged."""
+    """Return the error that is sent to the caller. An unexpected error is logged, and the caller
+    gets a general error."""
     if isinstance(error, AntiphonError):
         return error
     _log.error("a call of another process failed", method=method, exc_info=error)

@@ -1,6 +1,7 @@
-"""A server of calls: other processes call the methods of an object in this one.
+"""A server of calls: other processes call the methods of an object in this process.
 
-The socket is in a folder that only this user may enter, which is all the authentication there is.
+The server has no other authentication than file permissions. The socket must be in a folder that
+only this user can enter.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _decode = msgspec.msgpack.Decoder(CallMessage).decode
 class CallServer:
     """Answers calls at a Unix socket.
 
-    ``session`` makes the object that one connection calls. Its public methods can be called: plain
-    ones, coroutines, and async generators, whose items are sent one by one. Arguments are decoded
-    by their annotations. ``on_disconnect`` of the object is called when the caller is gone; its
-    unfinished calls are cancelled before.
+    ``session`` creates one object per connection. The caller can call its public methods: plain
+    functions, coroutines, and async generators, whose items are sent one by one. Arguments are
+    decoded by the methods' annotations. When the caller disconnects, its unfinished calls are
+    cancelled, and then ``on_disconnect`` of the object is called.
     """
 
     def __init__(self, session: Callable[[], Any]) -> None:
@@ -65,7 +66,7 @@ class CallServer:
             await asyncio.wait_for(self._is_idle.wait(), wait_s)
 
     async def close(self) -> None:
-        """Stop listening and end all calls."""
+        """Stop listening, close all connections and cancel all calls."""
         if self._server is not None:
             self._server.close()
         connections = tuple(self._connections)
@@ -75,7 +76,7 @@ class CallServer:
 
 
 class _Connection:
-    """A caller and its unfinished calls."""
+    """A connection of one caller, with its unfinished calls."""
 
     def __init__(self, target: Any, on_end: Callable[[_Connection], None]) -> None:
         self.frames = FrameConnection(self._on_frame, self._on_closed)
@@ -85,7 +86,7 @@ class _Connection:
         self._methods = CallableMethods(target)
 
     async def end(self) -> None:
-        """Cancel the unfinished calls and wait for their ends."""
+        """Cancel the unfinished calls and wait until they have ended."""
         tasks = tuple(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -1,5 +1,5 @@
-"""Signatures of calls over HTTP. Whoever knows the secret may send a call, within a short time, and
-only once."""
+"""Signatures of calls over HTTP. Only a holder of the shared secret can sign a call. A signature is
+valid for a short time and only once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _MAX_NONCES = 1_000_000
 
 
 class CallSigner:
-    """Signs calls and checks signatures. ``clock`` returns Unix seconds, ``nonce`` a text that is
-    never returned again."""
+    """Signs calls and checks signatures. ``clock`` returns Unix seconds. ``nonce`` returns a new
+    unique text at each call."""
 
     def __init__(
         self, secret: bytes, *, clock: Callable[[], float], nonce: Callable[[], str]
@@ -31,13 +31,15 @@ class CallSigner:
         self._nonces: dict[str, float] = {}
 
     def sign(self, owner: str, digest: str) -> dict[str, str]:
-        """Return the headers of a call to a process whose body has this digest."""
+        """Return the signature headers of a call to the process ``owner``. ``digest``: the digest
+        of the call's body."""
         fields = {_TIME: str(int(self._clock())), _NONCE: self._nonce(), _DIGEST: digest}
         return {**fields, _SIGNATURE: self._signature(owner, *fields.values())}
 
     def check(self, owner: str, headers: Mapping[str, str]) -> str | None:
-        """Return the digest that the body of the call must have; None if the headers are not signed
-        by a holder of the secret, too old, or those of an earlier call."""
+        """Check the signature headers of a call. Returns the digest that the body of the call must
+        have. Returns None if the signature is invalid, too old or already used, or if too many
+        nonces are stored."""
         at, nonce, digest, signature = (
             headers.get(name, "") for name in (_TIME, _NONCE, _DIGEST, _SIGNATURE)
         )
@@ -55,9 +57,10 @@ class CallSigner:
         return digest
 
     def _first_nonces(self) -> list[tuple[str, float]]:
-        """Return some of the oldest nonces.
+        """Return a few of the oldest nonces.
 
-        Each call adds one nonce and removes several old ones, so that they do not pile up.
+        Each call adds one nonce and removes the expired nonces among these few. So the number of
+        stored nonces stays small.
         """
         return [item for item, _ in zip(self._nonces.items(), range(4), strict=False)]
 
@@ -67,5 +70,5 @@ class CallSigner:
 
 
 def content_digest(content: bytes) -> str:
-    """Return the digest of a body."""
+    """Return the digest of a request body."""
     return sha256(content).hexdigest()

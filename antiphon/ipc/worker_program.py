@@ -1,6 +1,7 @@
-"""Start programs of this package that handle untrusted content, each in a process of its own.
+"""Start programs of this package that handle untrusted content, each program in a separate process.
 
-A program is a file that is run by its path. It limits itself before it reads its input.
+A program is a file that is run by its path. The program sets its own resource limits before it
+reads its input.
 """
 
 from __future__ import annotations
@@ -14,21 +15,25 @@ __all__ = ["limit_program", "program_command", "program_environment"]
 
 
 def program_command(program: Path, *arguments: str) -> list[str]:
-    """Return the command that runs a program. ``-P``: it imports nothing from its own folder."""
+    """Return the command that runs a program. The option ``-P`` prevents the program from importing
+    modules of its own folder."""
     return [sys.executable, "-P", str(program), *arguments]
 
 
 def program_environment(variables: Mapping[str, str] = {}) -> dict[str, str]:
-    """Return all that a program gets of the environment: these variables, and where its imports
-    are found. So it does not inherit the secrets of the server."""
+    """Return the environment of a program: a few harmless variables, and the import path. The
+    program does not inherit the server's secrets."""
     path = os.pathsep.join(path for path in sys.path if path)
     return {**variables, "PYTHONPATH": path}
 
 
 def limit_program(*, memory: int, cpu_s: int, open_files: int) -> None:
-    """Limit the calling process. It cannot write files, and leaves no core dump.
+    """Set resource limits for the calling process. The process cannot write files and leaves no
+    core dump.
 
-    Lower limits that it has already stay. ``memory``: bytes of address space."""
+    If the process already has a lower limit, the lower limit is kept. ``memory``: bytes of address
+    space.
+    """
     try:
         import resource
     except ImportError:  # not a Unix

@@ -1,1 +1,1 @@
-"""Fair shares of places, and quotas of tenants."""
+"""Limit concurrency fairly between tenants, and enforce the quotas of tenants."""

@@ -1,9 +1,9 @@
 """A concurrency limit whose slots tenants share fairly.
 
-A free slot goes to the waiting tenant that holds the fewest; among equals, to the one whose last
-slot was granted longest ago. Within a tenant, slots are granted by priority, then in order. So one
-tenant's flood delays the others by the duration of one slot at most, and only while all slots are
-taken.
+A free slot goes to the waiting tenant that holds the fewest slots. If several tenants hold equally
+few slots, the slot goes to the tenant whose last slot was granted longest ago. Within a tenant,
+slots are granted by priority, then in order of arrival. So one tenant's flood delays each other
+tenant by the duration of one slot at most, and only while all slots are taken.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ __all__ = ["FairLimiter", "LimiterSlot", "tenant_share"]
 
 
 def tenant_share(total: int, share: float) -> int:
-    """Return how many of ``total`` slots a tenant may hold if its share is ``share`` (0 to 1)."""
+    """Return how many of ``total`` slots a tenant may hold, at least one. ``share``: the tenant's
+    share, 0 to 1."""
     return max(1, int(total * share))
 
 
@@ -35,7 +36,8 @@ class _Limiter(Protocol):
 
 
 class LimiterSlot:
-    """Waits for a slot of a limiter and holds it for the duration of a block."""
+    """An async context manager that waits for a slot of a limiter and holds the slot until the
+    block ends."""
 
     __slots__ = ("_limiter", "_priority", "_tenant")
 
@@ -57,7 +59,8 @@ class LimiterSlot:
 
 
 class FairLimiter:
-    """``max_concurrent`` slots, of which a tenant may hold ``max_per_tenant`` (None: all)."""
+    """Limits concurrency to ``max_concurrent`` slots. A tenant may hold ``max_per_tenant`` slots;
+    None means all slots."""
 
     def __init__(self, max_concurrent: int, *, max_per_tenant: int | None = None) -> None:
         self._max_concurrent = max_concurrent
@@ -71,21 +74,21 @@ class FairLimiter:
         self.waiting = 0
 
     def slot(self, tenant: str, *, priority: int = 0) -> LimiterSlot:
-        """Wait for a slot and hold it for the duration of the block. ``priority``: as in
-        ``acquire``."""
+        """Return a context manager that waits for a slot and holds the slot until the block ends.
+        ``priority`` is passed to ``acquire``."""
         return LimiterSlot(self, tenant, priority)
 
     def set_limits(self, max_concurrent: int, *, max_per_tenant: int | None = None) -> None:
-        """Change the limits. Slots that are held stay held, also beyond a smaller limit."""
+        """Change the limits. Slots that are held stay held, even if the new limit is smaller."""
         self._max_concurrent = max_concurrent
         self._max_per_tenant = max_concurrent if max_per_tenant is None else max_per_tenant
         self._grant_waiting()
 
     async def acquire(self, tenant: str, *, priority: int = 0) -> None:
-        """Wait for a slot. The caller passes the same tenant to ``release``. ``priority``: among
-        the callers of this tenant, those with a lower value come first.
+        """Wait for a slot. The caller must pass the same tenant to ``release``. ``priority``: a
+        caller with a lower value is served before the tenant's callers with higher values.
 
-        Raises the error that ``reject_newest`` was given for this caller.
+        If ``reject_newest`` rejects this caller, its error is raised here.
         """
         if self.try_acquire(tenant):
             return
@@ -102,7 +105,7 @@ class FairLimiter:
             raise
 
     def try_acquire(self, tenant: str) -> bool:
-        """Take a slot if one is free. Returns whether it was."""
+        """Take a slot if a slot is free. Returns whether a slot was taken."""
         is_free = self.has_free_slot(tenant)
         if is_free:
             self._grant(tenant)
@@ -117,7 +120,7 @@ class FairLimiter:
         self._forget_idle(tenant)
 
     def _grant_waiting(self) -> None:
-        """Grant the free slots to those who wait."""
+        """Grant the free slots to waiting callers."""
         while (waiting := self._next_tenant()) is not None:
             granted = self._take_turn(waiting, 0).granted
             if not granted.done():  # else: cancelled, and its caller has not run yet
@@ -125,36 +128,38 @@ class FairLimiter:
                 granted.set_result(None)
 
     def has_free_slot(self, tenant: str) -> bool:
-        """Whether ``acquire`` would not wait."""
+        """Return whether ``acquire`` would return without waiting."""
         return self.running < self._max_concurrent and self._held[tenant] < self._max_per_tenant
 
     def is_half_free(self, tenant: str) -> bool:
-        """Whether more than half of all slots, and of those that this tenant may hold, are free."""
+        """Return whether more than half of all slots are free, and more than half of the slots of
+        this tenant."""
         return (
             2 * self.running < self._max_concurrent
             and 2 * self.running_of(tenant) < self._max_per_tenant
         )
 
     def running_of(self, tenant: str) -> int:
-        """The number of slots that this tenant holds."""
+        """Return the number of slots that this tenant holds."""
         return self._held.get(tenant, 0)
 
     def waiting_of(self, tenant: str) -> int:
-        """The number of callers of this tenant that wait."""
+        """Return the number of waiting callers of this tenant."""
         return len(self._queues.get(tenant, ()))
 
     def most_waiting(self) -> str | None:
-        """The tenant with the most waiting callers; None if nobody waits."""
+        """Return the tenant with the most waiting callers, or None if no caller waits."""
         return max(self._queues, key=self.waiting_of, default=None)
 
     def reject_newest(self, tenant: str, error: Exception) -> None:
-        """Raise ``error`` in the caller of this tenant that comes last."""
+        """Raise ``error`` in the last waiting caller of this tenant."""
         granted = self._take_turn(tenant, -1).granted
         if not granted.done():
             granted.set_exception(error)
 
     def _enqueue(self, queue: deque[_Turn], turn: _Turn) -> None:
-        """Insert a turn behind all others with its priority. Equal priorities cost no search."""
+        """Insert a caller behind all callers with the same or a lower priority value. If all
+        priorities are equal, no search is needed."""
         position = len(queue)
         while position and queue[position - 1].priority > turn.priority:
             position -= 1

@@ -12,12 +12,12 @@ __all__ = ["NO_QUOTAS", "Quotas", "TenantQuotas", "check_size", "exceeded"]
 
 
 class Quotas(Struct, frozen=True, kw_only=True):
-    """The quotas of one tenant, named like their settings; None: no limit.
+    """The quotas of one tenant. Each field has the name of its setting; None means no limit.
 
-    ``max_responses`` counts the stored responses that can be loaded or are being generated,
-    ``max_responses_bytes`` everything that is stored of responses. ``max_files_bytes`` applies to
-    files, to pending uploads and to skills, each by itself. ``max_containers`` counts the active
-    ones of this process.
+    ``max_responses`` counts the stored responses that can be loaded or are being generated.
+    ``max_responses_bytes`` counts all stored data of responses. ``max_files_bytes`` applies
+    separately to files, to pending uploads and to skills. ``max_containers`` counts the active
+    containers of this process.
     """
 
     max_responses: int | None = None
@@ -34,8 +34,8 @@ class Quotas(Struct, frozen=True, kw_only=True):
 
 
 class TenantQuotas:
-    """The quotas of all tenants: ``default``, and those of tenants with quotas of their own. A
-    reload of the settings changes them."""
+    """The quotas of all tenants. ``tenants``: tenant → its own quotas. All other tenants have the
+    quotas ``default``. A reload of the settings changes the quotas."""
 
     def __init__(
         self, default: Quotas | None = None, tenants: Mapping[str, Quotas] | None = None
@@ -44,7 +44,7 @@ class TenantQuotas:
         self.tenants = tenants or {}
 
     def update(self, other: TenantQuotas) -> None:
-        """Change the quotas to those of ``other``."""
+        """Replace the quotas with the quotas of ``other``."""
         self.default, self.tenants = other.default, other.tenants
 
     def of(self, tenant: str) -> Quotas:
@@ -57,7 +57,7 @@ NO_QUOTAS = TenantQuotas()
 
 
 def check_size(size: int, limit: int | None, *, param: str) -> None:
-    """Raise ``TooLarge`` for an object that is alone larger than the quota of its tenant."""
+    """Raise ``TooLarge`` if an object is larger than the whole quota of its tenant."""
     if limit is not None and size > limit:
         raise TooLarge(
             f"This has {size} bytes, but you may store at most {limit} bytes in all"
@@ -70,8 +70,8 @@ def check_size(size: int, limit: int | None, *, param: str) -> None:
 def exceeded(what: str, *, param: str | None = None, **limits: int | None) -> QuotaExceeded:
     """Return the error for an exceeded quota.
 
-    ``what``: the objects, in the plural. ``limits``: the quotas that apply, by the name of the
-    setting; None: no limit.
+    ``what``: the name of the objects, in the plural. ``limits``: setting → quota that applies; None
+    means no limit.
     """
     named = " and ".join(f"{name} = {limit}" for name, limit in limits.items() if limit is not None)
     return QuotaExceeded(

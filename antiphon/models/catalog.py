@@ -52,9 +52,10 @@ _DEFAULT_FIELDS = (
 class ServedModel(Struct, frozen=True, kw_only=True):
     """A model that clients can request.
 
-    - ``created``: unix seconds, shown to clients.
+    - ``created``: Unix seconds, shown to clients.
     - ``operator_defaults``: the operator's values for fields that a request omits.
-    - ``recommended``: the values of the model's makers, if its files state none.
+    - ``recommended``: the model makers' recommended values, used if set; otherwise the values in
+      the model's files are used.
     - ``thinking_budgets``: effort → maximum number of reasoning tokens.
     """
 
@@ -68,7 +69,8 @@ class ServedModel(Struct, frozen=True, kw_only=True):
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """The values for fields that a request omits."""
+        """The values for fields that a request omits: the operator's values, then the recommended
+        values."""
         recommended = self.recommended or self.backend.recommended_options
         if not recommended:
             return self.operator_defaults
@@ -77,7 +79,7 @@ class ServedModel(Struct, frozen=True, kw_only=True):
 
     @property
     def status(self) -> Status:
-        """Whether the model is loaded."""
+        """The state of the model, such as loaded or not loaded."""
         return self.backend.status
 
     async def ready(self) -> None:
@@ -86,7 +88,7 @@ class ServedModel(Struct, frozen=True, kw_only=True):
 
     @property
     def embedding(self) -> EmbeddingBackend | OnDemandEmbeddingBackend | None:
-        """The backend if this is an embedding model, else None."""
+        """The backend of an embedding model; None for other models."""
         return (
             self.backend
             if isinstance(self.backend, EmbeddingBackend | OnDemandEmbeddingBackend)
@@ -95,20 +97,21 @@ class ServedModel(Struct, frozen=True, kw_only=True):
 
     @property
     def reranking(self) -> RerankBackend | None:
-        """The backend if this is a reranking model, else None."""
+        """The backend of a reranking model; None for other models."""
         return self.backend if isinstance(self.backend, RerankBackend) else None
 
     @property
     def context_size(self) -> int | None:
-        """Tokens of prompt and answer together; None if only an upstream knows it."""
+        """The context size in tokens, for prompt and answer together. None if only an upstream
+        knows the size."""
         return self.backend.context_size
 
 
 class Catalog:
-    """The served models in the operator's order.
+    """The served models, in the order of the settings.
 
-    ``default``: the name of the model for requests that name none. Unset: the first one that
-    answers conversations. ``manager`` loads and unloads them at run time.
+    ``default``: the name of the model for requests that name no model. If unset, the default is the
+    first model that answers conversations. ``manager`` loads and unloads models at run time.
     """
 
     def __init__(
@@ -139,16 +142,18 @@ class Catalog:
         return self._models
 
     def find(self, name: str | None) -> ServedModel:
-        """Return a model by its name or alias; None: the default model. Raises ``NotFound``."""
+        """Return a model by its name or alias. If ``name`` is None, return the default model.
+        Raises ``NotFound``."""
         found = self._default if name is None else self._by_name.get(name)
         if found is None:
             raise model_not_found(str(name))
         return found
 
     def replace(self, new: Catalog) -> None:
-        """Serve the models of ``new`` from now on; ``new`` itself must not be used.
+        """Serve the models of ``new`` from now on. Do not use ``new`` itself afterwards.
 
-        Requests to models that are no longer served finish first; then their engines are closed.
+        Running requests to removed models finish first. Then the engines of these models are
+        closed.
         """
         kept = {id(each) for each in new.residents}
         removed = [each for each in self.residents if id(each) not in kept]
@@ -163,7 +168,8 @@ class Catalog:
             closing.add_done_callback(self._closings.discard)
 
     async def close_unlike(self, other: Catalog) -> None:
-        """Close the models that ``other`` does not have, when this catalog is no longer used."""
+        """Close the models that ``other`` does not have. Call this when this catalog is no longer
+        used."""
         kept = {id(each) for each in other.residents}
         for resident in self.residents:
             if id(resident) not in kept:
@@ -192,11 +198,12 @@ async def load(
     hosted: HostedModels | None = None,
     earlier: Catalog | None = None,
 ) -> Catalog:
-    """Load every model of the settings and download missing files. ``now``: unix seconds.
-    ``hosted``: the models that another process runs for this one. ``earlier``: models of this
-    catalog whose settings are the same are taken from it; see ``Catalog.replace``.
+    """Load every model of the settings and download missing files. ``now``: Unix seconds.
+    ``hosted``: the models that another process runs for this process. ``earlier``: a catalog.
+    Models whose settings are unchanged are taken from ``earlier`` instead of loaded; see
+    ``Catalog.replace``.
 
-    Raises ``SetupError`` after it closes the models that it has loaded.
+    On failure, closes the models that it has loaded and raises ``SetupError``.
     """
     known = {} if earlier is None else {each.name: each for each in earlier.residents}
     budget = MemoryBudget(settings.model_memory_mb * _MIB or None)
@@ -228,7 +235,7 @@ async def load(
 
 
 def _served_models(resident: Resident, now: int) -> list[ServedModel]:
-    """Return a model, also under the names of its adapters."""
+    """Return the entries of a model: one entry for the model, and one for each of its adapters."""
     model = resident.model
     served = ServedModel(
         name=resident.name,
@@ -243,7 +250,7 @@ def _served_models(resident: Resident, now: int) -> list[ServedModel]:
 
 
 def _adapter_models(served: ServedModel, model: Model) -> list[ServedModel]:
-    """Return the model under the name of each of its adapters."""
+    """Return one entry of the model for each of its adapters. The entry has the adapter's name."""
     return [
         replace(served, name=name, aliases=(), backend=LoraBackend(served.backend, name))
         for name in model.adapters
@@ -258,8 +265,8 @@ async def _load_resident(
     progress: Progress | None,
     hosted: HostedModels | None,
 ) -> Resident:
-    """Load a model, or let its first request load it: models that do not fit into the memory budget
-    after those before them are loaded that way."""
+    """Load a model now if its setting ``load`` is ``start`` and the memory budget has room for it
+    after the models before it. Otherwise the first request loads the model."""
     make = partial(backend_factory(name, model), name, model, settings)
     is_lazy = model.load == "demand" or model.idle_unload_s > 0
     if model.engine in _REMOTE_ENGINES and not is_lazy:
@@ -292,7 +299,7 @@ async def _load_resident(
 
 
 def _ignore_progress(stage: str, done: int, total: int | None) -> None:
-    """Report a load at server start nowhere, neither in the log."""
+    """Ignore the load progress at server start, when no one reads it."""
 
 
 def _operator_defaults(model: Model) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Dialects and formats of local models: ours, the operator's and those of installed packages.
+"""Choose the dialects and formats of local models from Antiphon, the operator and installed
+packages.
 
 A package registers a dialect or formats as an entry point of the group ``antiphon.dialects``; see
 ``dialects.base.DialectPlugin``.
@@ -30,9 +31,9 @@ _TEMPLATE_OPTIONS = ("template", "reasoning_format", "tool_format")
 def create_dialect(engine: Engine, model: Model, settings: Settings) -> Dialect:
     """Build the dialect of a local model.
 
-    The setting ``dialect`` names it: ``chat``, ``harmony`` or an entry point of the group
-    ``antiphon.dialects``. Unset: ``harmony`` for gpt-oss, unless the operator sets a template;
-    ``chat`` for all other models. Raises ``SetupError``.
+    The setting ``dialect`` is ``chat``, ``harmony`` or an entry point of the group
+    ``antiphon.dialects``. If it is unset, the dialect of gpt-oss is ``harmony``, unless the
+    operator sets a template. The dialect of all other models is ``chat``. Raises ``SetupError``.
     """
     is_gpt_oss = engine.card.architecture in _GPT_OSS and not model.template
     name = model.dialect or ("harmony" if is_gpt_oss else "chat")
@@ -50,10 +51,11 @@ def create_dialect(engine: Engine, model: Model, settings: Settings) -> Dialect:
 
 
 def available_formats(settings: Settings) -> Formats:
-    """Collect the formats that ``reasoning_format`` and ``tool_format`` may name.
+    """Collect the formats that the settings ``reasoning_format`` and ``tool_format`` may name.
 
-    Formats of the operator's files come first, then those of installed packages, then ours. A
-    format replaces later ones of the same name. Raises ``SetupError``.
+    Formats in the operator's files come first, then formats of installed packages, then Antiphon's
+    own formats. If several formats have the same name, the first format is used. Raises
+    ``SetupError``.
     """
     formats = SHIPPED
     for added in _installed_formats():
@@ -72,7 +74,7 @@ def _installed_formats() -> Iterator[Formats]:
 
 
 def _options(engine: Engine, model: Model, settings: Settings) -> DialectOptions:
-    """Collect what the settings and the engine say about a dialect."""
+    """Collect the options of a dialect from the settings and the engine."""
     return DialectOptions(
         template=read_template(model.template) if model.template else None,
         reasoning_format=model.reasoning_format,

@@ -96,7 +96,8 @@ LOCK_POLL_S = 0.2
 
 
 async def ensure_default(cache: Path, progress: Progress | None = None) -> Path:
-    """Return the default model's file: from ``cache``, from an installed package, or downloaded.
+    """Return the path of the default model's file. The file comes from ``cache``, from an installed
+    package, or from a download.
 
     If llama.cpp is installed, the file is converted once to a format that llama.cpp reads faster.
     Raises ``SetupError`` if the download fails or the file has the wrong hash.
@@ -127,14 +128,15 @@ async def pull(
     endpoint: str | None = None,
     token: str | None = None,
 ) -> Path:
-    """Return the file of the model ``spec``, downloaded to ``cache`` if necessary.
+    """Return the file of the model ``spec``. Downloads the file to ``cache`` if necessary.
 
     ``spec``: ``SmolLM2-135M-Instruct`` (the default model), a path, ``hf:owner/repo``,
-    ``hf:owner/repo/file.gguf`` or ``owner/repo:Q4_K_M``. If a model has several files, all are
-    downloaded and the first is returned. The next call resumes an interrupted transfer.
-    ``endpoint`` and ``token`` are Hugging Face's; by default its library finds them.
+    ``hf:owner/repo/file.gguf`` or ``owner/repo:Q4_K_M``. If a model has several files, all files
+    are downloaded and the first file is returned. The next call resumes an interrupted transfer.
+    ``endpoint`` and ``token``: Hugging Face's address and access token; by default, Hugging Face's
+    library finds them.
 
-    Raises ``SetupError``: ``spec`` is invalid, the extra ``hub`` is missing, the model does not
+    Raises ``SetupError`` if ``spec`` is invalid, the extra ``hub`` is missing, the model does not
     exist, or the transfer failed.
     """
     if spec == DEFAULT:
@@ -162,8 +164,8 @@ async def pull(
 async def pull_folder(
     spec: str, cache: Path, progress: Progress | None = None, *, endpoint: str | None = None
 ) -> Path:
-    """Return a model's folder in Hugging Face's format: a path, or ``hf:owner/repo``, downloaded to
-    ``cache`` if necessary.
+    """Return the folder of a model in Hugging Face's format. ``spec``: a path, or
+    ``hf:owner/repo``, which is downloaded to ``cache`` if necessary.
 
     Raises ``SetupError`` like ``pull``.
     """
@@ -197,7 +199,7 @@ async def fetch_gguf(source: str, cache: Path, progress: Progress | None) -> Pat
 
 
 def resolve(spec: str, cache: Path) -> Path | None:
-    """Return the local file of the model ``spec``; None if it must be downloaded."""
+    """Return the local file of the model ``spec``. Returns None if the file must be downloaded."""
     if spec == DEFAULT:
         places = [cache / FASTER_FILE, cache / DEFAULT_FILE, *_installed_files()]
         return next((path for path in places if _is_complete(path)), None)
@@ -216,14 +218,14 @@ def resolve(spec: str, cache: Path) -> Path | None:
 
 
 def model_files(first: Path) -> tuple[Path, ...]:
-    """Return all files of a model, of which ``first`` is the first."""
+    """Return all files of a model. ``first``: the path of its first file."""
     return tuple(first.parent / name for name in _shards(first.name))
 
 
 @contextlib.contextmanager
 def progress_bar(unit: Literal["bytes", "files"] = "bytes") -> Iterator[Progress]:
-    """Show a progress bar on stderr, from the first step until the context ends. Shows nothing if
-    stderr is no terminal. ``unit``: what the steps count."""
+    """Show a progress bar on stderr from the first step until the context ends. Shows nothing if
+    stderr is not a terminal. ``unit``: whether the steps count bytes or files."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -247,7 +249,8 @@ def progress_bar(unit: Literal["bytes", "files"] = "bytes") -> Iterator[Progress
 
 
 def _bars(console: Console, unit: Literal["bytes", "files"]) -> Bars:
-    """Make the progress bars. ``rich.progress`` is imported only if there is something to load."""
+    """Create the progress bars. The function imports ``rich.progress`` itself, because most starts
+    load nothing and need no progress bar."""
     from rich.progress import (
         BarColumn,
         DownloadColumn,
@@ -290,7 +293,8 @@ def _is_first_shard(name: str) -> bool:
 
 
 class _HubModel(Struct, frozen=True):
-    """A model at Hugging Face: a repository, and optionally one of its files or quantisations."""
+    """A model at Hugging Face: a repository, and optionally the name of a file or of a
+    quantisation."""
 
     repo: str
     file: str | None = None
@@ -305,7 +309,8 @@ class _HubModel(Struct, frozen=True):
         return cache / "hf" / self.repo
 
     def select_files(self, files: list[str]) -> list[str]:
-        """Return the model's files, the first one first, out of all files of the repository."""
+        """Select the model's files from all files of the repository. The first file is first in the
+        list. Raises ``SetupError`` if the repository has no matching file."""
         models = sorted(file for file in files if _is_model(file))
         if self.file is not None:
             found = [file for file in models if file == self.file]
@@ -331,14 +336,14 @@ def _is_model(file: str) -> bool:
 
 
 def _has_quant(file: str, quant: str) -> bool:
-    """Return whether the file name has this quantisation as a word: ``Q4_0`` is not in
-    ``Q4_0_4_4``.
-    """
+    """Return whether the file name contains this quantisation as a whole word. ``Q4_0`` does not
+    match ``Q4_0_4_4``."""
     return bool(re.search(rf"(?<![a-z0-9_]){re.escape(quant)}(?![a-z0-9_])", file, re.IGNORECASE))
 
 
 def _shards(first: str) -> list[str]:
-    """Return all files of a split model, or the model's only file."""
+    """Return the names of all files of a split model, from the name of its first file. A model that
+    is not split has only this file."""
     match = SHARD.search(first)
     if match is None:
         return [first]
@@ -406,7 +411,8 @@ async def _download_package(folder: Path, progress: Progress) -> Path:
 
 
 def _pip_progress() -> str:
-    """Return pip's option for machine-readable progress, which needs pip 24.1 or later."""
+    """Return the value of pip's option for progress output: ``raw`` (machine-readable) for pip 24.1
+    or later, ``off`` for older versions."""
     try:
         major, minor = map(int, importlib.metadata.version("pip").split(".")[:2])
     except (importlib.metadata.PackageNotFoundError, ValueError):
@@ -430,7 +436,8 @@ def _unpack(wheel: Path, target: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def _file_lock(target: Path) -> AsyncIterator[None]:
-    """Hold the download lock of ``target`` between processes. A crash releases it."""
+    """Hold the lock for downloading ``target`` until the block ends, so that only one process
+    downloads it. If the process crashes, the lock is released."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         lock = target.with_name(f".{target.name}.lock").open("ab")
@@ -444,7 +451,7 @@ async def _file_lock(target: Path) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def _disk_errors(folder: Path) -> AsyncIterator[None]:
-    """Report a full disk, or one that cannot be written, as ``SetupError``."""
+    """Raise ``SetupError`` for a full or unwritable disk instead of ``OSError``."""
     try:
         yield
     except OSError as error:
@@ -453,7 +460,8 @@ async def _disk_errors(folder: Path) -> AsyncIterator[None]:
 
 
 def _try_lock(file: IO[bytes]) -> bool:
-    """Try to lock the file until it is closed."""
+    """Try to lock the file. Returns whether it was locked. The lock is held until the file is
+    closed."""
     try:
         if sys.platform == "win32":
             import msvcrt

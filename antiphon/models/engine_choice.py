@@ -1,4 +1,4 @@
-"""Choose the engine of a model in files, for ``engine = "auto"``.
+"""Choose the engine of a model whose files are on this machine, for ``engine = "auto"``.
 
 The choice is made once for each model. A choice for each request would load the weights twice and
 split the prefix cache.
@@ -28,11 +28,12 @@ def is_openvino_folder(source: Path) -> bool:
 
 
 def engine_of_file(path: Path, model: Model, projector: Path | None = None) -> str:
-    """Return ``openvino`` or ``llama`` for a GGUF file or a folder in OpenVINO's format.
+    """Return ``openvino`` or ``llama`` for a GGUF file or for a folder in OpenVINO's format.
 
-    OpenVINO runs a GGUF file if it is installed, reads the file's architecture, has everything that
-    the model's settings need, and enough requests run at a time. ``projector``: the model's image
-    encoder. Raises ``SetupError`` if the file cannot be read.
+    A GGUF file runs on OpenVINO if OpenVINO is installed, can read the file's architecture,
+    supports everything that the model's settings need, and enough requests run at a time. Otherwise
+    it runs on llama.cpp. ``projector``: the model's image encoder. Raises ``SetupError`` if the
+    file cannot be read.
     """
     from antiphon.engines.llama.options import ENGINE_OPTIONS
     from antiphon.engines.openvino.engine import ARCHITECTURES

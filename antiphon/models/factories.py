@@ -1,6 +1,6 @@
 """Build the backend of a model from its settings: one function per engine.
 
-Heavy imports are inside the functions.
+Each function imports its heavy modules itself.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def _openvino(
 
 
 async def _auto(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
-    """Load the model with OpenVINO or llama.cpp, whichever runs its file better."""
+    """The engine ``auto``: OpenVINO or llama.cpp, whichever runs the file better."""
     path = Path(model.source).expanduser()
     if not is_openvino_folder(path):
         path = await fetch_gguf(model.source, settings.cache_dir, progress)
@@ -85,7 +85,7 @@ async def _transformers(
 
 
 async def _vllm(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
-    """vLLM with its front end in this process, for folders of weights."""
+    """vLLM, for folders of weights. Its front end runs in this process."""
     from antiphon.engines.vllm import load
 
     disable_usage_statistics()
@@ -97,7 +97,7 @@ async def _vllm(name: str, model: Model, settings: Settings, progress: Progress 
 async def _tensorrt_llm(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """TensorRT-LLM with its front end in this process, for folders of weights."""
+    """TensorRT-LLM, for folders of weights. Its front end runs in this process."""
     from antiphon.engines.tensorrt_llm import load
 
     disable_usage_statistics()
@@ -109,7 +109,7 @@ async def _tensorrt_llm(
 async def _scripted(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """No model: every answer is the text in ``source``.
+    """An engine without a model: every answer is the text in ``source``.
 
     ``wait_s`` in ``template_kwargs``: seconds before each word.
     """
@@ -122,7 +122,7 @@ async def _scripted(
 async def _chat_completions(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """A server of the Chat Completions API, by its address."""
+    """An upstream server of the Chat Completions API. ``source``: its address."""
     from antiphon.backends.remote.factory import chat_completions
 
     return await chat_completions(
@@ -142,7 +142,7 @@ async def _chat_completions(
 async def _responses(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """A server of the Responses API, by its address."""
+    """An upstream server of the Responses API. ``source``: its address."""
     from antiphon.backends.remote.factory import responses
 
     return await responses(
@@ -159,7 +159,8 @@ async def _responses(
 async def _completions(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """A server that continues token ids, prompted like a model in this process."""
+    """An upstream server that continues token ids. Its prompts are rendered in this process, as for
+    a local model."""
     from antiphon.engines.completions.engine import load
 
     options = replace(_load_options(name, model, settings), engine_options=upstream_options(model))
@@ -199,7 +200,7 @@ _ENTRY_POINT_GROUP = "antiphon.engines"
 
 
 def backend_factory(name: str, model: Model) -> Factory:
-    """What makes the backend of a model. Raises ``SetupError``."""
+    """Return the function that builds the backend of a model. Raises ``SetupError``."""
     kind = model.engine
     if kind in ENGINES:
         if not model.source and kind not in _SOURCELESS:
@@ -218,7 +219,7 @@ def backend_factory(name: str, model: Model) -> Factory:
 
 
 def _load_options(name: str, model: Model, settings: Settings) -> LoadOptions:
-    """Collect what the settings say about loading this model."""
+    """Collect the load options of this model from its settings and the server's settings."""
     return LoadOptions(
         name=name,
         threads=model.threads or settings.threads,
@@ -244,7 +245,8 @@ async def local_backend(engine: Engine, model: Model, settings: Settings) -> Bac
 
 
 def _projector(model: Model) -> Path | None:
-    """Return the image encoder: the configured one, or the only one in the model's folder."""
+    """Return the image encoder file: the file in the settings, or the only encoder file in the
+    model's folder."""
     if model.projector is not None:
         return model.projector.expanduser()
     found = sorted(Path(model.source).expanduser().glob("*mmproj*.gguf"))

@@ -47,8 +47,8 @@ def has_files(model: Model) -> bool:
 
 
 async def fetch_files(model: Model, settings: Settings, progress: Progress | None) -> Path | None:
-    """Download the model's files unless they are here. Returns the GGUF file or the folder; None
-    for an engine without files. Raises ``SetupError``."""
+    """Download the model's files unless they are on this machine. Returns the GGUF file or the
+    model's folder. Returns None for an engine without files. Raises ``SetupError``."""
     fetch = _FETCHERS.get(model.engine)
     if fetch is None:
         return None
@@ -59,7 +59,8 @@ async def fetch_files(model: Model, settings: Settings, progress: Progress | Non
 
 
 def local_files(model: Model, settings: Settings) -> tuple[Path, ...]:
-    """The model's weights that are on this machine; none if they must be downloaded first."""
+    """Return the files of the model's weights on this machine. Returns an empty tuple if the
+    weights must be downloaded first."""
     fetch = _FETCHERS.get(model.engine)
     source = Path(model.source).expanduser()
     if fetch is None:
@@ -74,8 +75,11 @@ def local_files(model: Model, settings: Settings) -> tuple[Path, ...]:
 
 
 async def estimate_memory(model: Model, settings: Settings) -> int:
-    """The bytes of memory that the loaded model needs: ``memory_mb`` of the settings, or the size
-    of its weights and of its key-value cache. 0 if nothing is known."""
+    """Estimate the bytes of memory that the loaded model needs.
+
+    The estimate is ``memory_mb`` of the settings if it is set. Otherwise it is the size of the
+    weights plus the key-value cache. Returns 0 if the size is unknown.
+    """
     if model.memory_mb is not None:
         return model.memory_mb * _MIB
     return await asyncio.to_thread(_estimate, model, local_files(model, settings))
@@ -89,7 +93,8 @@ def _estimate(model: Model, files: tuple[Path, ...]) -> int:
 
 
 def _cache_size(model: Model, first: Path) -> int:
-    """The bytes of the key-value cache of all concurrent generations; 0 if unknown."""
+    """Return the bytes of the key-value cache of all concurrent generations, or 0 if the size is
+    unknown."""
     try:
         shape = _gguf_shape(first) if first.suffix == ".gguf" else _config_shape(first.parent)
     except (KeyError, TypeError, ValueError, ZeroDivisionError, OSError, SetupError):
@@ -100,7 +105,8 @@ def _cache_size(model: Model, first: Path) -> int:
 
 
 def _gguf_shape(file: Path) -> tuple[int, int, int, int]:
-    """Layers, key-value heads, head size and trained context of a GGUF file."""
+    """Return the number of layers, the number of key-value heads, the head size and the trained
+    context size of a GGUF file."""
     header = read_gguf(file)
 
     def number(key: str) -> int:
@@ -118,7 +124,8 @@ def _gguf_shape(file: Path) -> tuple[int, int, int, int]:
 
 
 def _config_shape(folder: Path) -> tuple[int, int, int, int]:
-    """Likewise of a Hugging Face folder."""
+    """Return the number of layers, the number of key-value heads, the head size and the trained
+    context size from the ``config.json`` of a Hugging Face folder."""
     config: dict[str, Any] = msgspec.json.decode((folder / "config.json").read_bytes())
     config = {**config, **config.get("text_config", {})}
     heads = int(config["num_attention_heads"])
@@ -131,6 +138,7 @@ def _config_shape(folder: Path) -> tuple[int, int, int, int]:
 
 
 def _weights(folder: Path) -> tuple[Path, ...]:
-    """The weights in a folder, in the first format that it has."""
+    """Return the weight files of a folder. If the folder has weights in several formats, return the
+    files of the preferred format."""
     found = (tuple(sorted(folder.glob(pattern))) for pattern in _WEIGHTS)
     return next((files for files in found if files), ())

@@ -1,4 +1,5 @@
-"""Read the operator's formats: TOML files with the same rows as ours, checked key by key."""
+"""Read the operator's formats from TOML files. The rows have the same keys as Antiphon's own
+formats, and every key is checked."""
 
 from __future__ import annotations
 
@@ -40,10 +41,10 @@ _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
 def load(folder: Path, formats: Formats = SHIPPED) -> Formats:
-    """Return the formats of the folder's ``*.toml`` files, followed by ``formats``.
+    """Return the formats of the ``*.toml`` files in the folder, followed by ``formats``.
 
-    A format replaces another of its name. Raises ``SetupError`` with one line that names file and
-    key.
+    A format of a file replaces a format with the same name in ``formats``. Raises ``SetupError``
+    with a one-line message that names file and key.
     """
     folder = folder.expanduser()
     if not folder.is_dir():
@@ -84,7 +85,7 @@ def _row(cls: type[_Row], name: str, table: Any, where: str) -> _Row:
 
 
 def _fault(cls: type[_Row], table: dict[str, Any], error: msgspec.ValidationError) -> str:
-    """Return the path of the invalid value in a row, and the reason."""
+    """Return a one-line message with the path of the invalid value in a row and the reason."""
     said, _, at = str(error).partition(" - at `$")
     names: list[str] = []
     inner: Any = table
@@ -104,7 +105,8 @@ def _fault(cls: type[_Row], table: dict[str, Any], error: msgspec.ValidationErro
 
 
 def _accepts(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> bool:
-    """Return whether the row is valid if the tables on this path have no other keys."""
+    """Return whether the row would be valid if all its tables on ``path`` had only the keys of this
+    path."""
     try:
         msgspec.convert(_only(table, path), cls)
     except msgspec.ValidationError:
@@ -113,7 +115,8 @@ def _accepts(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> 
 
 
 def _only(table: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
-    """Reduce the tables on ``path`` to it. ``path`` alternates a field and a key of its table."""
+    """Remove from the tables on ``path`` all keys except the keys of the path. ``path`` is a list
+    of a field, a key of its table, a field, a key, and so on."""
     if not path:
         return table
     key, name, *rest = path
@@ -122,7 +125,7 @@ def _only(table: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _unknown(cls: type[Struct], table: Mapping[str, Any], where: str) -> Iterator[str]:
-    """Yield the paths of keys that the type does not have."""
+    """Yield the paths of keys that the row's type does not define."""
     hints = get_type_hints(cls)
     for key, value in table.items():
         if key not in hints or key in _RESERVED:
@@ -148,7 +151,8 @@ def _thinking(row: ReasoningFormat, where: str) -> ReasoningFormat:
 
 
 def _tool(row: ToolFormat, where: str) -> ToolFormat:
-    """Check the row's state machine: every target state exists, and every state is reachable."""
+    """Check the row's state machine: every target state exists, and every state is reachable.
+    Raises ``SetupError``."""
     ends = {START, THINKING}
     leads = [(f"opens.{literal}", to) for literal, to in row.opens.items()]
     leads += [(key, to) for key in ("bare_state", "begins") if (to := getattr(row, key))]

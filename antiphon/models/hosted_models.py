@@ -1,4 +1,4 @@
-"""Models that another process of the same server hosts, as backends of this one."""
+"""Backends for models that another process of the same server hosts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def is_hosted(model: Model) -> bool:
 
 
 class HostedModels:
-    """The models of the host that listens at ``path``. Made by ``open``."""
+    """The models of the host process that listens at ``path``. Create an instance with ``open``."""
 
     def __init__(self, path: Path) -> None:
         self.calls = CallClient(path, on_lost=_host_is_gone, wait_s=_HOST_WAIT_S)
@@ -54,7 +54,7 @@ class HostedModels:
     @classmethod
     @asynccontextmanager
     async def open(cls, path: Path) -> AsyncIterator[HostedModels]:
-        """Connect to the host, and follow the states of its models."""
+        """Connect to the host process and follow the states of its models until the block ends."""
         models = cls(path)
         following = asyncio.create_task(models._follow(), name="states of hosted models")
         try:
@@ -103,8 +103,8 @@ class HostedModels:
 
 
 class HostedBackend(OnDemandBackend):
-    """``Backend`` of a hosted model. The host loads and unloads it; here it is known from its first
-    use on."""
+    """The ``Backend`` of a hosted model. The host process loads and unloads the model. This process
+    loads its description at the first use."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class HostedBackend(OnDemandBackend):
 
 
 class HostedModelManager:
-    """Manages the models of the host. It knows those of other servers too."""
+    """Manages the models of the host process. It also lists models that run on other servers."""
 
     def __init__(self, calls: CallClient) -> None:
         self._calls = calls

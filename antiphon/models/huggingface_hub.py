@@ -1,7 +1,7 @@
-"""Download files from Hugging Face with its own library (the extra ``hub``).
+"""Download files from Hugging Face with Hugging Face's own library (the extra ``hub``).
 
-The library finds repositories, credentials and the configured mirror. The transfer writes to our
-own partial file, because the library deletes its own when a transfer fails.
+The library finds repositories, credentials and the configured mirror. The transfer writes to
+Antiphon's own partial file, because the library deletes its partial file when a transfer fails.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ class Hub:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the reason of an error in one line: the system's words for a full disk."""
+    """Return the error's reason in one line. For an operating system error, such as a full disk,
+    return the system's message."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -33,8 +33,8 @@ _PROGRESS_INTERVAL_S = 0.2
 
 
 class Resident(Struct, frozen=True, kw_only=True):
-    """A configured model and its backend. ``on_demand``: what loads it, None if it runs on another
-    server."""
+    """A configured model and its backend. ``on_demand``: the backend that loads the model; None if
+    the model runs on another server."""
 
     name: str
     model: Model
@@ -43,7 +43,8 @@ class Resident(Struct, frozen=True, kw_only=True):
 
 
 class ModelManager:
-    """What operators do with the served models. ``budget``: the memory that they share."""
+    """Manages the served models for operators. ``budget``: the memory budget that all models
+    share."""
 
     def __init__(
         self, residents: tuple[Resident, ...], settings: Settings, budget: MemoryBudget
@@ -67,11 +68,12 @@ class ModelManager:
         )
 
     async def retrieve(self, name: str) -> ManagedModel:
-        """One model, by any of its names. Raises ``NotFound``."""
+        """Return one model, by name or alias. Raises ``NotFound``."""
         return await self._describe(self._find(name))
 
     def on_demand(self, name: str) -> OnDemandBackend:
-        """Return what loads a model. Raises ``NotFound``, ``InvalidRequest``."""
+        """Return the backend that can load this model. Raises ``NotFound``, and ``InvalidRequest``
+        if the model cannot be loaded here."""
         return self._loader(self._find(name))
 
     async def load(self, name: str) -> ManagedModel:
@@ -90,14 +92,15 @@ class ModelManager:
         return await self._describe(resident)
 
     async def unload(self, name: str) -> ManagedModel:
-        """Unload a model when its running requests have finished, and wait for that."""
+        """Unload a model. Waits until its running requests have finished and the model is
+        unloaded."""
         resident = self._find(name)
         await self._loader(resident).unload()
         return await self._describe(resident)
 
     def pull(self, name: str) -> AsyncGenerator[PullEvent, None]:
         """Download the files of a model and yield the progress. Closing the iterator stops the
-        download; the next one continues it. Raises ``InvalidRequest`` for a model without files."""
+        download; the next call resumes it. Raises ``InvalidRequest`` for a model without files."""
         resident = self._find(name)
         if not has_files(resident.model):
             raise InvalidRequest(
@@ -159,8 +162,8 @@ class ModelManager:
 
 
 class _Steps:
-    """Progress of a download: reported from any thread, read in the event loop. Steps that follow
-    each other within ``_PROGRESS_INTERVAL_S`` are left out."""
+    """The progress of a download. Any thread may report a step; the event loop reads the steps. A
+    step that follows another step of the same file within ``_PROGRESS_INTERVAL_S`` is left out."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -179,5 +182,5 @@ class _Steps:
         self._queue.put_nowait(None)
 
     async def next(self) -> PullProgress | None:
-        """The next step; None at the end."""
+        """Return the next progress step. Returns None at the end of the download."""
         return await self._queue.get()

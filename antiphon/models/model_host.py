@@ -1,4 +1,4 @@
-"""The host of models: other processes of the same server use the models of this one."""
+"""The host process of models: other processes of the same server use the models of this process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _SHORT_TEXT = 2_000
 
 
 class ModelHostSession:
-    """What another process may call. ``catalog`` is done when the models are loaded."""
+    """The methods that other processes may call. ``catalog``: a future that is done when the models
+    are loaded."""
 
     def __init__(self, catalog: asyncio.Future[Catalog]) -> None:
         self._catalog = catalog
@@ -63,7 +64,7 @@ class ModelHostSession:
     # --- engines ---------------------------------------------------------------------------------
 
     async def describe_engine(self, name: str) -> EngineDescription:
-        """Load a model and return what does not change of its engine."""
+        """Load a model and return the properties of its engine that never change."""
         await (await self._manager()).on_demand(name).load()
         async with self._engine(name) as engine:
             return await describe_engine(engine)
@@ -71,7 +72,8 @@ class ModelHostSession:
     async def generate(
         self, name: str, prompt: Prompt, sampling: Sampling, constraint: bytes
     ) -> AsyncGenerator[Chunk, None]:
-        """See ``Engine.generate``. ``constraint``: that of ``sampling``, as JSON."""
+        """Generate with a model, as ``Engine.generate`` does. ``constraint``: the constraint of
+        ``sampling`` as JSON."""
         parsed = msgspec.json.decode(constraint, type=Constraint | None)
         complete = msgspec.structs.replace(sampling, constraint=parsed)
         async with self._engine(name) as engine:
@@ -86,7 +88,7 @@ class ModelHostSession:
             return await engine.image_tokens(image)
 
     async def encode(self, name: str, text: str, special: bool) -> bytes:
-        """Return the ids of a text, packed as little-endian 32-bit numbers."""
+        """Return the token ids of a text, packed as little-endian 32-bit numbers."""
         async with self._engine(name) as engine:
             encode = engine.tokenizer.encode
             if len(text) <= _SHORT_TEXT:
@@ -107,7 +109,7 @@ class ModelHostSession:
     # --- embedders -------------------------------------------------------------------------------
 
     async def describe_embedder(self, name: str) -> EmbedderDescription:
-        """Load a model and return what does not change of its embedder."""
+        """Load a model and return the properties of its embedder that never change."""
         await (await self._manager()).on_demand(name).load()
         async with self._embedder(name) as embedder:
             return EmbedderDescription(embedder.dimensions, embedder.vocabulary_size)

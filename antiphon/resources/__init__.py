@@ -1,1 +1,2 @@
-"""Resources clients manage besides responses: files, vector stores, containers, skills and more."""
+"""Objects that clients manage besides responses: files, vector stores, containers, skills and
+more."""

@@ -1,4 +1,4 @@
-"""Containers for clients: sandbox errors become request errors."""
+"""Container operations for clients. Sandbox errors become request errors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Containers:
         return await self._registry.list(tenant, params)
 
     async def usage(self, tenant: str) -> QuotaUsage:
-        """Return the number of active containers of a tenant, and its limit."""
+        """Return the number of a tenant's active containers, and the maximum number."""
         registry = self._registry_or_none
         if registry is None:
             return QuotaUsage(0, 0)
@@ -65,7 +65,7 @@ class Containers:
         return QuotaUsage(active, registry.quotas.of(tenant).max_containers)
 
     async def retrieve(self, tenant: str, container_id: str) -> wc.ContainerResource:
-        """Return a container, even an expired one."""
+        """Return a container. An expired container is also returned."""
         return await self._registry.retrieve(tenant, container_id)
 
     async def delete(self, tenant: str, container_id: str) -> None:
@@ -73,13 +73,13 @@ class Containers:
         await self._registry.delete(tenant, container_id)
 
     async def check_active(self, tenant: str, container_id: str) -> None:
-        """Raise if the container is unknown or expired."""
+        """Raise an error if the container is unknown or expired."""
         await self._registry.get_active(tenant, container_id)
 
     async def add_file(
         self, tenant: str, container_id: str, name: str, content: bytes
     ) -> wc.ContainerFile:
-        """Write a file that the client has sent."""
+        """Write a file that the client has sent into the container."""
         with _translate_errors():
             container = await self._registry.get_active(tenant, container_id)
             return await container.write_file(safe_file_name(name), content)
@@ -92,7 +92,8 @@ class Containers:
     async def list_files(
         self, tenant: str, container_id: str, params: PageParams
     ) -> Page[wc.ContainerFile]:
-        """Return a page of files: those of the client and those that code has created."""
+        """Return a page of the container's files: files from the client and files that code has
+        created."""
         with _translate_errors():
             return await self._registry.list_files(tenant, container_id, params)
 

@@ -20,8 +20,8 @@ _BATCH = 100
 
 
 class MovedContent(Struct, frozen=True):
-    """The result of moving the content of a file. ``problem``: why it was not moved; None if it
-    was."""
+    """The result of moving the content of a file. ``problem``: the reason why the content was not
+    moved; None if it was moved."""
 
     file_id: str
     bytes: int
@@ -31,11 +31,11 @@ class MovedContent(Struct, frozen=True):
 async def migrate_contents(
     files: FileStore, source: Blobs | None, target: Blobs | None
 ) -> AsyncGenerator[MovedContent, None]:
-    """Move the contents of all files from ``source`` to ``target``, and yield a result for each.
-    None stands for the store itself.
+    """Move the contents of all files from ``source`` to ``target``. Yields one result per file.
+    ``source`` or ``target`` is None for the store itself.
 
-    Servers may run meanwhile if they can read from both places: servers on PostgreSQL can once
-    ``target`` is configured. After an interruption, call this function again.
+    Servers may run during the migration if they can read from both places. Servers on PostgreSQL
+    can do so once ``target`` is configured. After an interruption, call this function again.
     """
     after = 0
     while rows := await files.list_contents(after=after, limit=_BATCH, in_blobs=source is not None):
@@ -75,8 +75,8 @@ async def _move(
 
 
 async def _delete_unused(files: FileStore, *places: Blobs | None) -> None:
-    """Delete the blobs that no file refers to. Such blobs are at the source after a move, and at
-    the target if two files have the same content."""
+    """Delete the blobs to which no file refers. After a move, such blobs are left at the source. If
+    two files have the same content, such a blob can also be at the target."""
     while keys := await files.list_unused_blobs(_BATCH):
         for key in keys:
             for blobs in places:

@@ -1,4 +1,4 @@
-"""Conversations: stored lists of items, extended by one response at a time."""
+"""Conversations: stored lists of items. One response at a time can add items."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ _UNLOCKS = 3
 
 
 async def _no_op() -> None:
-    """Do nothing: a response without a conversation holds no lock."""
+    """Do nothing. Used as ``release`` for a response without a conversation, which holds no
+    lock."""
 
 
 class HeldConversation(Struct, frozen=True):
@@ -48,8 +49,8 @@ class HeldConversation(Struct, frozen=True):
 
 
 def conversation_locked() -> InvalidRequest:
-    """Return the error for a conversation that another response has locked. It is a 400, since
-    clients would retry a 409 at once."""
+    """Return the error for a conversation that another response has locked. The HTTP status is 400,
+    because clients would retry a 409 at once."""
     return InvalidRequest(
         "Another process is currently operating on this conversation. Please retry in a few "
         "seconds.",
@@ -106,7 +107,7 @@ class Conversations:
         return new
 
     async def delete(self, tenant: str, conversation_id: str) -> None:
-        """Delete the conversation; its responses stay."""
+        """Delete the conversation. Its responses are kept."""
         if not await self._store.delete_conversation(tenant, conversation_id):
             await self.retrieve(tenant, conversation_id)
 
@@ -149,7 +150,7 @@ class Conversations:
     async def delete_item(
         self, tenant: str, conversation_id: str, item_id: str
     ) -> ConversationResource:
-        """Remove an item and return the conversation, as OpenAI does."""
+        """Remove an item from a conversation and return the conversation, as OpenAI does."""
         conversation = await self.retrieve(tenant, conversation_id)
         if not await self._store.remove_conversation_item(tenant, conversation_id, item_id):
             raise _item_not_found(item_id)
@@ -205,15 +206,16 @@ class Conversations:
         return HeldConversation(ConversationLock(conversation.id, self._owner), release)
 
     def _unlock_later(self, tenant: str, conversation_id: str, response_id: str) -> None:
-        """Unlock a conversation in the background as soon as the store answers. Without this, the
+        """Unlock a conversation in the background, as soon as the store answers. Otherwise the
         heartbeats of this server would renew the lock."""
         task = asyncio.create_task(self._unlock_until_done(tenant, conversation_id, response_id))
         self._unlocks.add(task)
         task.add_done_callback(self._unlocks.discard)
 
     async def _unlock_until_done(self, tenant: str, conversation_id: str, response_id: str) -> None:
-        """Unlock the conversation until the store has confirmed it several times, one lease apart:
-        a lock request that this server has abandoned may still reach the store."""
+        """Unlock the conversation repeatedly, until the store has confirmed the unlock several
+        times, one lease apart. The repetition is necessary because a lock request that this server
+        has abandoned may still reach the store."""
         confirmed = 0
         while True:
             with suppress(StoreError):

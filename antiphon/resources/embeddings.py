@@ -1,4 +1,4 @@
-"""Embeddings for the endpoint and for file search: choice of the model and checks of the input."""
+"""Embeddings for the endpoint and for file search: choose the model and check the input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _EmbeddingBackend: TypeAlias = EmbeddingBackend | OnDemandEmbeddingBackend
 
 
 class EmbeddedTexts(Struct, frozen=True):
-    """The vectors of some texts, the number of tokens read, and the model."""
+    """The vectors of some texts, the number of tokens read, and the model that embedded the
+    texts."""
 
     model: CatalogModel
     vectors: tuple[Vector, ...]

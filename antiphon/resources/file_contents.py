@@ -16,7 +16,8 @@ Chunks = AsyncIterator[bytes]
 
 
 class StoredFile:
-    """The content of a file, for reading. ``sha256``: its checksum in hex, None if unknown."""
+    """A file whose content can be read. ``sha256``: the checksum of the content in hex; None if it
+    is unknown."""
 
     def __init__(self, file: File, content: bytes | BlobRef, blobs: Blobs | None) -> None:
         self.file = file
@@ -34,15 +35,16 @@ class StoredFile:
             yield chunk
 
     async def sign(self, lifetime_s: float) -> str | None:
-        """Return a signed URL for the download of the content; None if the storage has none."""
+        """Return a signed URL for downloading the content. Returns None if the storage cannot sign
+        URLs."""
         if self._blobs is None or not isinstance(self._content, BlobRef):
             return None
         return await self._blobs.sign(self._content, lifetime_s)
 
 
 class ContentStore:
-    """Stores files with their contents. If ``blobs`` is None, the contents are stored with the
-    files."""
+    """Stores files with their contents. ``blobs``: external storage for the contents; if it is
+    None, the contents are stored with the files."""
 
     def __init__(self, files: FileStore, blobs: Blobs | None = None) -> None:
         self._files = files
@@ -57,8 +59,8 @@ class ContentStore:
         max_bytes: int | None = None,
         max_files: int | None = None,
     ) -> bool:
-        """Store a new file, as ``FileStore.put`` does. ``chunks`` contain ``file.bytes`` bytes in
-        total."""
+        """Store a new file. Works like ``FileStore.put``. ``chunks``: the content, ``file.bytes``
+        bytes in total. Returns False if the file would exceed a limit."""
         if self._blobs is None:
             content: bytes | BlobRef = b"".join([chunk async for chunk in chunks])
         else:
@@ -71,7 +73,7 @@ class ContentStore:
         return is_stored
 
     async def open(self, tenant: str, file: File) -> StoredFile | None:
-        """Return a file for reading; None if it has been deleted."""
+        """Return a file whose content can be read. Returns None if the file has been deleted."""
         content = await self._files.read(tenant, file.id)
         return None if content is None else StoredFile(file, content, self._blobs)
 

@@ -32,7 +32,8 @@ _BATCH_S = 2_592_000
 
 
 class Upload(Struct, frozen=True, kw_only=True):
-    """A file that a client uploads. ``chunks``: its content, ``bytes`` bytes in total."""
+    """A file that a client uploads. ``chunks`` yields its content. ``bytes``: the size of the
+    content."""
 
     filename: str
     purpose: str
@@ -51,9 +52,10 @@ class FileContent(Struct, frozen=True):
 class Files:
     """Operations on files. Unless stated otherwise, methods raise ``NotFound`` for unknown ids.
 
-    ``quotas``: the maximum number of files of a tenant, and their maximum total size. ``blobs``:
-    external storage for contents; None: contents are in the store. ``signed_url_s``: number of
-    seconds for which a signed download URL is valid; 0: downloads are not redirected to such URLs.
+    ``quotas``: the maximum number of a tenant's files, and their maximum total size. ``blobs``:
+    external storage for contents; if it is None, the contents are in the store. ``signed_url_s``:
+    number of seconds for which a signed download URL is valid. If it is 0, downloads are not
+    redirected to such URLs.
     """
 
     def __init__(
@@ -74,8 +76,8 @@ class Files:
         self._quotas = quotas
 
     async def create(self, tenant: str, upload: Upload) -> File:
-        """Store a file. Raises ``TooLarge`` if the file alone exceeds the limits, and
-        ``QuotaExceeded`` if it does not fit beside the files of the tenant."""
+        """Store a file. Raises ``TooLarge`` if the file alone exceeds the limits. Raises
+        ``QuotaExceeded`` if the tenant's other files leave too little space."""
         limits = self._quotas.of(tenant)
         check_size(upload.bytes, limits.max_files_bytes, param="file")
         now = int(self._clock())
@@ -115,7 +117,7 @@ class Files:
         return found
 
     async def open(self, tenant: str, file_id: str) -> StoredFile:
-        """Return a file for reading."""
+        """Return a file whose content can be read."""
         file = await self.retrieve(tenant, file_id)
         found = await self.contents.open(tenant, file)
         if found is None:  # deleted in the meantime
@@ -123,7 +125,8 @@ class Files:
         return found
 
     async def read(self, tenant: str, file_id: str) -> FileContent:
-        """Return a file with its whole content. Raises ``TooLarge`` above ``MAX_WHOLE_BYTES``."""
+        """Return a file with its whole content. Raises ``TooLarge`` if the content is larger than
+        ``MAX_WHOLE_BYTES``."""
         found = await self.open(tenant, file_id)
         if found.file.bytes > MAX_WHOLE_BYTES:
             raise TooLarge(
@@ -134,11 +137,13 @@ class Files:
         return FileContent(found.file, b"".join([chunk async for chunk in found.read()]))
 
     async def download_url(self, stored: StoredFile) -> str | None:
-        """Return a signed URL that a download may be redirected to, or None."""
+        """Return a signed URL to which a download may be redirected. Returns None if signed URLs
+        are turned off or unavailable."""
         return await stored.sign(self._signed_url_s) if self._signed_url_s else None
 
     async def find(self, tenant: str, file_id: str) -> File | None:
-        """Return a file without its content, or None."""
+        """Return a file without its content. Returns None if the file does not exist or has
+        expired."""
         found = await self._files.get(tenant, file_id)
         if found is None or (found.expires_at is not UNSET and found.expires_at <= self._clock()):
             return None

@@ -73,7 +73,7 @@ class Indexer:
         self._resuming = asyncio.create_task(self._resume())
 
     async def stop(self) -> None:
-        """Cancel all tasks; the next start resumes them."""
+        """Cancel all tasks. The next start resumes them."""
         tasks = [*self._tasks.values(), *([self._resuming] if self._resuming else [])]
         for task in tasks:
             task.cancel()

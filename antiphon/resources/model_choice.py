@@ -1,4 +1,4 @@
-"""The choice of the model for requests that generate nothing: embeddings and reranking."""
+"""Choose the model for requests that generate nothing: embeddings and reranking."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ def choose_model(
     *,
     ability: str,
 ) -> tuple[CatalogModel, T]:
-    """Return the requested model and its backend. Without a name, choose the first suitable model.
+    """Return the requested model and its backend. If ``name`` is None, choose the first suitable
+    model.
 
-    ``backend_of`` returns None for a model that is not suitable. ``ability``: the missing ability,
-    for the error message. Raises ``RequestError``.
+    ``backend_of`` returns None for a model that is not suitable. ``ability``: the required ability,
+    for the error message about an unsuitable model. Raises ``RequestError``.
     """
     if name is not None:
         model = models.find(name)

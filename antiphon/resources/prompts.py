@@ -1,8 +1,8 @@
-"""Stored prompts, which requests refer to by id: a folder of template files.
+"""Stored prompts, to which requests refer by id. They are template files in a folder.
 
 ``FOLDER/ID/VERSION.toml`` (or ``.json``) contains the fields that a version sets, in the form of a
-request; ``{{name}}`` in its texts is a variable. Prompts belong to the operator and are shared by
-all tenants. A version never changes after it is written through the API.
+request. ``{{name}}`` in its texts is a variable. Prompts belong to the operator and are shared by
+all tenants. A version that was written through the API never changes.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _VARIABLE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*\}\}")
 
 
 class ResolvedPrompt(Struct, frozen=True):
-    """A request merged with its prompt.
+    """A request merged with its stored prompt.
 
-    ``leading_items``: the messages of the prompt. They come before all other items, in this request
-    only.
+    ``leading_items``: the messages of the prompt. They come before all other items, but only in
+    this request.
     """
 
     request: CreateResponse
@@ -60,7 +60,7 @@ class ResolvedPrompt(Struct, frozen=True):
 
 
 class Prompts:
-    """The prompts in one folder. If the folder is None, no prompt exists and none can be
+    """The prompts in one folder. If the folder is None, there are no prompts and none can be
     created."""
 
     def __init__(self, folder: Path | None = None, *, ids: Ids | None = None) -> None:
@@ -85,11 +85,12 @@ class Prompts:
     # --- for requests ----------------------------------------------------------------------------
 
     async def resolve(self, request: CreateResponse) -> ResolvedPrompt:
-        """Fill fields that the request leaves out from its prompt.
+        """Fill in fields that the request leaves out, from the stored prompt that the request
+        names.
 
-        The result refers to a fixed version, so that resolving it again gives the same result.
-        Raises ``NotFound`` for an unknown prompt, ``InvalidRequest`` for missing or unknown
-        variables.
+        The result refers to a fixed version of the prompt, so that resolving the result again
+        changes nothing. Raises ``NotFound`` for an unknown prompt. Raises ``InvalidRequest`` for
+        missing or unknown variables.
         """
         ref = request.prompt
         if ref is None:
@@ -129,7 +130,7 @@ class Prompts:
         return await self.retrieve(id, version)
 
     async def retrieve(self, id: str, version: str | None = None) -> PromptResource:
-        """Return a version, by default the newest. Raises ``NotFound``."""
+        """Return a version of a prompt. The default is the newest version. Raises ``NotFound``."""
         found, raw = await asyncio.to_thread(self._load, id, version)
         return PromptResource(
             id=id,
@@ -140,11 +141,12 @@ class Prompts:
         )
 
     async def list(self) -> Page[PromptResource]:
-        """Return the newest version of each prompt, by id."""
+        """Return the newest version of each prompt, sorted by prompt id."""
         return page_of(await asyncio.to_thread(lambda: tuple(self._all())))
 
     async def delete(self, id: str, version: str | None = None) -> None:
-        """Delete a version, or all of them. Raises ``NotFound``."""
+        """Delete a version of a prompt. By default, delete all its versions. Raises
+        ``NotFound``."""
         await asyncio.to_thread(self._delete, id, version)
 
     # --- files -----------------------------------------------------------------------------------
@@ -155,7 +157,8 @@ class Prompts:
         return self._folder / id
 
     def _files(self, id: str) -> dict[str, Path]:
-        """Return the file of each version, oldest first; empty if there is no such prompt."""
+        """Return the files of a prompt by version, oldest first. Returns an empty dict if the
+        prompt does not exist."""
         folder = self._prompt_folder(id)
         names = os.listdir(folder) if folder.is_dir() else []
         found = {match[1]: folder / name for name in names if (match := _VERSION.match(name))}
@@ -192,7 +195,8 @@ class Prompts:
             ) from None
 
     def _write(self, id: str, raw: Json) -> str:
-        """Write a version atomically, without overwriting an existing one."""
+        """Write a new version atomically and return its number. Existing versions are never
+        overwritten."""
         if self._folder is None:
             raise InvalidRequest(
                 "This server cannot store prompts: its prompts_dir is not configured."
@@ -285,7 +289,7 @@ def _variables(stored: CreateResponse) -> tuple[str, ...]:
 
 
 def _substitute(stored: CreateResponse, values: Mapping[str, PromptValue]) -> CreateResponse:
-    """Replace the variables by their values. Values are not searched for variables."""
+    """Replace the variables with their values. Variables inside a value are not replaced."""
     names = _variables(stored)
     for name in names:
         if name not in values:
@@ -322,7 +326,8 @@ def _text(name: str, values: Mapping[str, PromptValue]) -> str:
 
 
 def _parts(message: it.Message, values: Mapping[str, PromptValue]) -> Iterator[it.Part]:
-    """Yield a message's parts; a value that is not text becomes a part of its own."""
+    """Yield the parts of a message with the variables replaced. A value that is not text becomes a
+    separate part."""
     for part in message.content:
         if not isinstance(part, it.InputText):
             text = getattr(part, "text", None)

@@ -1,4 +1,4 @@
-"""Reranking for the endpoint and for file search: the choice of the model."""
+"""Choose the reranking model for the endpoint and for file search."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Rerankers:
         return tuple(model.name for model in self._models.all() if model.reranking is not None)
 
     def is_served(self, name: str) -> bool:
-        """Return whether a model of this name or alias reranks."""
+        """Return whether the server has a reranking model with this name or alias."""
         try:
             return self._models.find(name).reranking is not None
         except NotFound:

@@ -74,7 +74,8 @@ class Skills:
         return make_page(await self._skills.list_skills(tenant), params)
 
     async def set_default_version(self, tenant: str, skill_id: str, version: str) -> Skill:
-        """Set the default version. Raises ``InvalidRequest`` if there is no such version."""
+        """Set the default version of a skill. Raises ``InvalidRequest`` if the version does not
+        exist."""
         skill = await self.retrieve(tenant, skill_id)
         number = skill.latest_version if version == "latest" else version
         if not await self._skills.set_default_version(tenant, skill_id, _number(number)):
@@ -95,8 +96,8 @@ class Skills:
     async def add_version(
         self, tenant: str, skill_id: str, files: Mapping[str, bytes], *, default: bool
     ) -> SkillVersion:
-        """Store a new version; ``default`` makes it the default. Raises ``InvalidRequest``,
-        ``TooLarge`` and ``QuotaExceeded``."""
+        """Store a new version. ``default``: whether it becomes the default version. Raises
+        ``InvalidRequest``, ``TooLarge`` and ``QuotaExceeded``."""
         await self.retrieve(tenant, skill_id)
         draft, content = await self._make_draft(skill_id, files)
         max_bytes = self._max_bytes(tenant, content)
@@ -121,7 +122,8 @@ class Skills:
     async def retrieve_version(
         self, tenant: str, skill_id: str, version: str | None = None
     ) -> SkillVersion:
-        """Return a version by its number or ``latest``; None: the default version."""
+        """Return a version. ``version``: its number, or ``latest``; None means the default
+        version."""
         skill = await self.retrieve(tenant, skill_id)
         aliases = {None: skill.default_version, "latest": skill.latest_version}
         wanted = aliases.get(version, version)
@@ -139,9 +141,9 @@ class Skills:
         return content
 
     async def delete_version(self, tenant: str, skill_id: str, version: str) -> SkillVersion:
-        """Delete a version; deleting the last one deletes the skill.
+        """Delete a version. If it is the skill's last version, the skill is deleted too.
 
-        Raises ``InvalidRequest`` for the default version while there are others.
+        Raises ``InvalidRequest`` for the default version if the skill has other versions.
         """
         found = await self.retrieve_version(tenant, skill_id, version)
         if not await self._skills.delete_version(tenant, skill_id, _number(found.version)):
@@ -170,8 +172,8 @@ class Skills:
         return draft, content
 
     def _max_bytes(self, tenant: str, content: bytes) -> int | None:
-        """Return the quota of a tenant's skills. Raises ``TooLarge`` if ``content`` alone exceeds
-        it."""
+        """Return the maximum total size of a tenant's skills in bytes, or None for no limit. Raises
+        ``TooLarge`` if ``content`` alone exceeds this size."""
         limit = self._quotas.of(tenant).max_files_bytes
         check_size(len(content), limit, param="files")
         return limit

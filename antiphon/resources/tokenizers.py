@@ -15,21 +15,22 @@ __all__ = ["TokenizedText", "Tokenizers"]
 
 
 class TokenizedText(Struct, frozen=True):
-    """The token ids of a text, and the context size of the model; None if it is unknown."""
+    """The token ids of a text. ``context_size``: the context size of the model; None if it is
+    unknown."""
 
     ids: tuple[int, ...]
     context_size: int | None
 
 
 class Tokenizers:
-    """The tokenizers of all served models whose tokenizer this server has."""
+    """Tokenizes text for all served models whose tokenizer runs in this server."""
 
     def __init__(self, models: ModelCatalog) -> None:
         self._models = models
 
     async def tokenize(self, name: str | None, text: str, client: Client = ANYONE) -> TokenizedText:
-        """Return the tokens of a text, as ``/v1/completions`` would send them to the model. Raises
-        ``RequestError``."""
+        """Return the token ids of a text, as ``/v1/completions`` would send them to the model.
+        Raises ``RequestError``."""
         model = await self._loaded(name, client)
         reply = await model.backend.complete(text, Options())
         if reply.prompt_tokens is None:

@@ -43,7 +43,8 @@ RECORD_PURPOSE = "upload"
 
 
 class _Record(Struct, frozen=True, kw_only=True):
-    """The stored record of an upload. ``part_ids``: the parts of a completed upload."""
+    """The stored record of an upload. ``part_ids``: the ids of the parts; set only for a completed
+    upload."""
 
     upload: ChunkedUpload
     request: CreateUpload
@@ -112,7 +113,7 @@ class ChunkedUploads:
         return (await self._usage(_uploads_of(tenant))).files_bytes
 
     async def check_pending(self, tenant: str, upload_id: str) -> None:
-        """Raise unless the upload accepts parts. Called before a part is received."""
+        """Raise an error if the upload does not accept parts. Called before a part is received."""
         await self._pending(tenant, upload_id)
 
     async def add_part(
@@ -185,7 +186,8 @@ class ChunkedUploads:
     async def _parts(
         self, tenant: str, record: _Record, request: CompleteUpload
     ) -> tuple[StoredFile, ...]:
-        """Return the parts in order. Raises ``InvalidRequest``."""
+        """Return the parts in the requested order. Raises ``InvalidRequest`` if a part does not
+        exist or the total size is wrong."""
         owner = _parts_of(tenant, record.upload.id)
         parts = []
         for at, part_id in enumerate(request.part_ids):
@@ -222,7 +224,7 @@ class ChunkedUploads:
 
     async def _save(self, tenant: str, record: _Record) -> bool:
         """Store the record of an upload. The record of a pending upload counts with the announced
-        size, other records with 0 bytes. Return False if the quota would be exceeded."""
+        size, other records with 0 bytes. Returns False if the quota would be exceeded."""
         upload = record.upload
         pending = upload.status == "pending"
         file = File(
@@ -242,9 +244,9 @@ class ChunkedUploads:
         )
 
     async def _end(self, tenant: str, record: _Record) -> bool:
-        """Replace the record of a pending upload by ``record``, which is stored under another id.
-        Of several concurrent requests, only the one that deletes the pending record succeeds.
-        Return False for the others."""
+        """Replace the record of a pending upload with ``record``, which is stored under another id.
+        If several requests do this concurrently, only the request that deletes the pending record
+        succeeds. For the other requests, the method returns False."""
         if not await self._store.delete(_uploads_of(tenant), record.upload.id):
             return False
         return await self._save(tenant, record)

@@ -41,7 +41,8 @@ _ChunkKey = tuple[str, int, str]
 
 
 class _SearchScope(Struct, frozen=True):
-    """A vector store and its files that pass the filter. ``is_whole``: all files pass."""
+    """The files of one vector store that a search considers: the indexed files that pass the
+    filter. ``is_whole``: the request has no filter."""
 
     store_id: str
     files: Mapping[str, IndexedFile]
@@ -49,9 +50,9 @@ class _SearchScope(Struct, frozen=True):
 
 
 class Searcher:
-    """Searches vector stores. ``model``: embedding model; None: keyword search only. ``reranker``:
-    the model behind the rankers ``auto`` and ``default-2024-11-15``; None: these rankers only fuse
-    rankings."""
+    """Searches vector stores. ``model``: the embedding model. If it is None, only keyword search is
+    available. ``reranker``: the model behind the rankers ``auto`` and ``default-2024-11-15``. If it
+    is None, these rankers only fuse rankings."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Searcher:
         """Raise ``InvalidRequest`` for an unknown ranker, and for a text weight of 0 on a server
         without an embedding model.
 
-        ``path``: prefix of the request field with the options.
+        ``path``: the prefix of ``ranking_options`` in the path of the request field.
         """
         rankers = (_NO_RERANKING, *_SERVER_RANKERS)
         if ranking.ranker not in rankers and not self._rerankers.is_served(ranking.ranker):
@@ -93,7 +94,7 @@ class Searcher:
     async def search(
         self, tenant: str, store_ids: Sequence[str], request: SearchRequest
     ) -> tuple[VectorStoreSearchResult, ...]:
-        """Return the best chunks, best first. Raises ``RunError``."""
+        """Return the best chunks of the vector stores, best first. Raises ``RunError``."""
         scopes = [await self._scope(tenant, store_id, request) for store_id in store_ids]
         vectors: Sequence[Vector | None] = [None] * len(request.queries)
         if self._model is not None and request.ranking.embedding_weight:
@@ -151,7 +152,8 @@ class Searcher:
         vector: Vector | None,
         ranking: RankingOptions,
     ) -> Mapping[_ChunkKey, float]:
-        """Score the chunks for one query. Without vectors, only keywords count."""
+        """Score the chunks for one query. Without a vector for the query, only the keyword ranking
+        counts."""
         words = query_terms(query)[:_MAX_WORDS]
         by_words, by_meaning = [], []
         for scope in scopes:
@@ -202,7 +204,8 @@ class Searcher:
 
 
 def _select(ranked: Sequence[tuple[_T, float]], request: SearchRequest) -> list[tuple[_T, float]]:
-    """Return the best entries: at most ``request.limit``, with scores of at least the threshold."""
+    """Return the best entries. There are at most ``request.limit`` of them, and each has at least
+    the score of the request's threshold."""
     selected = [pair for pair in ranked if pair[1] >= request.ranking.threshold]
     return selected[: request.limit]
 

@@ -1,8 +1,8 @@
 """Vector stores: searchable collections of uploaded files.
 
 Vector stores of other tenants are reported as not found. A vector store expires when it has not
-been used for the time that the client set. An expired one can still be retrieved, but it has no
-files.
+been used for the time that the client set. An expired vector store can still be retrieved, but it
+has no files.
 """
 
 from __future__ import annotations
@@ -64,8 +64,9 @@ _ACTIVITY_RESOLUTION_S = 60
 class VectorStores:
     """Operations on vector stores. All methods raise ``NotFound`` for unknown ids.
 
-    ``model``: embedding model; None = keyword search only. ``reranker``: the model that reranks
-    results unless a request names another ranker; None: rank fusion only.
+    ``model``: the embedding model. If it is None, only keyword search is available. ``reranker``:
+    the model that reranks results unless a request names another ranker. If it is None, rankings
+    are only fused.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class VectorStores:
         self._searcher = Searcher(store.vectors, embeddings, model, rerankers, reranker)
 
     def start(self) -> None:
-        """Resume the indexing of unfinished files."""
+        """Resume indexing the files whose indexing was interrupted."""
         self._indexer.start()
 
     async def stop(self) -> None:
@@ -140,7 +141,7 @@ class VectorStores:
         return await self._with_usage(tenant, new)
 
     async def delete(self, tenant: str, store_id: str) -> None:
-        """Delete a vector store; the files themselves stay."""
+        """Delete a vector store. Its files remain available as uploaded files."""
         await self._find(tenant, store_id)
         entries = await self._index.list_files(tenant, store_id)
         if not await self._index.delete(tenant, store_id):
@@ -158,7 +159,8 @@ class VectorStores:
     ) -> tuple[VectorStoreSearchResult, ...]:
         """Return the chunks of these vector stores that match best.
 
-        Raises ``InvalidRequest`` for an expired vector store, ``RunError`` when the model fails.
+        Raises ``InvalidRequest`` for an expired vector store and ``RunError`` if a model call
+        fails.
         """
         self._searcher.check(request.ranking, "")
         for store_id in store_ids:
@@ -168,9 +170,10 @@ class VectorStores:
     async def check_searchable(
         self, tenant: str, store_ids: Sequence[str], ranking: RankingOptions, path: str
     ) -> None:
-        """Raise ``RequestError`` if these vector stores cannot be searched with this ranking.
+        """Raise ``RequestError`` if these vector stores cannot be searched with these ranking
+        options.
 
-        ``path``: request field of the tool.
+        ``path``: the path of the file search tool in the request.
         """
         self._searcher.check(ranking, f"{path}.")
         for at, store_id in enumerate(store_ids):
@@ -179,8 +182,8 @@ class VectorStores:
     # --- files in them ---------------------------------------------------------------------------
 
     async def add_file(self, tenant: str, store_id: str, request: AddFile) -> VectorStoreFile:
-        """Add a file and index it in the background. A file that is already there is indexed
-        again."""
+        """Add a file to a vector store and index it in the background. A file that the vector store
+        already contains is indexed again."""
         await self._touch(tenant, store_id)
         entries = await self._new_entries(tenant, store_id, (request,))
         await self._add(tenant, store_id, entries)
@@ -201,7 +204,7 @@ class VectorStores:
                 return file
 
     async def remove_file(self, tenant: str, store_id: str, file_id: str) -> None:
-        """Remove a file from the vector store; the file itself stays."""
+        """Remove a file from the vector store. The uploaded file itself is not deleted."""
         entry = await self._entry(tenant, store_id, file_id)
         self._indexer.cancel(_job(tenant, entry))
         if not await self._index.remove_file(tenant, store_id, file_id):
@@ -216,7 +219,8 @@ class VectorStores:
         status: str | None = None,
         batch: str | None = None,
     ) -> Page[VectorStoreFile]:
-        """Return a page of files, optionally of one batch or with one status."""
+        """Return a page of the files of a vector store. The page can be restricted to the files of
+        one batch or with one status."""
         if batch is not None:
             await self.retrieve_batch(tenant, store_id, batch)
         else:
@@ -234,7 +238,7 @@ class VectorStores:
                 raise unknown_cursor(param, id)
 
     async def read_text(self, tenant: str, store_id: str, file_id: str) -> FileContentPage:
-        """Return the extracted text of a file; empty until indexing is complete."""
+        """Return the extracted text of a file. The text is empty until indexing is complete."""
         await self._entry(tenant, store_id, file_id)
         chunks = await self._index.list_chunks(tenant, store_id, file_id)
         text = join_chunks([Passage(chunk.start, chunk.text) for chunk in chunks])
@@ -245,7 +249,7 @@ class VectorStores:
     async def create_batch(
         self, tenant: str, store_id: str, request: Sequence[AddFile]
     ) -> FileBatch:
-        """Add several files at once."""
+        """Add several files to a vector store as one batch."""
         await self._touch(tenant, store_id)
         batch = FileBatch(
             id=self._ids("vsfb"), created_at=int(self._clock()), vector_store_id=store_id
@@ -267,7 +271,7 @@ class VectorStores:
         return replace(found, file_counts=usage.counts, status=_status(usage))
 
     async def cancel_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
-        """Cancel the indexing of the files of a batch that are not finished."""
+        """Cancel a batch: files whose indexing has not finished are not indexed."""
         await self.retrieve_batch(tenant, store_id, batch_id)
         for entry in await self._index.list_files(tenant, store_id):
             if entry.batch == batch_id and entry.file.status == "in_progress":

@@ -51,8 +51,9 @@ def split_text(text: str, size: int, overlap: int) -> list[Passage]:
 
 
 def _find_boundary(text: str, starts: list[int], first: int, last_candidate: int) -> int:
-    """Return the best token boundary between the bounds: the last boundary before a paragraph; if
-    there is none, the last before a line; otherwise the last before a word."""
+    """Return the best token boundary between the bounds. The last boundary before a paragraph is
+    best. If there is none, it is the last boundary before a line, and then the last boundary before
+    a word."""
     for mark in ("\n\n", "\n", " "):
         for index in range(last_candidate, first - 1, -1):
             if text.startswith(mark, starts[index]):

@@ -17,8 +17,8 @@ _K = 60
 
 
 def fuse_rankings(rankings: Iterable[tuple[float, Sequence[_T]]]) -> dict[_T, float]:
-    """Merge weighted rankings, best first. Return each entry with its score: 1 if the entry is
-    first in every ranking."""
+    """Merge weighted rankings, each with its best entry first. Return the score of each entry. The
+    score is 1 if the entry is first in every ranking."""
     scores: dict[_T, float] = {}
     total = 0.0
     for weight, entries in rankings:

@@ -1,4 +1,5 @@
-"""Nearest-neighbour search: with the vector index of the store if it has one, otherwise exact.
+"""Nearest-neighbour search. It uses the vector index of the store. If the store has no vector
+index, the search is exact.
 
 Exact search compares the query with all vectors. The vectors of a vector store are cached until
 they change.
@@ -59,7 +60,7 @@ class VectorSearch:
         limit: int,
     ) -> tuple[ChunkHit, ...]:
         """Return the ``limit`` nearest chunks, nearest first. ``files``: ids of the files to
-        search; None: all files. Scores are cosines."""
+        search; None means all files. Scores are cosine similarities."""
         hits = await self._vectors.search_vectors(
             tenant, store_id, model, vector.tobytes(), files, limit
         )

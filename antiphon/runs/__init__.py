@@ -1,1 +1,2 @@
-"""Runs, their logs and their readers. All asyncio tasks of the package's core start here."""
+"""Runs, their event logs and the readers of these logs. Every asyncio task of the package's core is
+started here."""

@@ -1,4 +1,4 @@
-"""Limits on the background runs that a key or a tenant has at a time."""
+"""Limits on how many background runs a key or a tenant may have at the same time."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _RETRY_S = 5
 class ActiveRunLimits:
     """Refuses background runs beyond a limit.
 
-    The store decides when it creates a run. It is also asked before, so that a request is not
-    prepared in vain.
+    The store enforces the limit when it creates a run. This class also asks the store before a
+    request is prepared, because preparing a request that will be refused wastes work.
     """
 
     def __init__(self, runs: RunStore) -> None:
@@ -28,8 +28,8 @@ class ActiveRunLimits:
 
     @asynccontextmanager
     async def check(self, tenant: str, client: Client) -> AsyncIterator[Sequence[RunLimit]]:
-        """Yield the limits of a run that is created in the block. Raises ``Overloaded`` if it may
-        not be created, and ``StoreError``."""
+        """Context manager around the creation of a background run. Yield the limits that apply to
+        the run. Raises ``Overloaded`` if a limit is reached, and ``StoreError``."""
         scopes = {
             RunLimit(
                 scope.limits.background_runs, scope.name if scope.kind == "key" else None

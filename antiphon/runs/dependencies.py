@@ -1,4 +1,4 @@
-"""What the run layer is built from: the shared dependencies and the optional features."""
+"""The dependencies of the run layer: shared dependencies and optional features."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ def _random_seal() -> Encryptor:
 
 
 class RunDependencies(Struct, frozen=True, kw_only=True):
-    """What request preparation, runs and background jobs share. One instance per server process.
+    """Dependencies that request preparation, runs and background jobs share. One instance per
+    server process.
 
-    ``clock`` returns unix seconds, ``ids`` a fresh id for a prefix. The default ``seal`` has a
-    random key: only this process can decrypt the items that clients received from it.
-    ``on_tool_call`` hears of each server-side tool call that has ended, ``on_background_end`` of
-    each background response that ended in this process.
+    ``clock`` returns unix seconds. ``ids`` returns a new id for a prefix. The default ``seal`` has
+    a random key, so only this process can decrypt the items that it encrypted for clients.
+    ``on_tool_call`` is called after each server-side tool call. ``on_background_end`` is called
+    after each background response that ended in this process.
     """
 
     models: ModelCatalog
@@ -54,13 +55,13 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
 
     @property
     def kinds(self) -> Mapping[type[ItemBase], Kind]:
-        """The table of item kinds, as the policy wants reasoning events."""
+        """The table of item kinds. It depends on which reasoning events the policy selects."""
         return kinds_for(self.policy.reasoning_events)
 
     def cache_scope(self, tenant: str, request: CreateResponse) -> str | None:
         """Return the scope in which a request's prompt is cached. The scope is a digest that does
-        not reveal the tenant; servers with the same key compute the same one. None: tenants share
-        their caches."""
+        not reveal the tenant. Servers with the same key compute the same digest. Returns None if
+        tenants share their caches."""
         if self.policy.share_prefix_cache:
             return None
         salt = (request.cache_salt or "").encode("utf-8", "surrogatepass")
@@ -68,17 +69,18 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
 
     def session(self, tenant: str, identity: str) -> Session:
         """Return the session of a tenant's conversation. Its keys are the same on all servers with
-        the same ``seal``. ``identity``: what identifies the conversation, the same on every turn.
-        """
+        the same ``seal``. ``identity``: a string that identifies the conversation and is the same
+        on every turn."""
         return Session(tenant=tenant, identity=identity, digest=self.seal.digest)
 
 
 class OptionalFeatures(Struct, frozen=True, kw_only=True):
-    """Parts that a server may lack.
+    """Features that a server may lack.
 
-    ``fetcher``: without one, URLs in requests are refused. ``documents`` reads files as text.
-    ``providers``: the server-side tools by tool type. ``containers``: without a registry there are
-    no containers. ``blobs``: where the contents of files are; None: in the store.
+    ``fetcher``: fetches URLs; without a fetcher, URLs in requests are refused. ``documents``
+    extracts text from files. ``providers``: the server-side tools by tool type. ``containers``: the
+    registry of containers; without a registry there are no containers. ``blobs``: where the
+    contents of files are stored; None means in the store.
     """
 
     prompts: Prompts = field(default_factory=Prompts)

@@ -1,4 +1,4 @@
-"""``antiphon demo``: a scripted model that uses the real tools, so that the API is seen at work
-without a large model."""
+"""``antiphon demo``: a scripted model that uses the real tools. It shows how the API works without
+a large model."""
 
 __all__: list[str] = []

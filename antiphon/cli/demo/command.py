@@ -1,4 +1,5 @@
-"""Run the demo: a server of the scripted model, and the tour as its first client."""
+"""Run the demo: start a server with the scripted model, and send it the tour's requests as its
+first client."""
 
 from __future__ import annotations
 
@@ -28,9 +29,11 @@ _WARNING = (
 
 
 async def run_demo(settings: Settings, show: Callable[[str], None], *, once: bool) -> None:
-    """Serve the demo and take the tour. ``once``: stop after the tour; otherwise on Ctrl-C.
+    """Serve the demo and run the tour. With ``once``, the server stops after the tour; without it,
+    on Ctrl-C.
 
-    Raises ``SetupError`` if the server does not start, or if the tour fails with ``once``."""
+    Raises ``SetupError`` if the server does not start. With ``once``, also if the tour fails.
+    """
     from antiphon.bootstrap.server import serve
     from antiphon.models.packaged_embedder import with_packaged_embedder
     from antiphon.tools.web_search.index import PageIndex

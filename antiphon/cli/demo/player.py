@@ -24,9 +24,10 @@ Print = Callable[[str], None]
 
 
 def play(url: str, ready: Collection[str], show: Print) -> None:
-    """Take the tour at a server. ``ready``: types of the tools that work there.
+    """Send the tour's requests to a server. ``ready``: types of the tools that work on this server.
 
-    Raises ``SetupError`` if a request fails."""
+    Raises ``SetupError`` if a request fails.
+    """
     try:
         server = Server(url)
         store_id = _upload(server, url, show) if "file_search" in ready else ""

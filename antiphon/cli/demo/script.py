@@ -1,7 +1,8 @@
-"""What the scripted model of the demo says, and the things that its tools find.
+"""The script of the demo: what the scripted model says, and the data that its tools find.
 
-Each step is a turn of the model that calls one tool. Steps of tools that do not work on this
-machine are left out."""
+Each step is a turn of the model that calls one tool. Steps with tools that do not work on this
+machine are left out.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ _OTHERWISE = (
 
 
 class _Step(Struct, frozen=True):
-    """A turn: what the model thinks and says, the call it makes, and its sentence in the answer."""
+    """A turn: the model's reasoning and text, the tool call that it makes, and the sentence that
+    the turn adds to the final answer."""
 
     tool: str
     thought: str
@@ -102,7 +104,8 @@ _STEPS = (
 
 
 def write_scenes(path: Path, ready: Collection[str]) -> None:
-    """Write the script for the engine ``replay``. ``ready``: types of the tools that work."""
+    """Write the script for the engine ``replay``. ``ready``: types of the tools that work on this
+    machine."""
     steps = [step for step in _STEPS if step.tool in ready]
     answer = "".join(step.sentence for step in steps) or "No tool works on this machine."
     turns = [*(step.turn() for step in steps), answer]
@@ -117,7 +120,8 @@ def _scene(cue: str, turns: Iterable[str]) -> str:
 
 
 def tools(ready: Collection[str], store_id: str) -> list[dict[str, object]]:
-    """Return the tools that the tour declares, of those that work. ``store_id``: a vector store."""
+    """Return the tools that the tour's request declares, without tools that do not work.
+    ``store_id``: id of a vector store."""
     declared: list[dict[str, object]] = [
         {"type": "web_search"},
         {"type": "file_search", "vector_store_ids": [store_id]},

@@ -157,7 +157,8 @@ def _tool_use(item: it.FunctionCall, form: AnswerForm) -> Iterable[AnswerBlock]:
 
 def _input(arguments: str) -> Json:
     """Return the arguments of a call as an object. Text that is not a JSON object is returned under
-    a key that Anthropic's documentation recommends. Models write such text, or it was truncated."""
+    a key that Anthropic's documentation recommends. This happens if the model writes invalid JSON,
+    or if the arguments were truncated."""
     if not arguments:
         return {}
     try:

@@ -1,7 +1,8 @@
-"""The engine over Hugging Face ``transformers`` in this process: any model folder that it can load.
+"""The engine over Hugging Face ``transformers`` in this process. It runs any model folder that
+``transformers`` can load.
 
-Generations share batches if the model's cache can be paged; prompts with images and other models
-run one generation at a time.
+Generations share batches if the model's cache can be paged. Prompts with images, and models without
+a paged cache, run one generation at a time.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ MAX_LOGPROBS = 20
 async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> TransformersEngine:
     """Load the model in ``folder`` (``config.json``, ``tokenizer.json``, safetensors).
 
-    ``options.context_size``: tokens of each of the ``parallel`` generations: at most the size that
-    the model was trained for, 8192 by default. ``options.threads``: PyTorch's threads, for the
-    whole process. ``options.engine_options``: ``device`` (``cuda``, ``cpu``; by default this
-    machine's accelerator), ``batching`` (``paged``, ``single``; by default paged where possible),
-    and any other argument of ``from_pretrained`` (``dtype``, ``attn_implementation``,
-    ``quantization_config`` …). ``options.progress`` is called in a thread with the name
-    ``weights``.
+    ``options.context_size``: tokens of each of the ``parallel`` generations; the default is 8192,
+    the maximum is the size that the model was trained for. ``options.threads``: the number of
+    PyTorch's threads in the whole process. ``options.engine_options``: ``device`` (``cuda`` or
+    ``cpu``; the default is this machine's accelerator), ``batching`` (``paged`` or ``single``; the
+    default is ``paged`` where possible), and any other argument of ``from_pretrained`` (``dtype``,
+    ``attn_implementation``, ``quantization_config`` …). ``options.progress`` is called from a
+    thread; its stage name is ``weights``.
 
-    Raises ``SetupError``: the extra is not installed, or the model cannot be loaded.
+    Raises ``SetupError`` if the extra is not installed or the model cannot be loaded.
     """
     _require()
     arguments = dict(options.engine_options)
@@ -150,7 +151,7 @@ def _load_model(
 def _create_batch_runner(
     model: Any, card: ModelCard, parallel: int, required: bool
 ) -> BatchRunner | None:
-    """Create the batch runner; None if the model does not support batching."""
+    """Create the batch runner. Returns None if the model does not support batching."""
     try:
         return BatchRunner(model, card.context_size, parallel)
     except Exception as error:
@@ -165,7 +166,8 @@ def _create_mask_factory(folder: Path, model: Any, tokenizer: Tokenizer) -> Toke
 
 
 class TransformersEngine:
-    """``Engine`` over one model. Created by ``load``; belongs to the loop that uses it first."""
+    """The ``Engine`` over one model, created by ``load``. It belongs to the event loop that uses it
+    first."""
 
     def __init__(
         self,
@@ -250,7 +252,8 @@ class TransformersEngine:
         )
 
     def _check(self, prompt: Prompt, sampling: Sampling) -> str | None:
-        """Check the request and return its compiled grammar, if any. Raises ``InvalidRequest``."""
+        """Check the request. Returns its compiled grammar, or None if the request has no
+        constraint. Raises ``InvalidRequest``."""
         accepts_images = self._image_processor is not None
         check_request(prompt, sampling, self.card, self.tokenizer, accepts_images=accepts_images)
         return None if sampling.constraint is None else check_grammar(sampling.constraint, EXTRA)

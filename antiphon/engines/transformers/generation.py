@@ -1,4 +1,5 @@
-"""One generation that our thread drives: logits in, the next id out, chunks to the channel."""
+"""One generation, driven by the model's thread: it receives logits, returns the next token id and
+sends chunks to a channel."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ __all__ = ["Generation"]
 class Generation:
     """The state of one generation.
 
-    ``choose`` and ``report_cached_tokens`` belong to the model's thread, the rest to the event
-    loop.
+    Only the model's thread calls ``choose`` and ``report_cached_tokens``. The event loop calls the
+    other methods.
     """
 
     def __init__(
@@ -49,9 +50,9 @@ class Generation:
         self.channel.send(Chunk(cached_tokens=cached))
 
     def choose(self, logits: Tensor) -> int:
-        """Sample the next id and send it; 0 once ``finished``.
+        """Sample the next token, send its chunk and return its id. Returns 0 if sampling fails.
 
-        Never raises: a failure must not affect the other generations of the batch.
+        Never raises, because a failure must not affect the other generations of the batch.
         """
         try:
             token = self._sampler.draw(logits)

@@ -1,4 +1,5 @@
-"""Image inputs for transformers models: a prompt's ids and images → arguments of ``forward``.
+"""Image inputs for transformers models: convert a prompt's ids and images to arguments of
+``forward``.
 
 The chat template writes a placeholder for an image. The model's processor expands the placeholder
 and encodes the image.
@@ -24,7 +25,8 @@ _MAX_PLACEHOLDER_TOKENS = 8
 
 
 class _ProcessedImage:
-    """The expansion of one placeholder: ids, and by name a type id for each."""
+    """The expansion of one image placeholder. ``ids``: its token ids. ``type_ids``: name of a type
+    tensor → one type id for each token."""
 
     def __init__(self, processed: Mapping[str, Any]) -> None:
         self.ids: list[int] = processed["input_ids"][0].tolist()
@@ -34,7 +36,8 @@ class _ProcessedImage:
 
 
 class ImageProcessor:
-    """The processor of the model in ``folder``. Thread-safe. Raises what transformers raises."""
+    """The image processor of the model in ``folder``. Thread-safe. The constructor raises the
+    exceptions of transformers."""
 
     def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
         import transformers
@@ -50,7 +53,8 @@ class ImageProcessor:
         self._image_token_cache = ImageTokenCache()
 
     def extra_tokens(self, image: EncodedImage) -> int:
-        """Return the number of ids of the expansion, less the one it replaces."""
+        """Return the number of token ids that the image adds to the prompt: the ids of the
+        expansion minus the placeholder id that they replace."""
         cached = self._image_token_cache.get(image)
         if cached is not None:
             return cached
@@ -58,7 +62,8 @@ class ImageProcessor:
         return self._image_token_cache.put(image, len(self._process_one(picture).ids) - 1)
 
     def inputs(self, prompt: Prompt) -> dict[str, Any]:
-        """Return the tensors by name, including ``input_ids``. Raises ``InvalidRequest``."""
+        """Return the tensors for ``forward`` by argument name, including ``input_ids``. Raises
+        ``InvalidRequest``."""
         import torch
 
         pictures = open_images(prompt.images)
@@ -80,7 +85,7 @@ class ImageProcessor:
     def _pieces(
         self, prompt: Prompt, processed_images: list[_ProcessedImage]
     ) -> Iterator[tuple[list[int], _ProcessedImage | None]]:
-        """Yield the prompt in order: runs of ids, and processed images."""
+        """Yield the prompt in order: runs of token ids, alternating with processed images."""
         start = 0
         for image, each in zip(prompt.images, processed_images, strict=True):
             index = self._image_token_index(prompt, max(image.position, start))

@@ -16,9 +16,10 @@ _BAR_NAME = "Loading weights"
 
 @contextmanager
 def report_load_progress(folder: Path, progress: _Progress | None) -> Iterator[None]:
-    """Call ``progress`` with the loaded bytes of the weights in ``folder`` inside the context.
+    """While the context is open, call ``progress`` with the loaded bytes of the weights in
+    ``folder``.
 
-    The library counts tensors, so each tensor is taken to have the same size.
+    The library counts tensors, so every tensor is assumed to have the same size.
     """
     if progress is None:
         yield

@@ -1,6 +1,6 @@
-"""Sample the tokens of one generation from logits by its own settings. Needs ``torch``.
+"""Sample the tokens of one generation from logits. Needs ``torch``.
 
-Each generation has its own sampler: one request's settings never affect another.
+Each generation has its own sampler, so one request's settings never affect another request.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _NEG_INF = float("-inf")
 class Sampler:
     """The sampler of one generation.
 
-    ``defaults``: the model's own sampling values, by Hugging Face's names. ``end_ids``: ids masked
-    under ``ignore_eos``.
+    ``defaults``: the model's own sampling values, by Hugging Face's names. ``end_ids``: the
+    end-of-text ids, which are masked if the request sets ``ignore_eos``.
     """
 
     def __init__(
@@ -62,7 +62,8 @@ class Sampler:
             self._random.manual_seed(sampling.seed % 2**63)
 
     def draw(self, logits: Tensor) -> TokenLogprob:
-        """Sample the next token. ``logits``: float32, one per id; may be modified."""
+        """Sample the next token. ``logits``: float32, one value per token id; the method may modify
+        the tensor."""
         logprobs = None if self._sampling.logprobs is None else logits.log_softmax(-1)
         self._adjust(logits)
         token = int(logits.argmax()) if self._temperature == 0 else self._sample(logits)
@@ -109,9 +110,9 @@ class Sampler:
     def _sample(self, logits: Tensor) -> int:
         """Sample with temperature, top_k, top_p and min_p, in this order, as ``transformers`` does.
 
-        One random number is looked up in the cumulated probabilities in the order of ids. So the
-        result does not depend on the last digits of a logit, which vary with the other requests of
-        a batch.
+        One random number is looked up in the cumulated probabilities, in the order of token ids. So
+        the result does not depend on the last digits of a logit. These digits vary with the other
+        requests of a batch.
         """
         import torch
 

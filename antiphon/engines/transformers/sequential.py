@@ -1,7 +1,8 @@
-"""Run one generation at a time with transformers' own ``generate``: works for every kind of model.
+"""Run one generation at a time with transformers' own ``generate``, which works for every kind of
+model.
 
-For prompts with images, and for models whose state cannot be paged. ``generate`` decodes greedily
-from logits in which our sampler has left only one token.
+Used for prompts with images and for models whose state cannot be paged. ``generate`` decodes
+greedily, but our sampler has already masked all logits except its chosen token.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ __all__ = ["SequentialRunner"]
 
 
 class SequentialRunner:
-    """The runner. Some models keep state between steps, so generations run one after another."""
+    """Runs generations one after another in one thread, because some models keep state between
+    steps."""
 
     def __init__(self, model: Any) -> None:
         from transformers import GenerationConfig
@@ -30,7 +32,8 @@ class SequentialRunner:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="transformers")
 
     def start(self, generation: Generation, image_processor: ImageProcessor | None) -> None:
-        """Start a generation from the event loop. ``image_processor``: for prompts with images."""
+        """Start a generation from the event loop. ``image_processor`` is used only for prompts with
+        images."""
         self._threads.submit(self._run, generation, image_processor)
 
     def _run(self, generation: Generation, image_processor: ImageProcessor | None) -> None:
@@ -78,6 +81,7 @@ class SequentialRunner:
         }
 
     def close(self) -> None:
-        """Stop; blocks until the thread has ended. Running generations must have been aborted."""
+        """Stop the runner. Blocks until its thread has ended. The caller must abort running
+        generations first."""
         with contextlib.suppress(RuntimeError):
             self._threads.shutdown(wait=True, cancel_futures=True)

@@ -1,1 +1,1 @@
-"""Constraints for xgrammar, with which SGLang and vLLM enforce grammars."""
+"""Convert constraints for xgrammar, the library with which SGLang and vLLM enforce grammars."""

@@ -32,15 +32,15 @@ class LiteralText(Struct, frozen=True):
 
 
 class CharSet(Struct, frozen=True):
-    """One character out of a set."""
+    """One character of a set."""
 
     ranges: Ranges
 
 
 class AnyText(Struct, frozen=True):
-    """Any text that contains none of ``excluded`` and none of ``terminators``.
+    """Any text that contains none of the texts in ``excluded`` and ``terminators``.
 
-    ``terminators``: texts that end it.
+    ``terminators``: texts that end this text.
     """
 
     excluded: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Alternatives(Struct, frozen=True):
 
 
 class Repeat(Struct, frozen=True):
-    """A node repeated. ``maximum``: None for no limit."""
+    """A repeated node. ``maximum`` is None if the count has no limit."""
 
     node: Node
     minimum: int

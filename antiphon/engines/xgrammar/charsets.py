@@ -16,7 +16,7 @@ ALL: Ranges = ((0, 0xD7FF), (0xE000, _LAST_CODE_POINT))
 
 
 def union(*sets: Iterable[tuple[int, int]]) -> Ranges:
-    """Return the characters in at least one set."""
+    """Return the characters that are in at least one of the sets."""
     joined: list[tuple[int, int]] = []
     for first, last in sorted(each for ranges in sets for each in ranges):
         if joined and first <= joined[-1][1] + 1:
@@ -41,10 +41,11 @@ def complement(ranges: Ranges) -> Ranges:
 
 @cache
 def category_ranges(name: str) -> Ranges:
-    r"""Return the characters that surely belong to ``\d``, ``\W`` and the like.
+    r"""Return the characters that certainly belong to a category such as ``\d`` or ``\W``.
 
-    Letters of other scripts are in neither a category nor its negation: their lists are long, and a
-    narrower grammar is never wrong.
+    Some non-ASCII characters are in neither a category nor its negation, such as letters for ``\w``
+    and ``\W``, because lists of these characters would be long. Leaving them out only makes the
+    grammar narrower, and a narrower grammar is never wrong.
     """
     return _CATEGORIES[name]()
 

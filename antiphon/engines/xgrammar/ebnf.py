@@ -2,8 +2,8 @@
 default, and OpenVINO.
 
 xgrammar treats control tokens as their literal text, and any text may continue past its terminator.
-So both are excluded from every "any text" node. Where a user's grammar or pattern spells out the
-characters, control tokens may still match them.
+So every "any text" node excludes control tokens and terminators. Where a user's grammar or pattern
+spells out the characters of a control token, the token may still match them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _REPEAT_MARKS = {(0, 1): "?", (0, None): "*", (1, None): "+"}
 class EbnfConverter:
     """Converts the constraints of one model, and caches the latest grammars.
 
-    ``has_token_rules``: as for ``to_ebnf``.
+    ``has_token_rules`` is passed to ``to_ebnf``.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, has_token_rules: bool = True) -> None:
@@ -59,8 +59,9 @@ class EbnfConverter:
         return self._convert(lark, end_ids=self._end_ids) is not None
 
     def convert(self, lark: str, stop_ids: Collection[int] = ()) -> str | None:
-        """Return the grammar of a request; None if it cannot be expressed. ``stop_ids``: tokens
-        that end its text besides the model's."""
+        """Return the grammar of a request in xgrammar's EBNF, or None if xgrammar cannot express
+        it. ``stop_ids``: tokens that end the request's text, in addition to the model's end tokens.
+        """
         return self._convert(lark, end_ids=self._end_ids | frozenset(stop_ids))
 
 
@@ -71,12 +72,13 @@ def to_ebnf(
     *,
     has_token_rules: bool = True,
 ) -> str | None:
-    """Convert a grammar in llguidance's Lark; None if it cannot be expressed.
+    """Convert a grammar in llguidance's Lark to EBNF. Returns None if xgrammar cannot express the
+    grammar.
 
     ``literals``: control token → its text. ``end_ids``: tokens that end a text.
-    ``has_token_rules``: xgrammar has ``Token(id)`` and accepts a comma behind the last text of a
-    list. Older releases, such as the one in OpenVINO GenAI 2026.4, match a control token by its
-    text.
+    ``has_token_rules``: whether this xgrammar release has ``Token(id)`` and accepts a comma after
+    the last text of a list. Older releases, such as the release in OpenVINO GenAI 2026.4, match a
+    control token by its text.
     """
     try:
         rules = parse_lark(lark)
@@ -90,9 +92,11 @@ def to_ebnf(
 
 
 def _excluded_texts(rules: Mapping[str, Node], literals: Iterable[str]) -> list[str]:
-    """Return the texts excluded from any text: control tokens, and all terminators.
+    """Return the texts that no "any text" node may contain: the texts of control tokens, and all
+    terminators.
 
-    Numbered control tokens can be thousands; for these only the text before the number is returned.
+    A model can have thousands of numbered control tokens. For these tokens, only the text before
+    the number is returned.
     """
     nodes = [node for rule in rules.values() for node in walk(rule)]
     texts = [text for node in nodes if isinstance(node, AnyText) for text in node.terminators]
@@ -107,8 +111,8 @@ def _stem(literal: str) -> str:
 
 
 class _Writer:
-    """Writes the rules. ``literals``: the texts that stand for control tokens; None if xgrammar has
-    rules for tokens."""
+    """Writes the rules as EBNF. ``literals``: control token → its text; None if xgrammar has rules
+    for tokens."""
 
     def __init__(
         self,
@@ -183,8 +187,12 @@ class _Writer:
         return self._text_rules[excluded]
 
     def _excludable(self, texts: Iterable[str]) -> Iterator[str]:
-        """Yield each text once. Older releases end a text at its first NUL and refuse an empty one:
-        there, text may contain NUL, which no model writes."""
+        """Yield each text once.
+
+        Older releases of xgrammar end a text at its first NUL and refuse an empty text. For these
+        releases, NUL alone is skipped: text may contain NUL, but no model writes it. Raises
+        ``UnsupportedGrammar`` for a longer text with NUL.
+        """
         for text in dict.fromkeys(texts):
             if self._literals is None or "\0" not in text:
                 yield text

@@ -1,4 +1,4 @@
-"""Parse the subset of llguidance's Lark used by constraints into syntax trees.
+"""Parse the subset of llguidance's Lark that constraints use into syntax trees.
 
 For engines with other grammar languages. Unsupported syntax raises ``UnsupportedGrammar``.
 """
@@ -45,7 +45,7 @@ _ANY = Repeat(CharSet(ALL), 0, None)
 
 
 def parse_lark(lark: str) -> dict[str, Node]:
-    """Return the rules of a grammar by name; the first one is ``start``. Raises
+    """Return the rules of a grammar by name. The first rule is ``start``. Raises
     ``UnsupportedGrammar``."""
     rules: dict[str, Node] = {}
     at = 0
@@ -64,9 +64,9 @@ def parse_lark(lark: str) -> dict[str, Node]:
 
 
 def _rules_before_token(rules: Mapping[str, Node]) -> Iterator[str]:
-    """Yield rules that may repeat until a control token.
+    """Yield the names of rules that may repeat without limit until a control token.
 
-    Their text may contain its own terminator.
+    Because such a rule repeats, its text may contain its own terminator.
     """
     for rule in rules.values():
         for row in walk(rule):
@@ -84,8 +84,8 @@ def _without_terminators(node: Node) -> Node:
 
 
 class _RuleParser:
-    """Parses one rule's body from ``at`` to the next rule's head. Rules made from schemas go to
-    ``rules``."""
+    """Parses the body of one rule, from ``at`` to the head of the next rule. Adds the rules that it
+    makes from JSON schemas to ``rules``."""
 
     def __init__(self, lark: str, at: int, rules: dict[str, Node]) -> None:
         self._lark = lark
@@ -94,7 +94,7 @@ class _RuleParser:
         self._advance()
 
     def _advance(self) -> None:
-        """Read the next token; ``kind`` is empty at the end of the body."""
+        """Read the next token of the body. At the end of the body, ``kind`` is empty."""
         self.position = _BLANK.match(self._lark, self.position).end()  # type: ignore[union-attr]
         if _RULE_HEAD.match(self._lark, self.position):
             self.kind = self.value = self.mark = ""
@@ -168,7 +168,8 @@ class _RuleParser:
         return node
 
     def _exclusion(self, node: Node) -> Node:
-        """Parse ``& ~/regex/`` after any text: text that the second regex does not match."""
+        """Parse the exclusion ``& ~/regex/`` after an "any text" regex. Returns any text that the
+        second regex does not match."""
         if self.mark != "&":
             return AnyText() if node == _ANY else node
         self._advance()
@@ -194,7 +195,7 @@ def _repeat(node: Node, operator: str) -> Node:
 
 
 def _text_excluding(excluded: Node) -> AnyText:
-    """Return any text that contains none of the excluded texts."""
+    """Return a node for any text that contains none of the excluded texts."""
     parts = excluded.parts if isinstance(excluded, Concatenation) else ()
     if len(parts) > 2 and parts[0] == parts[-1] == _ANY:
         return AnyText(tuple(_texts(Concatenation(parts[1:-1]))))
@@ -202,7 +203,8 @@ def _text_excluding(excluded: Node) -> AnyText:
 
 
 def _texts(node: Node) -> list[str]:
-    """Return all texts that the node matches."""
+    """Return the list of all texts that the node matches. Raises ``UnsupportedGrammar`` if the node
+    is not built from literal texts."""
     match node:
         case LiteralText(text):
             return [text]

@@ -24,7 +24,8 @@ MAX_COUNT = 1_000_000
 
 
 def check_limits(rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
-    """Check the rules. ``end_ids``: tokens that end a text. Raises ``UnsupportedGrammar``."""
+    """Check the rules of a grammar. ``end_ids``: tokens that end a text. Raises
+    ``UnsupportedGrammar``."""
     for rule in rules.values():
         for node in walk(rule):
             if isinstance(node, Repeat) and max(node.minimum, node.maximum or 0) > MAX_COUNT:
@@ -34,8 +35,8 @@ def check_limits(rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
 
 
 class _EmptyLoopCheck:
-    """Rejects loops over nodes that may be empty: xgrammar would re-count all derivations at every
-    token."""
+    """Rejects loops over nodes that may be empty, because xgrammar would count all derivations
+    again at every token."""
 
     def __init__(self, rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
         self._rules = rules
@@ -73,7 +74,8 @@ class _EmptyLoopCheck:
 
 
 class _EndTokenCheck:
-    """Rejects end tokens before the end of the grammar: nothing after them would be generated."""
+    """Rejects end tokens before the end of the grammar, because generation stops at the end
+    token."""
 
     def __init__(self, rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
         self._rules = rules
@@ -81,7 +83,8 @@ class _EndTokenCheck:
         self._checked: set[tuple[str, bool]] = set()
 
     def check(self, node: Node, *, is_last: bool) -> None:
-        """Check one node. ``is_last``: nothing follows it. Raises ``UnsupportedGrammar``."""
+        """Check one node. ``is_last``: whether nothing follows the node. Raises
+        ``UnsupportedGrammar``."""
         match node:
             case Token(id) if id in self._end_ids and not is_last:
                 raise UnsupportedGrammar("an end token is not at the end")

@@ -15,9 +15,10 @@ _MAX_DIGITS = 30
 
 
 def integers(low: int | None, high: int | None) -> Node:
-    """Return the integers from ``low`` to ``high``; None: unbounded.
+    """Return a node for the integers from ``low`` to ``high``, both included. A bound of None means
+    no limit.
 
-    Raises ``UnsupportedGrammar`` if there are none.
+    Raises ``UnsupportedGrammar`` if no integer is in the range.
     """
     arms: list[Node] = []
     if low is None or low < 0:  # for negative numbers the magnitudes' bounds swap
@@ -30,7 +31,8 @@ def integers(low: int | None, high: int | None) -> Node:
 def numbers(
     low: int | None, high: int | None, *, exclude_low: bool = False, exclude_high: bool = False
 ) -> Node:
-    """Return the decimals between the bounds, without a bound that is excluded."""
+    """Return a node for the decimals from ``low`` to ``high``. ``exclude_low`` and ``exclude_high``
+    exclude the bound itself. A bound of None means no limit."""
     arms: list[Node] = []
     if low is None or low < 0:
         least = 0 if high is None or high > 0 else -high
@@ -54,7 +56,7 @@ def _negative(node: Node) -> Node:
 
 
 def _magnitudes(low: int, high: int | None, exclude_low: bool, exclude_high: bool) -> Node | None:
-    """Return the nonnegative decimals in the range; None if there are none."""
+    """Return a node for the nonnegative decimals in the range, or None if the range is empty."""
     arms: list[Node] = []
     first = low + 1 if exclude_low else low
     last = high - 1 if high is not None and exclude_high else high
@@ -72,7 +74,8 @@ def _magnitudes(low: int, high: int | None, exclude_low: bool, exclude_high: boo
 
 
 def _by_digit_count(low: int, high: int | None) -> list[Node]:
-    """Return nonnegative integers, one alternative per number of digits."""
+    """Return nodes for the nonnegative integers from ``low`` to ``high``, one alternative per
+    number of digits."""
     if high is not None and high < low:
         return []
     digits = len(str(low if high is None else high))
@@ -89,7 +92,7 @@ def _by_digit_count(low: int, high: int | None) -> list[Node]:
 
 
 def _same_length_range(low: str, high: str) -> Node:
-    """Return the range between two digit strings of equal length."""
+    """Return a node for the numbers between two digit strings of equal length."""
     if not low:
         return LiteralText("")
     rest = len(low) - 1

@@ -94,9 +94,10 @@ class _RegexParser:
         return node
 
     def _escape(self, negated: bool = False) -> int | Ranges:
-        """Parse an escape: a character, or the ranges of a category.
+        """Parse an escape. Returns a character, or the ranges of a category.
 
-        ``negated``: the class is negated, so a category covers every character it might mean.
+        ``negated``: whether the character class is negated. In a negated class, a category covers
+        every character that it might mean.
         """
         if code := _CODE_ESCAPE.match(self._pattern, self.position):
             self.position = code.end()

@@ -1,7 +1,7 @@
 """Convert JSON schemas to syntax trees of the JSON text, in llguidance's layout.
 
 Unsupported keywords raise ``UnsupportedGrammar`` unless the schema is lenient. The tree may allow
-less than the schema (no additional properties), never more.
+less than the schema (for example, no additional properties), but never more.
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ _NOT_PLAIN = ('"', "\\", *(chr(code) for code in range(0x20)))
 
 
 class SchemaTree:
-    """Builds the tree of one schema. Shared parts become ``rules``, whose names start with
-    ``prefix``.
+    """Builds the tree of one schema. Adds a rule to ``rules`` for each shared part of the schema;
+    the rule's name starts with ``prefix``.
 
-    ``body``: parses the body of a Lark rule.
+    ``body``: a function that parses the body of a Lark rule.
     """
 
     def __init__(
@@ -113,7 +113,8 @@ class SchemaTree:
         return self._rule("root", lambda: self._node(self._root))
 
     def _rule(self, name: str, write: Callable[[], Node]) -> RuleRef:
-        """Return a reference to a rule of this schema, built once; it may be recursive."""
+        """Return a reference to a rule of this schema. The rule is built once and may be
+        recursive."""
         return self._shared_rule(f"{self._prefix}_{name}", write)
 
     def _shared_rule(self, name: str, write: Callable[[], Node]) -> RuleRef:
@@ -160,7 +161,8 @@ class SchemaTree:
         return self._keyword_methods[keyword](self, schema)
 
     def _restrict_types(self, schema: Any, types: Sequence[str]) -> Schema:
-        """Restrict a schema to these types; an empty ``enum`` if no type remains."""
+        """Restrict a schema to these types. Returns a schema with an empty ``enum`` if no type
+        remains."""
         if schema is True:
             return {"type": types}
         if not isinstance(schema, Mapping):
@@ -185,7 +187,8 @@ class SchemaTree:
         return self._rule(name, lambda: self._node(defined))
 
     def _resolve(self, reference: str) -> tuple[str, Any]:
-        """Return a name for a reference's target, and the target."""
+        """Return a rule name for the schema that a reference points to, and this schema. Raises
+        ``UnsupportedGrammar`` if the schema is not found."""
         match = _REFERENCE.match(str(reference))
         section = self._root.get(match[1], {}) if match else {}
         if match is None or match[2] not in section:
@@ -204,8 +207,8 @@ class SchemaTree:
         return json.dumps(value, ensure_ascii=False, separators=layout)
 
     def _any_of(self, schema: Schema) -> Node:
-        """Build ``anyOf`` or ``oneOf``. llguidance accepts ``oneOf`` only with disjoint
-        alternatives."""
+        """Build ``anyOf`` or ``oneOf`` as alternatives. This is correct for ``oneOf`` because
+        llguidance accepts ``oneOf`` only if its alternatives are disjoint."""
         return _choice(
             [self._node(arm) for arm in schema["anyOf" if "anyOf" in schema else "oneOf"]]
         )
@@ -274,7 +277,8 @@ class SchemaTree:
         return Concatenation((LiteralText('"'), body, LiteralText('"')))
 
     def _pattern(self, pattern: str) -> Node:
-        """Build a pattern anchored at both ends: one way to satisfy an unanchored pattern."""
+        """Build a pattern anchored at both ends. A text that matches the anchored pattern also
+        matches the unanchored pattern."""
         try:
             return self._body(regex_rule(pattern, JSON))
         except Unwritable as reason:
@@ -302,7 +306,9 @@ class SchemaTree:
     def _items(
         self, first: Sequence[Node], more: Node | None, least: int, most: int | None
     ) -> Node:
-        """Build comma-separated items: first those with own schemas, then ``more``."""
+        """Build comma-separated items: first the items in ``first``, which have schemas of their
+        own, then items of ``more``. ``least`` and ``most`` are the bounds of the total number of
+        items."""
         parts = [part for node in first for part in (self._comma, node)][1:]
         if more is None:
             return Concatenation(tuple(parts))
@@ -342,9 +348,10 @@ class SchemaTree:
         return Concatenation((LiteralText("{"), self._items((), member, 0, None), LiteralText("}")))
 
     def _members(self, members: Sequence[tuple[Node, bool]]) -> Node:
-        """Build members in order, each with whether it is required.
+        """Build the members of an object in their order. ``members``: pairs of a member's node and
+        whether the member is required.
 
-        The first member written may be any up to the first required one.
+        The output may start with any member up to and including the first required member.
         """
         self._object_count += 1
         number, arms = self._object_count, list[Node]()
@@ -379,7 +386,8 @@ def _choice(arms: Sequence[Node]) -> Node:
 
 
 def _any_string() -> Node:
-    """Build any string. Escapes split it, so an excluded text cannot span one."""
+    """Build any JSON string. Escapes split the string into plain texts, so an excluded text that
+    crosses an escape is not excluded."""
     plain = AnyText(_NOT_PLAIN)
     escaped = Repeat(Concatenation((parse_regex(_ESCAPE), plain)), 0, None)
     return Concatenation((LiteralText('"'), plain, escaped, LiteralText('"')))

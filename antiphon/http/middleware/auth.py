@@ -1,6 +1,8 @@
 """Authentication middleware: API keys, tenants, rate limits, protection against forged requests.
 
-Keys are compared as SHA-256 digests in constant time; the keys themselves are never stored."""
+The middleware stores no API key. It stores the SHA-256 digests of the keys and compares digests in
+constant time.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 
 class AuthKey(Struct, frozen=True, kw_only=True):
-    """An API key: its SHA-256 digest in hex, and its tenant. Several keys may share a tenant."""
+    """An API key: its SHA-256 digest in hex, and its tenant. Several keys may have the same
+    tenant."""
 
     name: str
     tenant: str
@@ -62,14 +65,16 @@ class AuthKey(Struct, frozen=True, kw_only=True):
 
 
 class AuthConfig(Struct, frozen=True, kw_only=True):
-    """Access rules. Without ``keys`` every client is admitted, as the tenant ``default``.
+    """Access rules. Without ``keys``, every client is admitted as the tenant ``default``.
 
-    ``metrics``: who may read ``/metrics`` without a key. ``hosts``: allowed Host headers of local
-    requests without keys, besides ``localhost`` and IP addresses; "*" for any. ``prompt_editors``:
-    names of the keys that may read and change stored prompts. ``operators``: names of the keys that
-    may manage the server. ``page``: the web page is served; its files need no key, because they
-    contain no data. ``stored_keys``: keys are in the store too, so every request needs one.
-    ``tenants``: limits of all requests of a tenant together."""
+    ``metrics``: who may read ``/metrics`` without a key. ``hosts``: Host headers that local
+    requests without keys may have, besides ``localhost`` and IP addresses; "*" allows any.
+    ``prompt_editors``: names of the keys that may read and change stored prompts. ``operators``:
+    names of the keys that may manage the server. ``page``: whether the web page is served; its
+    files need no key, because they contain no data. ``stored_keys``: whether the store also has
+    keys; if true, every request needs a key. ``tenants``: tenant → limits of all its requests
+    together.
+    """
 
     keys: tuple[AuthKey, ...] = ()
     metrics: Literal["loopback", "everybody", "nobody"] = "loopback"
@@ -89,10 +94,11 @@ class AuthConfig(Struct, frozen=True, kw_only=True):
 class RequestLimits(Struct, frozen=True, kw_only=True):
     """Limits on incoming requests.
 
-    ``requests_per_minute`` applies to each key without a limit of its own, or to the whole server
-    without keys; None = no limit. A full queue answers 429. ``max_requests_per_tenant`` limits the
-    concurrent requests of a tenant; None = no limit of its own. ``body`` limits the JSON of a body,
-    ``max_file_bytes`` an uploaded file."""
+    ``requests_per_minute`` applies to each key that has no limit of its own. On a server without
+    keys, it applies to the whole server. None = no limit. A full queue answers 429.
+    ``max_requests_per_tenant`` limits the concurrent requests of a tenant; None = no limit per
+    tenant. ``body`` limits the JSON of a request body. ``max_file_bytes`` limits an uploaded file.
+    """
 
     max_body_bytes: int = 64 * 2**20
     max_file_bytes: int = 64 * 2**20
@@ -105,13 +111,14 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
 
 
 class StoredKeys(Protocol):
-    """The keys in the store. Raises ``StoreError``."""
+    """Reads the API keys in the store. Raises ``StoreError``."""
 
     async def current(self) -> tuple[KeyRecord, ...]: ...
 
 
 class _KeyEntry(Struct, frozen=True):
-    """A key prepared for lookups. ``record``: the key in the store that it was made of."""
+    """A key prepared for lookups. ``record``: the stored key from which the entry was made; None
+    for a key of the settings."""
 
     client: Client
     tenant: str
@@ -120,10 +127,10 @@ class _KeyEntry(Struct, frozen=True):
 
 
 class AuthMiddleware:
-    """Authenticates requests and stores tenant and client in the request context.
+    """Authenticates requests, and stores tenant and client in the request context.
 
-    ``stored_keys``: the keys in the store, None if there are none. ``rates`` admits requests, and
-    ``budgets`` reads what was used, where keys or tenants have limits.
+    ``stored_keys`` reads the keys in the store; None if the store has no keys. ``rates`` admits
+    requests, and ``budgets`` reads token usage, where keys or tenants have limits.
     """
 
     def __init__(
@@ -183,8 +190,8 @@ class AuthMiddleware:
         return path in ("/health", "/ready")
 
     def _may_read_metrics(self, scope: Scope) -> bool:
-        """Whether the request may read the metrics without a key. A web page that rebinds its name
-        to this machine may not."""
+        """Return whether the request may read the metrics without a key. A web page may not read
+        them through DNS rebinding (a name of its own that points to this machine)."""
         allowed = self._access.metrics
         if allowed == "everybody" and self._access.requires_key:
             return True
@@ -270,7 +277,7 @@ class AuthMiddleware:
             )
 
     def _unknown_host(self, scope: Scope) -> str | None:
-        """Return the host that a local request names, if it is not allowed.
+        """Return the host name of a local request if this host name is not allowed, else None.
 
         A web page can point a domain of its own at 127.0.0.1 and then call this server as
         same-origin. Only the Host header reveals this.
@@ -284,19 +291,21 @@ class AuthMiddleware:
 
 @lru_cache(1024)
 def _host_name(host: bytes) -> str:
-    """Return the name in a Host header."""
+    """Return the host name in a Host header, without the port."""
     return _PORT.sub("", host.decode("latin-1").lower()).strip("[]")
 
 
 @lru_cache(1024)
 def _is_local_name(name: str) -> bool:
-    """Whether no DNS entry can make this name point to this machine."""
+    """Return whether this name is ``localhost`` or an IP address. No DNS entry can make such a name
+    point to this machine."""
     is_localhost = name in ("", "localhost") or name.endswith(".localhost")
     return is_localhost or is_ip_address(name)
 
 
 def _request_headers(permits: Sequence[Permit]) -> list[tuple[bytes, bytes]]:
-    """Return OpenAI's headers: of the limit that leaves the fewest requests."""
+    """Return OpenAI's ``x-ratelimit`` headers for requests, for the limit with the fewest remaining
+    requests."""
     permit = min(permits, key=lambda each: each.remaining, default=None)
     if permit is None:
         return []
@@ -305,8 +314,8 @@ def _request_headers(permits: Sequence[Permit]) -> list[tuple[bytes, bytes]]:
 
 
 def _sent_key(scope: Scope) -> bytes:
-    """Return the API key of a request, empty if there is none. Anthropic's clients send it as
-    ``x-api-key``."""
+    """Return the API key of a request, or an empty key if the request has none. Anthropic's clients
+    send the key as ``x-api-key``."""
     authorization = header(scope, b"authorization")
     if authorization is None:
         return (header(scope, b"x-api-key") or b"").strip()
@@ -324,7 +333,7 @@ def _limit_headers(
 
 
 def _duration(seconds: float) -> str:
-    """Return a time as OpenAI writes it: ``6m0s``."""
+    """Return a duration in OpenAI's format, such as ``6m0s``."""
     minutes, rest = divmod(math.ceil(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     parts = [f"{hours}h"] if hours else []
@@ -336,8 +345,12 @@ def _duration(seconds: float) -> str:
 def _token_headers(
     scopes: Sequence[tuple[ClientLimits, TokensUsed]],
 ) -> list[tuple[bytes, bytes]]:
-    """Return OpenAI's headers: of the limits that leave the fewest tokens, of a minute or else of a
-    day."""
+    """Return OpenAI's ``x-ratelimit`` headers for tokens, for the limit with the fewest remaining
+    tokens.
+
+    A scope counts with its limit per minute, or with its limit per day if it has no limit per
+    minute.
+    """
     found = [
         (limits.tokens_per_minute, used.minute, 60)
         if limits.tokens_per_minute is not None
@@ -371,8 +384,8 @@ def _is_page_path(path: str) -> bool:
 def _reject_cross_site(scope: Scope) -> None:
     """Reject cross-site requests that a browser sends without a preflight (CSRF).
 
-    Such requests have an Origin header and no JSON content type. Programs send no Origin. Pages of
-    the same origin may upload files.
+    Such requests have an Origin header but no JSON content type. Programs send no Origin header.
+    Pages of the same origin may upload files.
     """
     origin = header(scope, b"origin")
     if origin is None or any(header(scope, name) is not None for name in _KEY_HEADERS):
@@ -399,8 +412,10 @@ def _is_loopback(scope: Scope) -> bool:
 
 
 def holds_role(scope: Scope, access: AuthConfig, names: Collection[str]) -> bool:
-    """Whether the request's API key is one of ``names``. On a server without keys: whether the
-    request comes from this machine."""
+    """Return whether the request may act in a role whose API keys are ``names``.
+
+    On a server without keys, return whether the request comes from this machine.
+    """
     if access.requires_key:
         return request_context(scope).key in names
     return is_local(scope)

@@ -1,8 +1,9 @@
-"""Error bodies for clients that do not read OpenAI's form.
+"""Error bodies for clients that do not read OpenAI's error format.
 
-- Clients of the Messages API: Anthropic's form, and the request id in the header ``request-id``.
+- Clients of the Messages API: Anthropic's error format, and the request id in the header
+  ``request-id``.
 - ``@ai-sdk/open-responses``: strings. OpenAI's errors have null in ``param`` and ``code`` where
-  these do not apply; this client then shows the status line instead of the message.
+  these do not apply. On null, this client shows the status line instead of the message.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def is_messages_client(scope: Scope) -> bool:
 
 
 def send_for_client(scope: Scope, send: Send) -> Send:
-    """Return ``send``, which rewrites error bodies for the client if it needs another form."""
+    """Wrap ``send`` so that it rewrites error bodies, if the client needs another error format than
+    OpenAI's."""
     if scope["type"] != "http":
         return send
     if is_messages_client(scope):
@@ -59,7 +61,8 @@ def _with_request_id(send: Send, id: str) -> Send:
 
 
 def _rewriting(send: Send, rewrite: _Rewrite) -> Send:
-    """Return ``send``, which rewrites the bodies of errors. They are sent in one piece."""
+    """Wrap ``send`` so that it rewrites error bodies. An error body must be sent in one ASGI
+    message."""
     start: Message = {}
 
     async def send_rewritten(message: Message) -> None:
@@ -79,7 +82,7 @@ def _rewriting(send: Send, rewrite: _Rewrite) -> Send:
 
 
 def _rewritten(body: bytes, status: int, rewrite: _Rewrite) -> bytes:
-    """Rewrite an error in OpenAI's form; other bodies stay as they are."""
+    """Rewrite an error body in OpenAI's format. Other bodies are returned unchanged."""
     try:
         value: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,7 +1,9 @@
 """Error middleware: the one place where errors become HTTP statuses and OpenAI's error body.
 
-Every body is ``{"error": {"message", "type", "param", "code"}}`` with all four keys; a missing
-``param`` or ``code`` is null, as in OpenAI's API, except for clients that cannot read null."""
+Every body is ``{"error": {"message", "type", "param", "code"}}`` with all four keys. A missing
+``param`` or ``code`` is null, as in OpenAI's API. Clients that cannot read null get an empty string
+instead.
+"""
 
 from __future__ import annotations
 
@@ -99,11 +101,12 @@ def request_error_reply(error: RequestError) -> Reply:
 
 
 def failed_response_reply(response: Response) -> Reply:
-    """Build the response for a failed run that was not streamed: an HTTP error, as OpenAI sends.
+    """Build the response for a failed run that was not streamed. The response is an HTTP error, as
+    in OpenAI's API.
 
-    A 200 with ``status: "failed"`` would go unnoticed by clients that only read the output; all
-    clients raise on an HTTP error, and many retry. If the model has produced output, a retry would
-    cost as much again and could run tools twice, so ``x-should-retry`` forbids it.
+    Clients that only read the output would not notice a 200 with ``status: "failed"``. All clients
+    raise on an HTTP error, and many retry. If the model has produced output, a retry would cost as
+    much again and could run tools twice, so ``x-should-retry: false`` forbids the retry.
     """
     error = response.error
     assert error is not None
@@ -116,7 +119,8 @@ def failed_response_reply(response: Response) -> Reply:
 
 
 def run_error_reply(error: RunError) -> Reply:
-    """Build the response for a failure outside a run, or of a run before its first event."""
+    """Build the response for a failure outside a run, or for a run that fails before its first
+    event."""
     headers: dict[str, str] = {}
     if isinstance(error, StoreError):
         headers["retry-after"] = "5"
@@ -158,7 +162,7 @@ def type_of(status: int, otherwise: str = "server_error") -> str:
 
 
 def unknown_url(method: str, path: str) -> NotFound:
-    """Return the error for an unknown route, in OpenAI's words."""
+    """Return the error for an unknown route, with OpenAI's error message."""
     return NotFound(f"Unknown request URL: {method} {path}.", code="unknown_url")
 
 
@@ -175,8 +179,11 @@ def _routing_reply(error: HTTPException, scope: Scope) -> Reply:
 
 
 def _allowed_methods(scope: Scope) -> set[str]:
-    """Return the methods of the path: the routes of a path have one method each, and Starlette's
-    error only knows those of the first."""
+    """Return the methods that the path accepts.
+
+    Each route has one method, and several routes may have the same path. Starlette's error only
+    knows the method of the first route.
+    """
     routes: list[Route] = [each for each in scope["router"].routes if isinstance(each, Route)]
     path = scope["route"].path
     return {method for each in routes if each.path == path for method in each.methods or ()}
@@ -185,8 +192,9 @@ def _allowed_methods(scope: Scope) -> set[str]:
 class ErrorMiddleware:
     """Turns exceptions into error responses.
 
-    ``reraise`` lets unexpected exceptions through, for tests. Once a response has started, it ends
-    truncated instead."""
+    ``reraise`` lets unexpected exceptions through, for tests. If the response has already started,
+    no error response is sent and the response ends truncated.
+    """
 
     def __init__(self, app: ASGIApp, *, log: Any, reraise: bool = False) -> None:
         self._app = app

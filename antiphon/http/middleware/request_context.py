@@ -1,7 +1,8 @@
 """Request context middleware: request id, access log, and the per-request context.
 
-The outermost middleware. It adds ``x-request-id`` to every response and writes one log line a
-request, which contains no headers and no bodies."""
+This is the outermost middleware. It adds ``x-request-id`` to every response and writes one log line
+per request. The log line contains no headers and no bodies.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +44,12 @@ CLIENT_CLOSED_REQUEST = 499
 
 
 class ClientDisconnected(ReaderGone):
-    """The client disconnected before it was answered."""
+    """The client disconnected before the response was sent."""
 
 
 class RequestContext:
-    """Facts about one request for the log and the metrics, filled in while it is processed."""
+    """The data about one request for the log and the metrics, filled in while the request is
+    processed."""
 
     __slots__ = (
         "charge",
@@ -85,7 +87,8 @@ class RequestContext:
 
 
 async def _charge_nothing() -> None:
-    """Charge nothing: the client is not authenticated."""
+    """Count nothing, because the client is not authenticated. Used as ``charge`` before
+    authentication."""
 
 
 def request_context(scope: Scope) -> RequestContext:
@@ -95,7 +98,8 @@ def request_context(scope: Scope) -> RequestContext:
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """Return the first header of that (lower-case) name."""
+    """Return the value of the first header with this lower-case name, or None if the request has no
+    such header."""
     try:
         by_name: dict[bytes, bytes] = scope["antiphon.headers"]
     except KeyError:  # built once: about ten headers of each request are looked up
@@ -104,14 +108,16 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 
 def route_path(scope: Scope) -> str:
-    """Return the path below the mount point, which is ``root_path`` for an app inside another."""
+    """Return the path without the mount point. ``root_path`` is the mount point of an app inside
+    another app."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     return path[len(root) :] if root and path.startswith(f"{root}/") else path
 
 
 def trace_headers(scope: Scope) -> dict[str, str]:
-    """Return the W3C trace context headers of a request. Without traceparent, there is none."""
+    """Return the W3C trace context headers of a request. Returns an empty dict if the request has
+    no ``traceparent``."""
     if header(scope, b"traceparent") is None:
         return {}
     return {
@@ -125,7 +131,8 @@ class RequestContextMiddleware:
     """Creates the context, adds ``x-request-id`` and logs the request.
 
     ``count_request`` is called with method, route and status at the end of a request. Each request
-    is a span of ``tracer``, below the span of the client if its headers name one.
+    is a span of ``tracer``. If the request headers name a span of the client, this span is the
+    parent.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The OpenAPI document as rows of tables, for the pages that show it."""
+"""Convert the OpenAPI document to rows of tables, for the pages that show it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _BOUNDS: Mapping[str, str] = {
 
 
 class TextSpan(Struct, frozen=True):
-    """A piece of a type's description. ``ref``: the component that it names."""
+    """A piece of a type's description. ``ref``: the component that the piece names; None for plain
+    text."""
 
     text: str
     ref: str | None = None
@@ -44,8 +45,9 @@ class FieldRow(Struct, frozen=True, kw_only=True):
 
 
 class OperationView(Struct, frozen=True, kw_only=True):
-    """An operation. ``bodies`` and ``answers``: media type, or status and media type → type.
-    ``headers``: those of a success that not every response has → meaning."""
+    """An operation, ready for display. ``bodies``: media type → request type. ``answers``: status
+    and media type → response type. ``headers``: header → meaning; only headers that some, but not
+    all, successful responses have."""
 
     method: str
     path: str
@@ -112,7 +114,7 @@ def _param(param: Json) -> FieldRow:
 
 
 def rows(schema: Json) -> tuple[FieldRow, ...]:
-    """Return the fields of an object."""
+    """Return one row for each field of an object."""
     required = schema.get("required", ())
     return tuple(
         FieldRow(
@@ -127,7 +129,7 @@ def rows(schema: Json) -> tuple[FieldRow, ...]:
 
 
 def type_spans(schema: Json, *, nullable: bool = True) -> tuple[TextSpan, ...]:
-    """Describe a type in words. ``nullable``: whether to mention null."""
+    """Describe a type in words. ``nullable``: whether the description mentions null."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return (TextSpan(name, name),)

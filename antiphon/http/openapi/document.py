@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document: routes, operations and wire types put together."""
+"""Build the OpenAPI 3.1 document from routes, operations and wire types."""
 
 from __future__ import annotations
 
@@ -115,12 +115,12 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
     @property
     def document_path(self) -> str:
-        """The path without the converters of Starlette."""
+        """The path as the OpenAPI document shows it, without Starlette's converters."""
         return _PATH_PARAM.sub(r"{\1}", self.path)
 
 
 def endpoints(routes: Iterable[Any]) -> Iterator[Endpoint]:
-    """Yield the endpoints of the routes that declare an operation, in their order."""
+    """Yield the endpoints of the routes that declare an operation, in the order of the routes."""
     for route in routes:
         found = operation_of(route.endpoint) if isinstance(route, Route) else None
         if found is None:
@@ -317,7 +317,8 @@ def _responses(endpoint: Endpoint, types: _Types) -> Json:
 
 
 def _error_statuses(endpoint: Endpoint) -> list[int]:
-    """Return the statuses of errors: those of every endpoint of its kind, and its own."""
+    """Return the error statuses of an endpoint: the statuses that all endpoints of its kind share,
+    and the statuses that the operation declares."""
     operation = endpoint.operation
     found = {500, *operation.errors}
     if operation.security != "open":
@@ -330,7 +331,7 @@ def _error_statuses(endpoint: Endpoint) -> list[int]:
 
 
 def _error_components(every: Sequence[Endpoint], types: _Types) -> Json:
-    """Describe all errors in each form that they have."""
+    """Describe all errors, once in each error format that the endpoints use."""
     forms = dict.fromkeys((None, *(endpoint.operation.error_body for endpoint in every)))
     return {
         _error_name(form, status): _error(status, types.sent(form or ErrorReply))
@@ -391,7 +392,8 @@ class _Types:
 
 
 def _with_treatments(components: Mapping[str, Json]) -> dict[str, Json]:
-    """Say of each field of a request how the server treats it, unless it is just honoured."""
+    """Describe how the server treats each field of a request. Fields that the server simply honours
+    get no description."""
     name = CreateResponse.__name__
     request = components[name]
     properties = {

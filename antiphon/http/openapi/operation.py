@@ -1,6 +1,6 @@
-"""What the OpenAPI document says about an endpoint, declared next to its handler.
+"""The part of the OpenAPI document that an endpoint declares next to its handler.
 
-Path and method come from the route, the summary from the first sentence of the handler's docstring.
+Path and method come from the route. The summary is the first sentence of the handler's docstring.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _HandlerT = TypeVar("_HandlerT", bound=Callable[..., Any])
 
 
 class Form(Struct, frozen=True, kw_only=True):
-    """A form. ``file``: the field with the file, or with several of them. ``fields``: a type whose
-    fields are the other fields of the form, None if there are none.
-    """
+    """A form that an endpoint accepts. ``file``: the form field with the file. ``many``: whether
+    the field may hold several files. ``fields``: a type whose fields are the other form fields;
+    None if the form has no other fields."""
 
     file: str
     many: bool = False
@@ -38,16 +38,18 @@ class HeaderParam(Struct, frozen=True, kw_only=True):
 class Operation(Struct, frozen=True, kw_only=True):
     """An operation of the API.
 
-    ``id``: its name in generated clients, as OpenAI's document has it where the endpoint is
-    OpenAI's. ``answer``: the type of the JSON answer. ``messages_answer``: that of the answer to
-    clients of the Messages API, if it is another one. ``media_type``: the media type of an answer
-    that is not JSON. ``events``: the type of the events if the answer can be a stream. ``body``:
-    the type of the JSON body. ``errors``: statuses besides those that every endpoint of its kind
-    has. ``error_body``: the type of its errors, if it is not OpenAI's. ``status``: the status of
-    success. ``also``: status → type of an answer that is no error body; None for content of
-    ``media_type``, or none for a redirect. ``response_headers``: headers of a success besides
-    ``x-request-id``. ``summary``: instead of the handler's docstring. ``security``: whether an API
-    key is required, on a server with keys.
+    ``id``: its name in generated clients. Endpoints of OpenAI's API have the id of OpenAI's
+    document. ``answer``: the type of the JSON response. ``messages_answer``: the response type for
+    clients of the Messages API, if it differs from ``answer``. ``media_type``: the media type of a
+    response that is not JSON. ``events``: the type of the events, if the response can be a stream.
+    ``body``: the type of the JSON body. ``errors``: error statuses in addition to the statuses that
+    every endpoint of its kind has. ``error_body``: the type of the error body, if it is not
+    OpenAI's. ``status``: the status of success. ``also``: status → type of another response whose
+    body is not an error. The type is None for content of ``media_type``, and also for a redirect,
+    which has no content. ``response_headers``: headers of a successful response in addition to
+    ``x-request-id``. ``summary``: replaces the summary from the handler's docstring. ``security``:
+    who may call the endpoint on a server with keys: clients with an API key, everybody, or the
+    clients that may read the metrics.
     """
 
     id: str
@@ -70,7 +72,7 @@ class Operation(Struct, frozen=True, kw_only=True):
 
 
 def operation(id: str, **fields: Any) -> Callable[[_HandlerT], _HandlerT]:
-    """Attach an operation to a handler. ``fields``: those of ``Operation``."""
+    """Attach an operation to a handler. ``fields``: the other fields of ``Operation``."""
 
     def attach(handler: _HandlerT) -> _HandlerT:
         setattr(handler, _ATTRIBUTE, Operation(id=id, **fields))
@@ -80,6 +82,7 @@ def operation(id: str, **fields: Any) -> Callable[[_HandlerT], _HandlerT]:
 
 
 def operation_of(endpoint: Any) -> Operation | None:
-    """Return the operation of a handler, a class or an instance; None if it declares none."""
+    """Return the operation of a handler, which can be a class or an instance. Returns None if the
+    handler declares no operation."""
     found = getattr(endpoint, _ATTRIBUTE, None)
     return found if isinstance(found, Operation) else None

@@ -1,7 +1,7 @@
-"""The reference of the API as one HTML page, made from the OpenAPI document.
+"""The API reference as one HTML page, made from the OpenAPI document.
 
-The page needs nothing but itself: its style and its script are inside, and its content security
-policy allows these two by their hashes and nothing else.
+The page loads no other files, because its style and its script are inside. Its content security
+policy allows only this style and this script, by their hashes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _CODE = re.compile(r"`([^`]*)`")
 
 
 class ReferencePage(Struct, frozen=True):
-    """``policy``: the value of the header ``content-security-policy``."""
+    """The API reference as an HTML page. ``policy``: the value of its header
+    ``content-security-policy``."""
 
     html: bytes
     policy: str
@@ -56,7 +57,7 @@ def _resource(name: str) -> str:
 
 
 def _code(text: str) -> Markup:
-    """Return text as HTML, with what is between backticks as code."""
+    """Return text as HTML. Text between backticks becomes code."""
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))
 
 

@@ -1,8 +1,8 @@
 """JSON schemas of the wire types.
 
-msgspec generates them. A type is described twice if clients may send more than the server does: in
-requests an optional field may be null or missing, and some fields have further forms; in answers
-every field is present that is not ``UNSET``.
+msgspec generates the schemas. A type is described twice if clients may send more than the server
+sends. In requests, an optional field may be null or missing, and some fields have additional forms.
+In responses, every field is present unless it is ``UNSET``.
 """
 
 from __future__ import annotations
@@ -38,23 +38,24 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 
 
 class Schemas(Struct, frozen=True):
-    """``roots``: one schema for each type, in their order. ``components``: the schemas to which
-    they refer, by name.
-    """
+    """The schemas of several types. ``roots``: one schema for each type, in the order of the types.
+    ``components``: name → schema to which the roots refer."""
 
     roots: tuple[Json, ...]
     components: Mapping[str, Json]
 
 
 def sent_schemas(types: Sequence[Any], unions: Mapping[str, Any]) -> Schemas:
-    """Describe what the server sends. ``unions``: unions that get a name of their own."""
+    """Describe the JSON that the server sends. ``unions``: name → union type that gets a component
+    of its own."""
     return _generate(types, unions, _describe_sent)
 
 
 def accepted_schemas(
     types: Sequence[Any], unions: Mapping[str, Any], forms: AcceptedForms, untagged: Iterable[Any]
 ) -> Schemas:
-    """Describe what clients may send. ``untagged``: classes whose ``type`` may be missing."""
+    """Describe the JSON that clients may send. ``untagged``: classes whose field ``type`` may be
+    missing."""
     names = {cls.__name__ for cls in untagged}
     found = _generate([*types, *forms.values()], unions, _describe_accepted)
     components = {name: {**schema} for name, schema in found.components.items()}
@@ -77,7 +78,8 @@ def accepted_schemas(
 
 
 def merge_schemas(sent: Schemas, accepted: Schemas) -> tuple[Schemas, Schemas]:
-    """Give both the same components: types that differ in requests get a name of their own."""
+    """Give both schema sets the same components. A type whose schema differs between requests and
+    responses gets a second name for requests."""
     shared = sent.components.keys() & accepted.components.keys()
     differing = {name for name in shared if sent.components[name] != accepted.components[name]}
     while True:
@@ -100,7 +102,7 @@ def merge_schemas(sent: Schemas, accepted: Schemas) -> tuple[Schemas, Schemas]:
 
 
 def rename_components(schemas: Schemas, names: Mapping[str, str]) -> Schemas:
-    """Give components other names. ``names``: old name → new name."""
+    """Rename components. ``names``: old name → new name."""
     refs = {_REF + old: _REF + new for old, new in names.items()}
     renamed = {
         names.get(name, name): _rename(each, refs) for name, each in schemas.components.items()
@@ -111,7 +113,7 @@ def rename_components(schemas: Schemas, names: Mapping[str, str]) -> Schemas:
 
 
 def used_components(schema: Any, components: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the components to which a schema refers, directly or not."""
+    """Return the components to which a schema refers, directly or through other components."""
     found: set[str] = set()
     names = _references(schema)
     while names:
@@ -154,7 +156,7 @@ def _generate(
 
 
 def _generated_name(cls: Any) -> str:
-    """Return msgspec's name of a component."""
+    """Return the component name that msgspec generates for a type."""
     args = [arg.__name__ if isinstance(arg, type) else repr(arg) for arg in get_args(cls)]
     name = f"{get_origin(cls).__name__}[{', '.join(args)}]" if args else cls.__name__
     return _NOT_IN_NAMES.sub("_", name)
@@ -170,7 +172,7 @@ def _generic_name(cls: Any, unions: Mapping[str, Any]) -> str:
 
 
 def _plain(schema: Any) -> Json:
-    """Return the schema as JSON has it: tuples become arrays."""
+    """Return the schema in plain JSON types: tuples become lists."""
     plain: Json = json.loads(json.dumps(schema))
     return plain
 
@@ -201,7 +203,7 @@ def _inner_types(info: Any) -> list[Any]:
 
 
 def _describe_sent(cls: type[Struct], schema: Json) -> Json:
-    """Require every field that is always sent."""
+    """Describe a class that the server sends. Every field that is always sent becomes required."""
     omits = cls.__struct_config__.omit_defaults
     optional = {
         field.encode_name
@@ -218,7 +220,7 @@ def _describe_sent(cls: type[Struct], schema: Json) -> Json:
 
 
 def _describe_accepted(cls: type[Struct], schema: Json) -> Json:
-    """Let null mean "not given" in optional fields."""
+    """Describe a class that clients may send. Null means "not given" in optional fields."""
     described = _describe(cls, schema)
     required = set(described["required"])
     properties = {
@@ -241,7 +243,7 @@ def _accepts_null(schema: Json) -> bool:
 
 
 def _without_null_default(schema: Json) -> Json:
-    """Drop a default that means "not given"."""
+    """Return the schema without its default if the default means "not given"."""
     if schema.get("default", ...) not in (None, ""):
         return schema
     return {key: value for key, value in schema.items() if key != "default"}
@@ -261,14 +263,15 @@ def _nullable(schema: Json) -> Json:
 
 
 def _map(schema: Any, change: Callable[[Json], Json]) -> Any:
-    """Return a schema with every object in it changed, the innermost first."""
+    """Apply ``change`` to every object in a schema, innermost objects first. Returns the changed
+    schema."""
     if isinstance(schema, dict):
         return change({key: _map(value, change) for key, value in schema.items()})
     return [_map(value, change) for value in schema] if isinstance(schema, list) else schema
 
 
 def _name_unions(schema: Json, unions: Sequence[tuple[str, Json]]) -> Json:
-    """Replace unions that have a name by a reference."""
+    """Replace unions that have a component name with a reference to the component."""
 
     def change(found: Json) -> Json:
         arms = found.get("anyOf")
@@ -289,7 +292,7 @@ def _name_unions(schema: Json, unions: Sequence[tuple[str, Json]]) -> Json:
 
 
 def _drop_discriminators(schema: Json, without: set[str]) -> Json:
-    """Drop the discriminator of unions with a class that may come without its tag."""
+    """Remove the discriminator of every union that contains a class whose tag may be missing."""
 
     def change(found: Json) -> Json:
         arms = {arm.get("$ref") for arm in found.get("anyOf", ())}

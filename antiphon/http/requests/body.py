@@ -21,10 +21,10 @@ _ZSTD_WINDOW = 8 * 2**20
 
 
 async def read(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """Return the whole body, decompressed. ``limit``: bytes, before and after decompression.
+    """Return the whole body, decompressed. ``limit``: maximum bytes before and after decompression.
 
-    Raises ``TooLarge`` (from the content-length, if there is one), ``ClientDisconnected``, and
-    ``InvalidRequest`` for an unsupported encoding.
+    Raises ``TooLarge`` (already from the content-length header, if it is too large),
+    ``ClientDisconnected``, and ``InvalidRequest`` for an unsupported encoding.
     """
     _check_declared(scope, limit)
     encoding = header(scope, b"content-encoding")
@@ -46,7 +46,8 @@ async def _receive_all(receive: Receive, limit: int) -> bytes:
 
 
 async def _read_encoded(receive: Receive, limit: int, encoding: str) -> bytes:
-    """Return the whole body, decompressed if ``encoding``, its content-encoding, says so."""
+    """Return the whole body. Decompresses the body if its content-encoding ``encoding`` is a
+    compression."""
     inflate = _INFLATE.get(encoding)
     if inflate is None and encoding not in ("identity", ""):
         raise InvalidRequest(
@@ -69,7 +70,7 @@ async def _read_encoded(receive: Receive, limit: int, encoding: str) -> bytes:
 
 
 async def stream(scope: Scope, receive: Receive, limit: int) -> AsyncGenerator[bytes, None]:
-    """Yield the body in chunks. Compressed bodies are refused. Raises as ``read``."""
+    """Yield the body in chunks. Refuses compressed bodies. Raises the same errors as ``read``."""
     _check_declared(scope, limit)
     if (header(scope, b"content-encoding") or b"identity").strip().lower() != b"identity":
         raise InvalidRequest("A form must not be compressed.", code="unsupported_content_encoding")
@@ -87,7 +88,8 @@ def _check_declared(scope: Scope, limit: int) -> None:
 
 
 async def _receive_piece(receive: Receive, limit: int, size: int) -> tuple[bytes, bool]:
-    """Return a piece of the body, and whether more follows. ``size``: bytes before it."""
+    """Return the next piece of the body, and whether more pieces follow. ``size``: bytes received
+    before this piece."""
     message = await receive()
     if message["type"] == "http.disconnect":
         raise ClientDisconnected

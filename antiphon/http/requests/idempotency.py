@@ -1,4 +1,4 @@
-"""Idempotency keys: a repeated request returns the response of the first.
+"""Idempotency keys: a repeated request returns the response of the first request.
 
 The key is part of the response's id, so no table of keys is needed.
 """
@@ -21,7 +21,8 @@ _KEY = re.compile(rb"[\x20-\x7e]{1,255}\Z")
 
 
 def response_id(scope: Scope, tenant: str, body: bytes) -> str | None:
-    """Return the id of the response to a request with an ``Idempotency-Key``; None without one.
+    """Return the response id for a request with an ``Idempotency-Key``. Returns None if the request
+    has no such header.
 
     The same key with another body gives another id. Raises ``InvalidRequest`` for a malformed key.
     """

@@ -1,4 +1,4 @@
-"""Read forms with files (``multipart/form-data``), up to a limit of bytes."""
+"""Read forms with files (``multipart/form-data``). The size of a form is limited."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ _CHUNK_BYTES = 2**20
 
 
 class FileForm(Struct, frozen=True):
-    """A file, its name without folders, its size, and the other fields. ``chunks`` yields the
-    content once, while the form is open."""
+    """A form with one file: the file's name without folders, its size, and the other form fields.
+    ``chunks`` yields the file's content. It can be read only once, and only while the form is open.
+    """
 
     filename: str
     size: int
@@ -38,7 +39,8 @@ class FileForm(Struct, frozen=True):
 
 
 class FilesForm(Struct, frozen=True):
-    """Files with the paths they were sent under, and the other fields."""
+    """A form with several files. ``files``: the path and the content of each file, with the path
+    that the client sent. ``fields``: the other form fields."""
 
     files: tuple[tuple[str, bytes], ...]
     fields: Mapping[str, str]
@@ -48,7 +50,7 @@ class FilesForm(Struct, frozen=True):
 async def open_form(
     scope: Scope, receive: Receive, *, file: str, limit: int
 ) -> AsyncIterator[FileForm]:
-    """Read a form with one file, in the field ``file``. ``limit``: bytes of the file.
+    """Read a form with one file, in the field ``file``. ``limit``: maximum bytes of the file.
 
     Large files are buffered on disk until the end of the block. Raises ``InvalidRequest``,
     ``TooLarge``, ``ClientDisconnected``.
@@ -76,9 +78,10 @@ async def _chunks(upload: UploadFile) -> AsyncGenerator[bytes, None]:
 async def read_files(
     scope: Scope, receive: Receive, *, file: str, limit: int, max_files: int
 ) -> FilesForm:
-    """Read a form with at most ``max_files`` files. ``limit``: bytes of all files.
+    """Read a form with at most ``max_files`` files. ``limit``: maximum bytes of all files together.
 
-    The field is called ``file``, with or without brackets. Raises as ``open_form``.
+    ``file``: name of the field with the files; the client may append brackets to the name. Raises
+    the same errors as ``open_form``.
     """
     max_bytes = limit + max_files * _FILE_OVERHEAD + _FORM_OVERHEAD
     form = await _parse_form(scope, bodies.stream(scope, receive, max_bytes), max_files)

@@ -1,6 +1,6 @@
-"""Parse query strings, including all ways in which clients write lists.
+"""Parse query strings. Accepts all notations in which clients write lists.
 
-Unknown parameters are ignored; an invalid value is an error that names the parameter.
+Unknown parameters are ignored. An invalid value is an error that names the parameter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class QueryParam(Struct, frozen=True, kw_only=True):
-    """A parameter as the OpenAPI document describes it. ``default``: None if there is none."""
+    """A query parameter for the OpenAPI document. ``default`` is None if the parameter has no
+    default."""
 
     name: str
     type: Any
@@ -74,7 +75,8 @@ class Query:
             self._values.setdefault(_SUBSCRIPT.sub("", name), []).append(value)
 
     def refuse(self, *names: str) -> None:
-        """Raise ``InvalidRequest`` for parameters that are known and not supported here."""
+        """Raise ``InvalidRequest`` if the request has one of these parameters. The server knows
+        them but does not support them here."""
         for name in names:
             if any(self._values.get(name, ())):
                 raise InvalidRequest(
@@ -84,19 +86,21 @@ class Query:
                 )
 
     def choices(self, name: str, options: Collection[str]) -> tuple[str, ...]:
-        """Return a list of some of ``options``; empty if the parameter is missing."""
+        """Return the values of a list parameter. Every value must be one of ``options``. Returns an
+        empty tuple if the parameter is missing."""
         values = tuple(self._values.get(name, ()))
         for value in values:
             _check(name, value, options)
         return values
 
     def values(self, name: str) -> tuple[str, ...] | None:
-        """Return a list; None if the parameter is missing."""
+        """Return the values of a list parameter, or None if the parameter is missing."""
         values = self._values.get(name)
         return None if values is None else tuple(values)
 
     def value(self, name: str) -> str | None:
-        """Return the last value; None if there is none or it is empty."""
+        """Return the last value of the parameter. Returns None if the parameter is missing or its
+        value is empty."""
         return self._values.get(name, [""])[-1] or None
 
     def choice(self, name: str, options: Collection[str], default: str) -> str:
@@ -106,7 +110,7 @@ class Query:
         return value
 
     def flag(self, name: str) -> bool:
-        """Return a boolean; false if the parameter is missing."""
+        """Return a boolean parameter; false if the parameter is missing."""
         value = self.value(name)
         if value is None:
             return False
@@ -115,11 +119,11 @@ class Query:
         return _FLAGS[value.lower()]
 
     def optional_flag(self, name: str) -> bool | None:
-        """Return a boolean; None if the parameter is missing."""
+        """Return a boolean parameter; None if the parameter is missing."""
         return None if self.value(name) is None else self.flag(name)
 
     def page_params(self) -> PageParams:
-        """Return which page of a list the client requests."""
+        """Return the parameters that select a page of a list: limit, order and cursors."""
         return PageParams(
             limit=self.limit(),
             order=self.order(),
@@ -137,7 +141,8 @@ class Query:
         return self.choice("order", ("asc", "desc"), "desc")
 
     def number(self, name: str, *, low: int, high: int | None = None) -> int | None:
-        """Return an integer between the bounds, both included; None if it is missing."""
+        """Return an integer parameter between the bounds, both included. Returns None if the
+        parameter is missing."""
         value = self.value(name)
         if value is None:
             return None

@@ -1,8 +1,8 @@
 """``POST /v1/chat/completions``, ``/v1/completions``, ``/v1/messages``: runs for clients of other
 APIs.
 
-Uses the same admission, disconnect detection, metrics and errors as ``responses``. One request may
-start several runs.
+The endpoints use the same admission, disconnect detection, metrics and errors as ``/v1/responses``.
+One request may start several runs.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ __all__ = ["ChoiceStream", "CompletionsEndpoint", "CompletionsRequest"]
 
 
 class ChoiceStream(Protocol):
-    """Encodes the events of one choice."""
+    """The interface that encodes the events of one choice."""
 
     def frames(self, events: tuple[Event, ...]) -> bytes: ...
     def usage_frame(self, responses: Sequence[Response]) -> bytes: ...
 
 
 class CompletionsRequest(Protocol):
-    """A parsed body: one request per choice, and how to answer them."""
+    """A parsed request body: one request per choice, and the methods that build the response."""
 
     @property
     def requests(self) -> tuple[CreateResponse, ...]: ...
@@ -65,11 +65,11 @@ _RequestT = TypeVar("_RequestT", bound=CompletionsRequest)
 
 
 class CompletionsEndpoint(Generic[_RequestT]):
-    """The endpoint as an ASGI app.
+    """The endpoint of one of these APIs, as an ASGI app.
 
-    ``read`` parses a body. ``start_run`` creates the run of a choice; its arguments are the
-    context, the request and the index. ``operation``: its description. ``end_mark``: what ends a
-    stream. ``comment``: what keeps an idle stream open.
+    ``read`` parses a body. ``start_run`` creates the run of a choice from the context, the request
+    and the index of the choice. ``operation`` describes the endpoint. ``end_mark``: the bytes that
+    end a stream. ``comment``: the bytes that keep an idle stream open.
     """
 
     def __init__(
@@ -121,7 +121,8 @@ class CompletionsEndpoint(Generic[_RequestT]):
         await reply(scope, receive, send)
 
     async def _runs(self, context: RequestContext, request: _RequestT) -> list[Run]:
-        """Create all runs before the first byte is sent: a refusal covers the whole request."""
+        """Create all runs before the first byte is sent. If one run is refused, the whole request
+        is refused."""
         try:
             return [
                 await self._start_run(context, request, at) for at in range(len(request.requests))
@@ -156,7 +157,8 @@ class CompletionsEndpoint(Generic[_RequestT]):
 
 
 def _total_usage(runs: Iterable[Run]) -> Usage:
-    """Return the sum of the usage of all runs; each of them read the prompt."""
+    """Return the sum of the usage of all runs. The prompt counts once per run, because each run
+    reads the prompt."""
     used = [run.response.usage for run in runs if run.response.usage is not None]
     cached = sum(one.input_tokens_details.cached_tokens for one in used)
     return Usage(
@@ -168,11 +170,11 @@ def _total_usage(runs: Iterable[Run]) -> Usage:
 
 
 def _no_sink(timing: RunTiming) -> None:
-    """A response that is not streamed needs no sink."""
+    """Return no sink, because a response that is not streamed needs none."""
 
 
 async def _run_all(drives: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run each coroutine in a task; if one fails, cancel the others."""
+    """Run each coroutine in a task. If one task fails, cancel the other tasks."""
     tasks = [asyncio.create_task(drive) for drive in drives]
     try:
         await asyncio.gather(*tasks)
@@ -183,9 +185,9 @@ async def _run_all(drives: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 class _ChoiceSink(EventSink):
-    """Writes the events of a run as choices of one choice.
+    """Writes the events of a run as chunks of one choice.
 
-    The HTTP response starts with the first chunk of any choice.
+    The first chunk of any choice starts the HTTP response.
     """
 
     def __init__(

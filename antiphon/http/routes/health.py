@@ -22,7 +22,8 @@ ReadProcesses = Callable[[], Awaitable[tuple[ProcessHealth, ...]]]
 
 
 class HealthRoutes:
-    """``/health``, ``/ready`` and ``/metrics``. ``processes``: None if there is one process."""
+    """Routes ``/health``, ``/ready`` and ``/metrics``. ``processes`` reads the state of the
+    server's processes; None if there is only one process."""
 
     def __init__(
         self, service: Service, metrics: Metrics, processes: ReadProcesses | None = None
@@ -33,8 +34,8 @@ class HealthRoutes:
 
     @operation("getHealth", answer=Health, security="open")
     async def health(self, request: Request) -> Reply:
-        """Return 200 as long as the event loop runs, and the state of the server's processes if
-        there are several."""
+        """Return 200 while the event loop runs. On a server with several processes, the body has
+        the state of each process."""
         if self._processes is None:
             return json_reply(Health())
         return json_reply(Health(processes=await self._processes()))
@@ -42,7 +43,7 @@ class HealthRoutes:
     @operation("getReadiness", answer=Readiness, also={503: Readiness}, security="open")
     async def ready(self, request: Request) -> Reply:
         """Return 200 while the server accepts new work, its store can be written and vectors can be
-        searched, else 503."""
+        searched. Otherwise return 503."""
         if not self._service.ready:
             return json_reply(Readiness(status="not_ready", reason="stopping"), 503)
         if not await self._service.store_health.is_writable():

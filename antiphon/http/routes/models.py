@@ -50,8 +50,8 @@ class ModelRoutes:
         "listModels", answer=ModelList, messages_answer=MessagesModelPage, headers=(_VERSION,)
     )
     async def list(self, request: Request) -> Reply:
-        """Return the names that the client may use in ``data``, and in ``models`` as Codex reads
-        them."""
+        """Return the model names that the client may use: in ``data`` for OpenAI's clients, in
+        ``models`` for Codex."""
         named = tuple(self._names(request))
         if is_messages_client(request.scope):
             return json_reply(
@@ -76,7 +76,8 @@ class ModelRoutes:
         "retrieveModel", answer=ModelEntry, messages_answer=MessagesModel, headers=(_VERSION,)
     )
     async def retrieve(self, request: Request) -> Reply:
-        """Return one model. Raises ``NotFound`` with OpenAI's message, which clients look for."""
+        """Return one model. Raises ``NotFound`` with OpenAI's error message, because clients look
+        for this text."""
         wanted = request.path_params["model"]
         form = _messages_entry if is_messages_client(request.scope) else _entry
         for name, model in self._names(request):
@@ -85,7 +86,7 @@ class ModelRoutes:
         raise model_not_found(wanted)
 
     def _names(self, request: Request) -> Iterator[tuple[str, CatalogModel]]:
-        """Yield the names that the client may use, and their models."""
+        """Yield each model name that the client may use, with its model."""
         client = request_context(request.scope).client
         for model in self._service.models():
             for name in (model.name, *model.aliases):
@@ -103,7 +104,8 @@ def _entry(name: str, model: CatalogModel) -> ModelEntry:
 
 
 def _input_modalities(model: CatalogModel) -> tuple[Literal["text", "image"], ...] | UnsetType:
-    """Return what the model reads. Whether it reads images is known once it is loaded."""
+    """Return the input types of a model. Returns ``UNSET`` before the model is loaded, because only
+    a loaded model tells whether it reads images."""
     answers = model.embedding is None and model.reranking is None
     if not answers or model.status.value != "loaded":
         return UNSET

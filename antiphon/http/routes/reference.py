@@ -1,4 +1,4 @@
-"""``/openapi.json`` and ``/docs``: what the server says about its own API."""
+"""``/openapi.json`` and ``/docs``: the server's description of its own API."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ __all__ = ["ReferenceRoutes"]
 
 
 class ReferenceRoutes:
-    """Both are made at the first request, in a thread. ``routes``: all routes of the app."""
+    """Routes of the OpenAPI document and its HTML page. Both are built at the first request, in a
+    thread. ``routes``: all routes of the app."""
 
     def __init__(self, routes: Sequence[Any]) -> None:
         self._routes = routes
@@ -35,7 +36,7 @@ class ReferenceRoutes:
 
     @operation("getDocs", media_type="text/html", security="open", errors=(400,))
     async def page(self, request: Request) -> Reply:
-        """Return this document as a page for people."""
+        """Return the API reference as an HTML page."""
         document = await self._load()
         async with self._lock:
             if self._page is None:

@@ -133,7 +133,8 @@ class CreateEndpoint:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Start a run that continues without its client, and answer with its events or its end."""
+        """Start a run that continues if the client disconnects. Answer with its event stream, or
+        with the final response."""
         context = request_context(scope)
         queued = await self._deps.service.enqueue(
             context.tenant, request, response_id, client=context.client
@@ -171,7 +172,7 @@ def record_outcome(
 
 
 class _ClientSink(EventSink):
-    """Writes the events of a run to the client that drives it, one write per batch."""
+    """Writes the events of a run to the client that started it, one write per batch."""
 
     def __init__(self, run: Run, stream: EventStream, timing: RunTiming) -> None:
         self._run = run
@@ -201,7 +202,7 @@ class _ClientSink(EventSink):
             await super().end(events, stored)
 
     async def end_stream(self) -> None:
-        """Write the terminal events and the end of the stream."""
+        """Write the terminal events and the mark that ends the stream."""
         await self._stream.end(self._last)
 
     async def _start(self, events: tuple[Event, ...]) -> None:
@@ -212,9 +213,11 @@ class _ClientSink(EventSink):
 
 
 class StoredEventStream:
-    """The stream of a background run from sequence number ``after`` on, as an ASGI app.
+    """The event stream of a background run, as an ASGI app. The stream contains the events with a
+    sequence number greater than ``after``.
 
-    It starts once the run is known to exist."""
+    The HTTP response starts only after the run is found.
+    """
 
     def __init__(
         self,
@@ -245,12 +248,12 @@ class StoredEventStream:
         await stream.end()
 
     def _keepalive(self, stream: EventStream) -> Callable[[], Awaitable[None]]:
-        """Return a function that sends this reader a keepalive.
+        """Return a function that sends a keepalive to this reader.
 
         The event log contains no keepalives. The keepalive repeats the last sequence number, so
-        that a client that resumes misses no event. It is an SSE comment before the first event,
-        because clients reject a stream that begins with a keepalive, and where the dialect of
-        events has no keepalives.
+        that a client that resumes misses no event. In two cases the keepalive is an SSE comment.
+        The first case is before the first event, because clients reject a stream that begins with a
+        keepalive. The second case is an event format without keepalives.
         """
         first = self._after
 
@@ -265,7 +268,7 @@ class StoredEventStream:
 
 
 def _answer(run: Run) -> Reply:
-    """Build the response to a request without streaming."""
+    """Build the response to a request that is not streamed."""
     reply = (
         failed_response_reply(run.response)
         if run.response.status == "failed"
@@ -313,7 +316,8 @@ _LIST_PARAMS = (
 
 
 class ResponseRoutes:
-    """Endpoints over existing responses, and the token count of a request."""
+    """Endpoints that read or change existing responses, and the endpoint that counts a request's
+    tokens."""
 
     def __init__(self, service: Service, limits: RequestLimits, auditor: Auditor) -> None:
         self._auditor = auditor
@@ -384,15 +388,15 @@ class ResponseRoutes:
 
     @operation("getTranscript", answer=Transcript, errors=(503,))
     async def transcript(self, request: Request) -> Reply:
-        """Return the tokens that the model read and wrote up to a response, as text."""
+        """Return, as text, the tokens that the model read and wrote until the end of a response."""
         return json_reply(await self._service.transcript(*_response_key(request)))
 
     @operation("getTimeline", answer=Timeline)
     async def timeline(self, request: Request) -> Reply:
-        """Return when a response and the items of its output began and ended.
+        """Return the start and end times of a response and of its output items.
 
-        The times of a response that is in progress, or was stored by an earlier version, are not
-        known.
+        The times of a response are unknown while it is in progress. They are also unknown if an
+        earlier version of the server stored the response.
         """
         return json_reply(await self._service.timeline(*_response_key(request)))
 
@@ -418,7 +422,7 @@ class ResponseRoutes:
 
 
 def _response_key(request: Request) -> tuple[str, str]:
-    """Return tenant and response id of a request about one response."""
+    """Return the tenant and the response id of a request."""
     context = request_context(request.scope)
     context.response_id = check_response_id(request.path_params["response_id"], "response_id")
     return context.tenant, context.response_id

@@ -1,4 +1,4 @@
-"""Endpoints of vLLM's server: tokenizer, version and load."""
+"""Endpoints of vLLM's API: tokenizer, version and load."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class TokenRoutes:
 
     @operation("getLoad", answer=ServerLoad)
     async def load(self, request: Request) -> Reply:
-        """Return the number of requests that run or wait."""
+        """Return the number of running and waiting requests."""
         admission = self._deps.admission
         return json_reply(ServerLoad(server_load=admission.running + admission.waiting))
 

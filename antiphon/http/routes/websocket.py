@@ -1,8 +1,9 @@
-"""``/v1/responses`` as a WebSocket: each frame starts a run, each event is sent as a frame.
+"""``/v1/responses`` as a WebSocket: each frame starts a run, and each event is sent as a frame.
 
-Frames with the same ``stream_id`` form a lane. Runs of a lane are executed in order, lanes in
-parallel. A connection keeps the latest response of each lane in memory, so that it can be
-continued even if it is not stored. The server handles pings, fragmentation and compression.
+Frames with the same ``stream_id`` form a lane. The runs of one lane are executed in order; several
+lanes are executed in parallel. A connection keeps the latest response of each lane in memory, so
+that a client can continue this response even if it is not stored. The ASGI server handles pings,
+fragmentation and compression.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class WebSocketEndpoint:
 
 
 class _Lane:
-    """Frames with one ``stream_id``: the queue, the worker task and the id of the last response."""
+    """A sequence of frames with one ``stream_id``: the queue, the worker task and the id of the
+    latest response."""
 
     def __init__(self, name: str | None) -> None:
         self.name = name
@@ -101,7 +103,7 @@ class _Connection:
             await asyncio.wait((expiry, *workers))
 
     async def _enqueue_frame(self, text: str | None) -> None:
-        """Put a frame into its lane; answer an invalid frame at once."""
+        """Put a frame into the queue of its lane. An invalid frame gets an error event at once."""
         stream_id: str | None = None
         try:
             if text is None:
@@ -199,7 +201,8 @@ class _Connection:
     # --- memory ----------------------------------------------------------------------------------
 
     def remember(self, lane: _Lane, run: Run) -> None:
-        """Keep the run's response as the latest of the lane, before its end is sent."""
+        """Keep the run's response in memory as the latest response of the lane. Called before the
+        terminal event is sent."""
         if run.response.status not in ("completed", "incomplete"):
             return self.evict(lane, run.response.previous_response_id)
         before, lane.latest = lane.latest, run.id
@@ -208,7 +211,8 @@ class _Connection:
             self.recent.remove(before)
 
     def evict(self, lane: _Lane, previous: str | None) -> None:
-        """Forget a response whose continuation in its own lane failed, as OpenAI does."""
+        """Remove a response from memory if it is the latest response of its lane and its
+        continuation failed, as OpenAI does."""
         if previous is not None and lane.latest == previous:
             lane.latest = None
             self.recent.remove(previous)
@@ -223,7 +227,7 @@ class _Connection:
         await self._send_line(line, lane)
 
     async def refuse(self, error: RequestError, lane: str | None) -> None:
-        """Send an error instead of a run; the connection stays open."""
+        """Send an error for a frame that starts no run. The connection stays open."""
         await self._send_error(
             error.status, error.type, error.message, error.code, error.param, lane
         )
@@ -259,7 +263,8 @@ class _Connection:
             raise ClientDisconnected from None
 
     async def _expire(self) -> None:
-        """At the end of the lifetime: refuse new frames, wait for the runs, and close."""
+        """When the connection's lifetime ends, refuse new frames, wait for the runs, send an error
+        and close the connection."""
         await asyncio.sleep(self._endpoint.lifetime_s)
         self._has_expired = True
         with suppress(ClientDisconnected):

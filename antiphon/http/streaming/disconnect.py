@@ -1,8 +1,8 @@
 """Cancel a block of code when the client disconnects.
 
-The block is cancelled as ``asyncio.timeout`` cancels one. Antiphon's own server reports a lost
-connection through an ASGI extension (``DISCONNECT_EXTENSION``). On any other ASGI server a task
-waits for ``http.disconnect``.
+The cancellation works like the cancellation by ``asyncio.timeout``. Antiphon's own server reports a
+lost connection through an ASGI extension (``DISCONNECT_EXTENSION``). On any other ASGI server, a
+task waits for ``http.disconnect``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ DISCONNECT_EXTENSION = "antiphon.disconnect"
 
 
 class ConnectionMonitor(Protocol):
-    """A connection. All ``disconnect_callbacks`` are called when it is lost."""
+    """The state of a connection. When the connection is lost, ``is_lost`` is true and all
+    ``disconnect_callbacks`` are called."""
 
     disconnect_callbacks: set[Callable[[], None]]
     is_lost: bool
@@ -35,10 +36,11 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 class CancelOnDisconnect:
-    """``async with CancelOnDisconnect(scope, receive):`` raises ``ClientDisconnected``.
+    """``async with CancelOnDisconnect(scope, receive):`` cancels the block and raises
+    ``ClientDisconnected`` when the client disconnects.
 
-    Read the request's body before the block, and send the last chunk of the response after it: a
-    server may report the end of the exchange as a disconnect.
+    Read the request's body before the block, and send the last chunk of the response after the
+    block. Otherwise a server may report the normal end of the exchange as a disconnect.
     """
 
     __slots__ = ("_cancelling", "_connection", "_disconnected", "_receive", "_task", "_watcher")

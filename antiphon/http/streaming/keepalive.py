@@ -11,9 +11,9 @@ __all__ = ["KeepaliveTimer"]
 
 
 class KeepaliveTimer:
-    """Call ``send`` after ``after_s`` idle seconds, again and again, while the block runs.
+    """Call ``send`` every ``after_s`` seconds while the stream is idle, until the block ends.
 
-    Never calls ``send`` during ``sending()``. 0 seconds: never.
+    ``send`` is never called during ``sending()``. If ``after_s`` is 0, ``send`` is never called.
     """
 
     def __init__(self, after_s: float, send: Callable[[], Awaitable[None]]) -> None:
@@ -41,13 +41,14 @@ class KeepaliveTimer:
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[None]:
-        """Enclose every write to the stream, which resets the timer."""
+        """Enclose every write to the stream in this context manager. It resets the idle time."""
         self._idle = False
         async with self._lock:
             yield
 
     def _tick(self) -> None:
-        """Run twice per interval: send a keepalive if nothing was sent since the last call."""
+        """Send a keepalive if nothing was sent since the last call. Runs twice per keepalive
+        interval."""
         if self._half_s <= 0:
             return
         if self._idle and not self._lock.locked():

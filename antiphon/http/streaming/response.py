@@ -1,7 +1,7 @@
 """A streamed HTTP response: headers, chunks of the body, end.
 
-Chunks go directly to the connection where the server offers it (``DIRECT_WRITE_EXTENSION``): an
-ASGI message and a coroutine per token would cost as much as everything before them.
+Chunks go directly to the connection if the server offers ``DIRECT_WRITE_EXTENSION``. An ASGI
+message and a coroutine per token would cost as much as all processing before them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def _decline(piece: bytes) -> bool:
 
 
 class EventStream:
-    """A ``text/event-stream`` response. Raises ``ClientDisconnected`` when the client is gone."""
+    """A ``text/event-stream`` response. Its methods raise ``ClientDisconnected`` if the client has
+    disconnected."""
 
     __slots__ = ("_direct_write", "_send", "has_started")
 
@@ -49,7 +50,8 @@ class EventStream:
         )
 
     def write(self, piece: bytes) -> Awaitable[None] | None:
-        """Write a chunk. Await the returned value, if any, before the next write."""
+        """Write a chunk. Returns None or an awaitable. Await the awaitable before the next
+        write."""
         if self._direct_write(piece):
             return None
         return self._send_message({"type": "http.response.body", "body": piece, "more_body": True})

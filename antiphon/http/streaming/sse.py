@@ -1,7 +1,7 @@
 """Encode events as ``text/event-stream``.
 
-All events that are ready go out in one write. Line ends are LF, ``event`` repeats ``type``, there
-is no ``id``, and ``[DONE]`` comes last: the format that the strictest of the known parsers needs.
+All events that are ready are sent in one write. Line ends are LF, ``event`` repeats ``type``, there
+is no ``id``, and ``[DONE]`` comes last. This is the format that the strictest known parser needs.
 Obfuscation (random padding of deltas) is left out.
 """
 
@@ -41,7 +41,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def frame_lines(lines: Iterable[bytes]) -> bytes:
-    """Frame events that are JSON already. ``type`` must be their first key."""
+    """Frame events that are already JSON. ``type`` must be the first key of each event."""
     pieces: list[bytes] = []
     for line in lines:
         name = line[_TYPE : line.index(b'"', _TYPE)]
@@ -50,8 +50,8 @@ def frame_lines(lines: Iterable[bytes]) -> bytes:
 
 
 def frame_pieces(lines: Sequence[bytes | memoryview]) -> Iterator[bytes]:
-    """Frame events that are JSON already, in pieces to be sent one after another: long lines are
-    not copied as a whole."""
+    """Frame events that are already JSON. Yields pieces that the caller sends in order, so that
+    long lines are never copied as a whole."""
     if sum(map(len, lines)) <= _MAX_PIECE_BYTES:
         yield frame_lines(map(bytes, lines))
         return
@@ -65,7 +65,8 @@ def frame_pieces(lines: Sequence[bytes | memoryview]) -> Iterator[bytes]:
 
 
 def frame_events(events: Sequence[Event]) -> bytes:
-    """Encode events, one frame each. JSON has no raw line ends, so a frame is two lines."""
+    """Encode events as SSE, one frame per event. A frame has two lines, because JSON has no raw
+    line ends."""
     if len(events) == 1:  # the usual case
         event = events[0]
         return _HEADS[type(event)] + _encode(event) + b"\n\n"

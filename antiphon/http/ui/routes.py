@@ -1,7 +1,7 @@
-"""Serves the page and its files.
+"""Routes that serve the web page and its files.
 
-The page holds no data of its own: it is served without an API key, and asks for one if the API
-wants one. It needs no build; the files are sent as they lie in ``static/``.
+The page is served without an API key, because it contains no data. It asks the user for an API key
+if the API requires one. The page needs no build step; the files in ``static/`` are sent unchanged.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Resources that operators manage: API keys, limits, usage, the audit log."""
+"""Objects that operators manage: API keys, limits, usage, the audit log."""

@@ -1,4 +1,4 @@
-"""API keys in the store: created, listed, rotated and revoked while servers run."""
+"""API keys in the store. They can be created, listed, rotated and revoked while servers run."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _HINT_CHARS = 4
 
 
 class ApiKeys:
-    """The API keys in the store. ``clock`` returns Unix seconds, ``timer`` monotonic seconds.
-    ``reserved``: names of keys in the settings."""
+    """The API keys in the store. ``clock`` returns Unix seconds. ``timer`` returns monotonic
+    seconds. ``reserved``: names of keys in the settings; stored keys may not have these names."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class ApiKeys:
         self._lock = asyncio.Lock()
 
     async def current(self) -> tuple[KeyRecord, ...]:
-        """Return the keys, read from the store at most two seconds ago. While the store does not
-        answer, they may be up to a minute old. Raises ``StoreError`` after that."""
+        """Return all keys. They are read from the store at most two seconds ago. While the store
+        does not answer, they may be up to a minute old. After a minute, raises ``StoreError``."""
         if self._timer() - self._read_at > _MAX_AGE_S:
             async with self._lock:
                 if self._timer() - self._read_at > _MAX_AGE_S:
@@ -68,7 +68,7 @@ class ApiKeys:
         return ApiKeyList(data=tuple(_public_key(key) for key in await self._store.list()))
 
     async def create(self, wanted: CreateApiKey) -> NewApiKey:
-        """Create a key. Raises ``Conflict`` if there is one of this name."""
+        """Create a key. Raises ``Conflict`` if a key with this name exists."""
         secret, digest = _new_secret()
         key = KeyRecord(
             **asdict(wanted),
@@ -82,7 +82,7 @@ class ApiKeys:
         return _with_secret(key, secret)
 
     async def rotate(self, name: str) -> NewApiKey:
-        """Give a key a new secret; the old one is refused from now on. Raises ``NotFound``."""
+        """Give a key a new secret. The old secret is refused from now on. Raises ``NotFound``."""
         secret, digest = _new_secret()
         key = replace(
             await self._find(name),

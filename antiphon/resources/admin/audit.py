@@ -78,5 +78,5 @@ def _shown(record: AuditRecord) -> AuditEvent:
 
 
 def _text(name: str) -> str:
-    """Return a name in the form that is stored: truncated, and without U+0000."""
+    """Return a name in its stored form: truncated to 256 characters, and with U+0000 replaced."""
     return name[:256].replace("\0", "\ufffd")

@@ -1,11 +1,11 @@
 """Limits on requests per minute and on concurrent requests, shared by all servers of a store.
 
-Each process keeps a local copy of a scope's token bucket and admits requests by it. A few times a
-second, the process reports to the store how many requests it has admitted, and reads how many the
-other processes have admitted. So a request needs no round trip to the store, unless its scope was
-unused for two seconds. Between two reports, the processes together may admit more than the bucket
-holds. The level of the bucket is then negative, and no request is admitted until the bucket has
-refilled. So the limit is exact over several minutes.
+Each process keeps a local copy of a scope's token bucket and uses this copy to admit requests. A
+few times a second, the process reports to the store how many requests it has admitted, and reads
+how many the other processes have admitted. So a request needs no round trip to the store, unless
+its scope was unused for two seconds. Between two reports, all processes together may admit more
+requests than the bucket holds. The level of the bucket is then negative, and no request is admitted
+until the bucket has refilled. So the limit is exact over several minutes.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class _View:
 
 
 class RateLimits:
-    """Admits the requests of limited scopes. One instance per process. ``owner``: name of this
-    process in the store. ``timer`` returns monotonic seconds."""
+    """Admits the requests of limited scopes. Create one instance per process. ``owner``: name of
+    this process in the store. ``timer`` returns monotonic seconds."""
 
     def __init__(self, rates: RateStore, *, owner: str, timer: Callable[[], float]) -> None:
         self._rates = rates
@@ -111,8 +111,9 @@ class RateLimits:
         self._exchange: asyncio.Task[None] | None = None
 
     async def take(self, scopes: Sequence[LimitScope]) -> tuple[Permit, ...]:
-        """Admit or refuse a request that counts against all of these scopes. Return the permits of
-        the scopes that limit requests. If one scope refuses the request, no scope loses a token."""
+        """Admit or refuse a request that counts against all of these scopes. Returns one permit for
+        each scope that limits requests. If one scope refuses the request, the other scopes lose no
+        token."""
         limited = [
             (scope.id, scope.limits.requests_per_minute)
             for scope in scopes
@@ -200,7 +201,7 @@ class RateLimits:
         self._exchange = asyncio.create_task(self._run_exchange(), name="rate limits")
 
     async def _run_exchange(self) -> None:
-        """Send reports until no request waits for one."""
+        """Send reports to the store until no request waits for a report."""
         while names := self._wanted | self._in_use():
             self._wanted.clear()
             views = [self._view(name) for name in names]

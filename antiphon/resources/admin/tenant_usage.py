@@ -1,4 +1,4 @@
-"""How much of its quotas a tenant uses."""
+"""The usage of a tenant's quotas."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class TenantUsages:
         self._max_runs = max_runs
 
     async def read(self, tenant: str) -> tuple[StorageUsage, BackgroundUsage]:
-        """Return how much a tenant has stored, and the numbers of its background runs."""
+        """Return a tenant's storage usage, and the numbers of its queued and running background
+        runs."""
         used, limits = await self._store.usage(tenant), self._quotas.of(tenant)
         uploads_bytes = await self._uploads.pending_bytes(tenant)
         storage = StorageUsage(

@@ -21,7 +21,7 @@ _KINDS: tuple[UsageKind, ...] = ("completion", "embedding")
 
 
 class TokensUsed(Struct, frozen=True):
-    """Tokens that a scope has used. ``day_ends_s``: seconds until the next midnight (UTC)."""
+    """The tokens that a scope has used. ``day_ends_s``: seconds until the next midnight (UTC)."""
 
     minute: int
     day: int
@@ -31,11 +31,11 @@ class TokensUsed(Struct, frozen=True):
 class TokenBudgets:
     """Reads from the usage log how many tokens a scope has used.
 
-    A request counts when it ends. Requests of other servers count up to three seconds later. So the
-    requests that are running may take a scope above its limit.
+    A request counts when it ends. Requests of other servers count up to three seconds later. So
+    running requests can exceed a scope's limit.
 
-    ``totals`` returns sums from the usage log. ``clock`` returns Unix seconds, ``timer`` monotonic
-    seconds.
+    ``totals`` returns sums from the usage log. ``clock`` returns Unix seconds. ``timer`` returns
+    monotonic seconds.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ _decode = msgspec.json.Decoder(reduce(or_, EVENTS.values())).decode
 
 
 def encode_events(events: Iterable[Event]) -> bytes:
-    """Return the events, one line each."""
+    """Return the events as lines of JSON, one line per event."""
     lines = BytesIO()  # the pieces and their join together would take twice the memory
     for event in events:
         lines.write(_encode(event))
@@ -40,8 +40,9 @@ def encode_batch(
 ) -> EventBatch:
     """Return a batch of events, made at ``at`` (unix seconds).
 
-    Very long events become a batch in parts, and each part is encoded when it is written: the last
-    events of a response each hold its whole text.
+    If the events are very long, the batch consists of parts, and each part is encoded only when it
+    is written. This saves memory, because each of the last events of a response contains the whole
+    text.
     """
     lines = BytesIO()
     for event in events:
@@ -53,8 +54,8 @@ def encode_batch(
 
 
 class _Parts:
-    """The batches of very long events. The tokens belong to the last one: all are stored in one
-    transaction."""
+    """The parts of a batch of very long events. Only the last part has the token ids. That is safe
+    because the store writes all parts in one transaction."""
 
     def __init__(self, events: Sequence[Event], tokens: bytes, at: float | None) -> None:
         self._events = events
@@ -91,8 +92,9 @@ def decode_events(batches: Iterable[EventBatch]) -> Iterator[Event]:
 
 
 def lines_after(batch: EventBatch, after: int) -> Iterator[list[Line]]:
-    """Yield the lines of the events after sequence number ``after``. Those of a large batch are
-    yielded one by one and are not copied: its last events may each hold the whole text."""
+    """Yield the lines of the events after sequence number ``after``. The lines of a large batch are
+    yielded one by one and are not copied, because each of its last events may contain the whole
+    text."""
     skipped = max(0, after + 1 - batch.first)
     if len(batch.lines) <= _LARGE_BYTES:
         # JSON has no raw line ends; splitlines would also split at other characters.

@@ -1,6 +1,5 @@
-"""Reads the event logs of background runs, from any sequence number on, while the store has
-them.
-"""
+"""Reads the event logs of background runs, starting at any sequence number, as long as the store
+has the events."""
 
 from __future__ import annotations
 
@@ -39,8 +38,8 @@ class EventLogReader:
         """Yield the events of a run after sequence number ``after`` in batches, each event as a
         line of JSON. Ends with the run.
 
-        A batch may be as long as the response. So each batch is released before the next one is
-        read, here and in ``_batches``.
+        A batch may be as long as the response. To save memory, this method and ``_batches`` release
+        each batch before they read the next batch.
         """
         lines: list[Line] = []
         async with aclosing(self._batches(tenant, response_id, after)) as batches:

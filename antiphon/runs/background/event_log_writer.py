@@ -1,9 +1,10 @@
 """Writes the events of all background runs of this process to the store.
 
-One append is in progress at a time. Events that are emitted meanwhile share the next one. The
-longer an append takes, the later the next one begins: a transaction for many runs costs little
-more than one for a single run. If the store does not answer, the append is retried. A run that
-another server has taken over raises ``ReaderGone``.
+One append is in progress at a time. Events that are emitted during an append wait for the next
+append. The longer an append takes, the later the next append begins, because one transaction for
+many runs costs little more than a transaction for a single run. If the store does not answer, the
+append is retried. If another server has taken over a run, the event sink of the run raises
+``ReaderGone``.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class EventLogWriter:
             await asyncio.wait((self._task,))
 
     async def _write_all(self) -> None:
-        """Write until no sink has events."""
+        """Write events to the store until no sink has unwritten events."""
         try:
             while self._unwritten:
                 await asyncio.sleep(self._rest_s())
@@ -76,7 +77,8 @@ class EventLogWriter:
 
     def _rest_s(self) -> float:
         """Return the pause before the next append, in seconds. After a fast append the pause is
-        short; after a slow one it is longer, so that more events share the next append."""
+        short. After a slow append the pause is longer, so that more events share the next append.
+        """
         period_s = min(self._flush_s, _PERIOD_FACTOR * self._append_s)
         return max(0.0, self._began_at + period_s - asyncio.get_running_loop().time())
 
@@ -94,9 +96,8 @@ class EventLogWriter:
 
 class LogSink(EventSink):
     """``EventSink`` of one background run. ``sampled``: the recorder's token log, which is stored
-    with the events. ``expires_at`` returns when the response will be deleted, ``clock`` unix
-    seconds.
-    """
+    with the events. ``expires_at`` returns when the response will be deleted. ``clock`` returns
+    unix seconds."""
 
     def __init__(
         self,
@@ -135,8 +136,8 @@ class LogSink(EventSink):
         self._log_writer.schedule(self)
 
     async def _wait_for_room(self) -> None:
-        """Wait while too many events are unwritten. Called between batches of deltas, where events
-        and tokens agree."""
+        """Wait while too many events are unwritten. Called between batches of deltas, because only
+        then do the events and the token log describe the same tokens."""
         while len(self._events) + self._in_flight > _MAX_UNWRITTEN and not self._lost:
             await self._changed()
         if self._lost:
@@ -171,8 +172,8 @@ class LogSink(EventSink):
             raise ReaderGone
 
     def next_append(self) -> Append | None:
-        """Return the unwritten events as an append; None if there are none or one is in
-        progress."""
+        """Return the unwritten events as an append. Returns None if there are no unwritten events
+        or an append of this run is in progress."""
         if not self._events or self._in_flight or self._lost:
             return None
         batch = self._batch()
@@ -180,7 +181,8 @@ class LogSink(EventSink):
         return Append(self.claim, batch)
 
     def acknowledge(self, *, lost: bool) -> None:
-        """Record that the append is stored, or that another server owns the run."""
+        """Record the result of the append: the store has the events, or (``lost``) another server
+        owns the run."""
         self._in_flight = 0
         self._lost = self._lost or lost
         if self._change is not None and not self._change.done():
@@ -202,7 +204,8 @@ class LogSink(EventSink):
 
 
 def _joins_conversation(stored: StoredResponse) -> bool:
-    """Whether the response is added to its conversation: it did not fail, and it is stored."""
+    """Whether the response is added to its conversation: only if it has not failed and is
+    stored."""
     response = stored.response
     return response.store and response.status in ("completed", "incomplete")
 
@@ -210,9 +213,10 @@ def _joins_conversation(stored: StoredResponse) -> bool:
 async def retry_until_available(
     operation: Callable[[], Awaitable[_T]], *, limit_s: float | None = None
 ) -> _T:
-    """Retry a store operation until it succeeds, so that a short outage does not end a run. During
-    a long one, another server takes the run over, and the operation reports that. ``limit_s``:
-    seconds after which no new attempt is made; None: no limit."""
+    """Retry a store operation until it succeeds, so that a short outage of the store does not end a
+    run. During a long outage, another server takes over the run, and the operation reports that.
+    ``limit_s``: seconds after which the ``StoreError`` is raised instead of a new attempt; None
+    means no limit."""
     pause_s = _RETRY_S
     loop = asyncio.get_running_loop()
     end = loop.time() + limit_s if limit_s is not None else math.inf

@@ -1,4 +1,4 @@
-"""Background jobs: created from prepared requests, resumed as runs, ended when they are cancelled.
+"""Background jobs: create them from prepared requests, resume them as runs, and end cancelled jobs.
 
 A claimed run starts from its first token or continues after its stored events and token ids. A run
 that cannot be continued fails.
@@ -86,10 +86,10 @@ class BackgroundJobs:
         api_key: str | None = None,
         limits: Sequence[RunLimit] = (),
     ) -> Response:
-        """Store a job with its first events. Returns the queued response. ``lock``: that of its
-        conversation. ``api_key``: the name of the key that is charged. Raises ``RunError`` if a
-        response of this id is stored already, ``InvalidRequest`` if the lock was lost, and
-        ``RunLimitReached``."""
+        """Store a job with its first events. Returns the queued response. ``lock``: the lock of the
+        response's conversation. ``api_key``: the name of the key that is charged. Raises
+        ``RunError`` if a response of this id is already stored, ``InvalidRequest`` if the lock was
+        lost, and ``RunLimitReached``."""
         dependencies = self._dependencies
         response = replace(prepared.response, status="queued")
         writer = ResponseWriter(response, ids=dependencies.ids, kinds=dependencies.kinds)
@@ -128,7 +128,7 @@ class BackgroundJobs:
         return response
 
     async def resume(self, claim: Claim, log_writer: EventLogWriter) -> ClaimedRun:
-        """Create the run of a claim and its event sink. Raises ``ReaderGone`` if the response was
+        """Create the run and the event sink for a claim. Raises ``ReaderGone`` if the response was
         deleted, and ``StoreError``."""
         request = _decode_request(claim.job.request)
         span = self._dependencies.tracer.start(
@@ -182,8 +182,8 @@ class BackgroundJobs:
         return ClaimedRun(run, sink, span)
 
     async def end_cancelled(self, claim: Claim, stored: StoredResponse) -> None:
-        """Write the end of a cancelled run. The former owner's later events are refused, because
-        ``claim`` has a higher epoch."""
+        """Write the end of a cancelled run. If the former owner still writes events, the store
+        refuses them because ``claim`` has a higher epoch."""
         dependencies = self._dependencies
         try:
             restored = await self._restored(claim)
@@ -229,7 +229,8 @@ class BackgroundJobs:
     async def _resumed_reply(
         self, claim: Claim, request: StoredRequest, restored: RestoredRun
     ) -> tuple[Reply, PromptTokens | None]:
-        """The reply that continues the run, and the tokens of the conversation before it."""
+        """Return the reply that continues the run, and the token ids of the conversation before the
+        run's response."""
         job, log, tokens = claim.job, restored.log, restored.tokens
         started = bool(log.done_items or log.open_items)
         prepared_request = self._prepared_requests.pop(job.id, None)

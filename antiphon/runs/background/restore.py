@@ -1,4 +1,4 @@
-"""The stored state of an interrupted run, and the reply of a run that cannot be continued."""
+"""The stored state of an interrupted run. Also the reply of a run that cannot be continued."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ __all__ = ["FailedReply", "RestoredRun"]
 
 
 class RestoredRun(Struct, frozen=True):
-    """The stored state of an interrupted run: its event log folded to a response, the token ids
-    sampled so far, the ids of its first prompt, the sequence number of its next event, and the
-    times of the events."""
+    """The stored state of an interrupted run. ``log``: the response so far, rebuilt from the event
+    log. ``tokens``: the token log so far. ``prompt``: the token ids of the first prompt.
+    ``next_event``: the sequence number of the next event. ``times``: when the events were made."""
 
     log: Fold
     tokens: array[int]

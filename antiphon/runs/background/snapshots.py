@@ -1,7 +1,7 @@
-"""Current states of running background responses, kept between polls.
+"""Cache of the current states of running background responses, kept between polls.
 
-A client may poll a run every second. Each poll reads only the events since the last one, whichever
-process executes the run.
+A client may poll a run every second. Each poll reads only the events since the previous poll. The
+process that executes the run may be another one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Key = tuple[str, str, int]
 
 
 class _State:
-    """The events of one run, folded up to sequence number ``after``."""
+    """The state of one run, rebuilt from its events up to sequence number ``after``."""
 
     def __init__(self, kinds: Mapping[type[ItemBase], Kind]) -> None:
         self.fold = Fold(kinds)
@@ -40,7 +40,7 @@ class _State:
 
 
 class Snapshots:
-    """States of the runs that were polled last. ``kinds``: the table of item kinds."""
+    """The states of the most recently polled runs. ``kinds``: the table of item kinds."""
 
     def __init__(self, store: Store, kinds: Mapping[type[ItemBase], Kind]) -> None:
         self._store = store
@@ -62,7 +62,7 @@ class Snapshots:
         return snapshot
 
     async def _update(self, tenant: str, response_id: str, state: _State) -> bool:
-        """Read the events since the last poll. Return whether the run has ended or is gone."""
+        """Read the events since the last poll. Return whether the run has ended or was deleted."""
         while True:
             page = await self._store.runs.events(tenant, response_id, state.after, limit=_PAGE_SIZE)
             if page is None or page.ended:
@@ -75,7 +75,8 @@ class Snapshots:
             state.bytes += sum(len(batch.lines) for batch in page.batches)
 
     def _evict(self) -> None:
-        """Drop the states that were polled longest ago while all together are too large."""
+        """Evict states while their total size exceeds the limit. The state that was polled longest
+        ago is evicted first."""
         total = sum(state.bytes for state in self._states.values())
         while total > _MAX_BYTES and len(self._states) > 1:
             total -= self._states.pop(next(iter(self._states))).bytes

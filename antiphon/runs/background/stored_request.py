@@ -23,10 +23,11 @@ _PURPOSE = "tools of a background run"
 
 
 class StoredRequest(CreateResponse, frozen=True, kw_only=True):
-    """A request without its input, which the stored response holds, and without secrets.
+    """A request without secrets and without its input. The input is in the stored response.
 
-    ``sealed_tools``: the encrypted tools with their secrets; None if they have none. ``api_key``:
-    the name of the key that is charged."""
+    ``sealed_tools``: the encrypted tools with their secrets; None if the tools have no secrets.
+    ``api_key``: the name of the key that is charged.
+    """
 
     sealed_tools: str | None = None
     api_key: str | None = None
@@ -41,7 +42,8 @@ class StoredRequest(CreateResponse, frozen=True, kw_only=True):
         *,
         api_key: str | None = None,
     ) -> StoredRequest:
-        """Return a request as it is stored. ``public_tools``: its tools without secrets."""
+        """Return the form of a request that is stored: its secrets are encrypted and its input is
+        removed. ``public_tools``: the tools without secrets."""
         sealed = None
         if request.tools != public_tools:
             sealed = seal.encrypt(_encode(request.tools), purpose=_PURPOSE, tenant=tenant)
@@ -49,7 +51,8 @@ class StoredRequest(CreateResponse, frozen=True, kw_only=True):
         return cls(**fields, sealed_tools=sealed, api_key=api_key)
 
     def with_secrets(self, seal: Encryptor, tenant: str) -> StoredRequest:
-        """Return the request with the secrets of its tools. Raises ``CannotContinue``."""
+        """Return the request with the decrypted secrets of its tools. Raises ``CannotContinue`` if
+        this server cannot decrypt them."""
         if self.sealed_tools is None:
             return self
         try:

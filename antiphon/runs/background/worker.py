@@ -1,8 +1,9 @@
 """Executes background runs: claims them from the store, drives them, and releases them when the
 server stops.
 
-Every server with free capacity claims queued runs, its own or another's, and the runs of a server
-that is gone. All runs go through the store, so none depends on the process that accepted it.
+A server with free capacity claims queued runs, no matter which server accepted them. It also claims
+the runs of a server that has stopped. All runs go through the store, so no run depends on the
+process that accepted it.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ _log = structlog.get_logger(__name__)
 
 
 class LeaseConfig(Struct, frozen=True, kw_only=True):
-    """How a server shares background runs with others. ``lease_s``: without a heartbeat for this
-    long, a server loses its runs. ``max_runs``: runs that it executes at a time.
-    ``max_runs_per_tenant``: of one tenant; None: all. ``flush_s``: as in ``EventLogWriter``."""
+    """How a server shares background runs with other servers. ``lease_s``: a server that sends no
+    heartbeat for this many seconds loses its runs. ``max_runs``: the number of runs that the server
+    executes at a time. ``max_runs_per_tenant``: the number of these runs that may belong to one
+    tenant; None means no limit per tenant. ``flush_s``: as in ``EventLogWriter``."""
 
     lease_s: float = 5.0
     max_runs: int = 64
@@ -41,7 +43,8 @@ class LeaseConfig(Struct, frozen=True, kw_only=True):
 
 
 class ClaimedRun(Struct, frozen=True):
-    """A claimed run, ready to be driven, its event sink, and the span that ends with it."""
+    """A claimed run that is ready to be driven. ``sink``: its event sink. ``span``: its trace span,
+    which ends with the run."""
 
     run: Run
     sink: LogSink
@@ -62,8 +65,9 @@ ResumeClaim = Callable[[Claim, EventLogWriter], Awaitable[ClaimedRun]]
 
 
 class BackgroundWorker:
-    """``Listener`` of a run store; one instance per process. Works between ``start`` and
-    ``drain``. ``models`` returns the names of the models that this process serves."""
+    """Claims and executes the background runs of a store, and is the store's ``Listener``. One
+    instance per process. Works between ``start`` and ``drain``. ``models`` returns the names of the
+    models that this process serves."""
 
     def __init__(
         self,
@@ -91,7 +95,7 @@ class BackgroundWorker:
 
     @property
     def running(self) -> int:
-        """The number of runs that are executed here."""
+        """The number of background runs that this process executes now."""
         return len(self._tasks)
 
     def start(self) -> None:
@@ -105,7 +109,8 @@ class BackgroundWorker:
 
     async def drain(self, grace_s: float) -> None:
         """Stop claiming runs and wait up to ``grace_s`` seconds for the running ones. Then release
-        the rest: another server continues them, or this one after its next start."""
+        the remaining runs: another server continues them, or this server does after its next start.
+        """
         for loop in self._loops[:1]:
             loop.cancel()
         if self._tasks:
@@ -200,7 +205,7 @@ class BackgroundWorker:
         task.add_done_callback(on_done)
 
     def _is_at_limit(self, tenant: str) -> bool:
-        """Return whether this process may work on no further run of the tenant."""
+        """Return whether this process already executes as many runs of the tenant as it may."""
         limit = self._lease.max_runs_per_tenant
         return limit is not None and limit <= sum(
             claim.job.tenant == tenant for claim, _ in self._tasks.values()

@@ -24,7 +24,8 @@ __all__ = ["ApiKeyRoutes"]
 
 
 class ApiKeyRoutes:
-    """All routes below ``/antiphon/keys``. ``keys``: None if keys are in the settings only."""
+    """All routes below ``/antiphon/keys``. ``keys`` is None if the store has no keys and all keys
+    are in the settings."""
 
     def __init__(
         self, keys: ApiKeys | None, access: AuthConfig, limits: RequestLimits, auditor: Auditor
@@ -52,7 +53,7 @@ class ApiKeyRoutes:
 
     @operation("rotateApiKey", answer=NewApiKey, errors=(403, 404))
     async def rotate(self, request: Request) -> Reply:
-        """Give an API key a new secret. The old one is refused from now on."""
+        """Give an API key a new secret. The old secret is refused from now on."""
         rotated = await self._checked(request).rotate(request.path_params["name"])
         await self._auditor.record(request.scope, "api_key.rotated", rotated.name)
         return json_reply(rotated)
@@ -66,7 +67,8 @@ class ApiKeyRoutes:
         return json_reply(Deleted(id=name, object="antiphon.api_key.deleted"))
 
     def _checked(self, request: Request) -> ApiKeys:
-        """Return the keys. Raises ``Forbidden`` for clients that may not manage them."""
+        """Return the stored keys. Raises ``Forbidden`` for clients that may not manage them, and
+        ``InvalidRequest`` if all keys are in the settings."""
         if not holds_role(request.scope, self._access, self._access.operators):
             raise Forbidden("You may not manage the API keys of this server.")
         if self._keys is None:

@@ -34,10 +34,11 @@ class ManagesModels(Protocol):
     async def list(self) -> ManagedModelList: ...
     async def retrieve(self, name: str) -> ManagedModel: ...
     async def load(self, name: str) -> ManagedModel:
-        """Load a model and wait for it. Raises ``RequestError``."""
+        """Load a model. Returns when the model is loaded. Raises ``RequestError``."""
 
     async def unload(self, name: str) -> ManagedModel:
-        """Unload a model after its running requests. Raises ``RequestError``."""
+        """Unload a model. Returns when its running requests have finished. Raises
+        ``RequestError``."""
 
     def pull(self, name: str) -> AsyncGenerator[PullEvent, None]:
         """Download the files of a model. Raises ``RequestError``."""
@@ -102,7 +103,8 @@ class ManagedModelRoutes:
 
 
 class _PullStream:
-    """The events of a download, as an ASGI app. A client that disconnects stops the download."""
+    """The event stream of a download, as an ASGI app. If the client disconnects, the download
+    stops."""
 
     def __init__(self, events: AsyncGenerator[PullEvent, None], keepalive_s: float) -> None:
         self._events = events

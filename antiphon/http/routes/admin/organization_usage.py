@@ -1,4 +1,4 @@
-"""Endpoints of ``/v1/organization/usage``: operators read what all tenants used.
+"""Endpoints of ``/v1/organization/usage``: operators read the usage of all tenants.
 
 Only keys listed in ``operators`` may use them; on a server without keys, only clients on this
 machine.
@@ -36,7 +36,8 @@ __all__ = ["OrganizationUsageRoutes"]
 
 
 class _Width(Struct, frozen=True):
-    """A width of buckets in seconds, and how many of them a page has and may have."""
+    """A bucket width in seconds. ``default_limit`` and ``max_limit``: the default and the maximum
+    number of buckets on a page."""
 
     seconds: int
     default_limit: int
@@ -89,7 +90,8 @@ _PARAMS = (
 
 
 class _Listing(Struct, frozen=True):
-    """A page of buckets: the sums to read, and where the whole list ends."""
+    """A page of buckets. ``query`` selects the sums to read. ``end``: Unix time at which the last
+    page ends."""
 
     query: UsageQuery
     end: int
@@ -104,7 +106,7 @@ class OrganizationUsageRoutes:
 
     @operation("usage-completions", query=_PARAMS, answer=CompletionsUsagePage, errors=(403,))
     async def completions(self, request: Request) -> Reply:
-        """Return what responses and completions used, by time."""
+        """Return the usage of responses and completions, by time."""
         listing = self._listing(request, "completion")
         totals = await self._service.usage_counter.totals(listing.query)
         buckets = (
@@ -118,7 +120,7 @@ class OrganizationUsageRoutes:
 
     @operation("usage-embeddings", query=_PARAMS, answer=EmbeddingsUsagePage, errors=(403,))
     async def embeddings(self, request: Request) -> Reply:
-        """Return what embeddings used, by time."""
+        """Return the usage of embeddings, by time."""
         listing = self._listing(request, "embedding")
         totals = await self._service.usage_counter.totals(listing.query)
         buckets = (
@@ -130,7 +132,7 @@ class OrganizationUsageRoutes:
         return json_reply(EmbeddingsUsagePage(data=tuple(buckets), **_more(listing)))
 
     def _listing(self, request: Request, kind: UsageKind) -> _Listing:
-        """Read the query. Raises ``Forbidden`` and ``InvalidRequest``."""
+        """Parse the request's query string. Raises ``Forbidden`` and ``InvalidRequest``."""
         if not holds_role(request.scope, self._access, self._access.operators):
             raise Forbidden("You may not read the usage of this server.")
         query = Query(request.scope)
@@ -161,7 +163,8 @@ class OrganizationUsageRoutes:
 
 
 def _page_start(page: str | None, first: int, end: int, width: _Width) -> int:
-    """Return where a page starts; None: the first page, at ``first``."""
+    """Return the Unix time at which a page starts. Without ``page``, return ``first``, the start of
+    the first page."""
     if page is None:
         return first
     digits = page.removeprefix(_PAGE)
@@ -172,7 +175,8 @@ def _page_start(page: str | None, first: int, end: int, width: _Width) -> int:
 
 
 def _more(listing: _Listing) -> dict[str, Any]:
-    """Return whether there is a next page, and its name."""
+    """Return the response fields about the next page: whether there is a next page, and its
+    name."""
     after = listing.query.end
     if after >= listing.end:
         return {"has_more": False}
@@ -182,7 +186,7 @@ def _more(listing: _Listing) -> dict[str, Any]:
 def _buckets(
     query: UsageQuery, totals: Iterable[UsageTotals]
 ) -> Iterable[tuple[int, int, tuple[UsageTotals, ...]]]:
-    """Yield start, end and sums of all buckets, also of those without sums."""
+    """Yield start, end and sums of every bucket, including buckets without usage."""
     found = {start: tuple(sums) for start, sums in groupby(totals, key=lambda each: each.start)}
     for start in range(query.start, query.end, query.width):
         yield start, start + query.width, found.get(start, ())

@@ -26,7 +26,7 @@ _CHUNK_BYTES = 1 << 18
 
 
 class TenantRoutes:
-    """The archive of a tenant, and its deletion."""
+    """Routes that export and delete a tenant."""
 
     def __init__(self, tenants: Tenants, access: AuthConfig, auditor: Auditor) -> None:
         self._tenants = tenants
@@ -35,14 +35,14 @@ class TenantRoutes:
 
     @operation("exportTenant", media_type="application/jsonl", errors=(403,))
     async def export(self, request: Request) -> _Archive:
-        """Return everything that is stored of a tenant, as JSON lines."""
+        """Return all stored data of a tenant, as JSON lines."""
         name = self._checked_name(request)
         await self._auditor.record(request.scope, "tenant.exported", name)
         return _Archive(self._tenants.export(name))
 
     @operation("deleteTenant", answer=Deleted, errors=(403,))
     async def delete(self, request: Request) -> Reply:
-        """Delete everything that is stored of a tenant, after its background runs are cancelled."""
+        """Cancel a tenant's background runs, then delete all stored data of the tenant."""
         name = self._checked_name(request)
         await self._tenants.delete(name)
         await self._auditor.record(request.scope, "tenant.deleted", name)
@@ -58,7 +58,8 @@ class TenantRoutes:
 
 
 class _Archive:
-    """The lines of an archive, as an ASGI app. An archive without its last line is incomplete."""
+    """An ASGI app that streams the lines of an archive. A client recognizes an incomplete archive
+    by its missing last line."""
 
     def __init__(self, lines: AsyncIterator[bytes]) -> None:
         self._lines = lines
@@ -75,7 +76,7 @@ class _Archive:
 
 
 async def _chunks(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Join lines to larger chunks."""
+    """Join lines into larger chunks."""
     chunk = bytearray()
     async for line in lines:
         chunk += line

@@ -1,4 +1,4 @@
-"""Endpoint of the tools that the server runs."""
+"""Endpoint of the server-side tools."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ class ToolRoutes:
 
     @operation("listTools", answer=ToolList)
     async def list(self, request: Request) -> Reply:
-        """List the tools that the server runs; of those that do not work now, say why."""
+        """List the server-side tools. A tool that does not work now has a reason."""
         return json_reply(ToolList(data=self._service.tools()))

@@ -21,7 +21,7 @@ class UsageRoutes:
 
     @operation("getUsage", answer=UsageReport)
     async def retrieve(self, request: Request) -> Reply:
-        """Return what the tenant of the key uses, and its limits."""
+        """Return the usage and the limits of the key's tenant."""
         tenant = request_context(request.scope).tenant
         storage, background_runs = await self._deps.service.usages.read(tenant)
         admission = self._deps.admission

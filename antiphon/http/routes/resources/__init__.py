@@ -1,1 +1,1 @@
-"""Endpoints of what clients manage besides responses."""
+"""Endpoints of the objects, other than responses, that clients manage."""

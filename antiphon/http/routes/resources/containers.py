@@ -87,7 +87,7 @@ class ContainerRoutes:
 
     @operation("listContainerFiles", query=PAGE_PARAMS, answer=Page[ContainerFile])
     async def list_files(self, request: Request) -> Reply:
-        """List the client's files and those that code has created."""
+        """List the files of a container: uploaded files and files created by code."""
         return json_reply(
             await self._containers.list_files(
                 *_container_key(request), Query(request.scope).page_params()
@@ -131,7 +131,7 @@ def _tenant(request: Request) -> str:
 
 
 def _container_key(request: Request) -> tuple[str, str]:
-    """Return tenant and container id."""
+    """Return the tenant and the container id of a request."""
     return _tenant(request), request.path_params["container_id"]
 
 

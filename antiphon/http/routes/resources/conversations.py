@@ -48,7 +48,7 @@ class ConversationRoutes:
         answer=ConversationResource,
     )
     async def create(self, request: Request) -> Reply:
-        """Create a conversation; an empty body means one without items."""
+        """Create a conversation. An empty body creates a conversation without items."""
         parsed = parse_create_conversation(await self._body(request), self._limits.body)
         return json_reply(
             await self._conversations.create(request_context(request.scope).tenant, parsed)
@@ -67,7 +67,7 @@ class ConversationRoutes:
 
     @operation("deleteConversation", answer=Deleted)
     async def delete(self, request: Request) -> Reply:
-        """Delete a conversation; its responses stay."""
+        """Delete a conversation. Its responses are kept."""
         tenant, conversation_id = _conversation_key(request)
         await self._conversations.delete(tenant, conversation_id)
         return json_reply(Deleted(id=conversation_id, object="conversation.deleted"))
@@ -116,7 +116,7 @@ class ConversationRoutes:
 
 
 def _conversation_key(request: Request) -> tuple[str, str]:
-    """Return tenant and conversation id."""
+    """Return the tenant and the conversation id of a request."""
     conversation_id = request.path_params["conversation_id"]
     return (
         request_context(request.scope).tenant,

@@ -1,4 +1,5 @@
-"""Endpoints of ``/v1/files``. Contents are returned as downloads, whatever they are."""
+"""Endpoints of ``/v1/files``. Contents of every type are returned as downloads, so that browsers do
+not render them."""
 
 from __future__ import annotations
 
@@ -110,5 +111,5 @@ class FileRoutes:
 
 
 def _file_key(request: Request) -> tuple[str, str]:
-    """Return tenant and file id."""
+    """Return the tenant and the file id of a request."""
     return request_context(request.scope).tenant, request.path_params["file_id"]

@@ -51,13 +51,13 @@ class PromptRoutes:
 
     @operation("getPrompt", query=(_VERSION,), answer=PromptResource, errors=(403,))
     async def retrieve(self, request: Request) -> Reply:
-        """Return a version of a prompt, by default the newest."""
+        """Return a version of a prompt. The default is the newest version."""
         self._check(request)
         return json_reply(await self._prompts.retrieve(*_prompt_key(request)))
 
     @operation("deletePrompt", query=(_VERSION,), answer=Deleted, errors=(403,))
     async def delete(self, request: Request) -> Reply:
-        """Delete a version of a prompt, by default all of them."""
+        """Delete a version of a prompt. By default, delete all its versions."""
         self._check(request)
         prompt_id, version = _prompt_key(request)
         await self._prompts.delete(prompt_id, version)
@@ -70,5 +70,6 @@ class PromptRoutes:
 
 
 def _prompt_key(request: Request) -> tuple[str, str | None]:
-    """Return prompt id and version."""
+    """Return the prompt id and the requested version; the version is None if the request has
+    none."""
     return request.path_params["prompt_id"], Query(request.scope).value("version")

@@ -43,7 +43,7 @@ class SkillRoutes:
 
     @operation("createSkill", form=Form(file="files", many=True), answer=Skill)
     async def create(self, request: Request) -> Reply:
-        """Create a skill from a form: files with their paths, or one zip."""
+        """Create a skill from a form. The form contains files with their paths, or one zip."""
         form = await self._form(request)
         return json_reply(await self._skills.create(_tenant(request), _files(form)))
 
@@ -128,9 +128,9 @@ class SkillRoutes:
 
 
 def _files(form: multipart.FilesForm) -> Mapping[str, bytes]:
-    """Return files by path.
+    """Return the files of a form by path.
 
-    A duplicate path gets the prefix ``./``, which the check of the bundle refuses.
+    A duplicate path gets the prefix ``./``, so that the later check of the skill refuses it.
     """
     found: dict[str, bytes] = {}
     for path, content in form.files:
@@ -139,7 +139,7 @@ def _files(form: multipart.FilesForm) -> Mapping[str, bytes]:
 
 
 def _zip(content: bytes) -> Reply:
-    """Return a zip as a download, which browsers do not render."""
+    """Return a response with a zip as a download, which browsers do not render."""
     headers = {
         "content-disposition": "attachment; filename=skill.zip",
         "x-content-type-options": "nosniff",
@@ -152,7 +152,7 @@ def _tenant(request: Request) -> str:
 
 
 def _skill_key(request: Request) -> tuple[str, str]:
-    """Return tenant and skill id."""
+    """Return the tenant and the skill id of a request."""
     return _tenant(request), request.path_params["skill_id"]
 
 

@@ -50,7 +50,7 @@ class UploadRoutes:
 
     @operation("completeUpload", body=CompleteUpload, answer=ChunkedUpload)
     async def complete(self, request: Request) -> Reply:
-        """Join the parts to a file."""
+        """Join the parts into one file."""
         parsed = parse_complete(await self._body(request), self._limits.body)
         return json_reply(await self._uploads.complete(*_upload_key(request), parsed))
 
@@ -64,5 +64,5 @@ class UploadRoutes:
 
 
 def _upload_key(request: Request) -> tuple[str, str]:
-    """Return tenant and upload id."""
+    """Return the tenant and the upload id of a request."""
     return request_context(request.scope).tenant, request.path_params["upload_id"]

@@ -52,7 +52,7 @@ class VectorStoreRoutes:
         errors=(404,),
     )
     async def create(self, request: Request) -> Reply:
-        """Create a vector store; an empty body means one without files."""
+        """Create a vector store. An empty body creates a vector store without files."""
         parsed = wire.parse_create_vector_store(await self._body(request), self._limits.body)
         return json_reply(await self._stores.create(_tenant(request), parsed))
 
@@ -76,7 +76,7 @@ class VectorStoreRoutes:
 
     @operation("deleteVectorStore", answer=Deleted)
     async def delete(self, request: Request) -> Reply:
-        """Delete a vector store; the files themselves stay."""
+        """Delete a vector store. The files themselves are kept."""
         tenant, store_id = _store_key(request)
         await self._stores.delete(tenant, store_id)
         return json_reply(Deleted(id=store_id, object="vector_store.deleted"))
@@ -121,7 +121,7 @@ class VectorStoreRoutes:
 
     @operation("deleteVectorStoreFile", answer=Deleted)
     async def remove_file(self, request: Request) -> Reply:
-        """Remove a file from the vector store; the file itself stays."""
+        """Remove a file from the vector store. The file itself is kept."""
         await self._stores.remove_file(*_store_key(request), _file(request))
         return json_reply(Deleted(id=_file(request), object="vector_store.file.deleted"))
 
@@ -165,7 +165,7 @@ def _tenant(request: Request) -> str:
 
 
 def _store_key(request: Request) -> tuple[str, str]:
-    """Return tenant and vector store id."""
+    """Return the tenant and the vector store id of a request."""
     return _tenant(request), request.path_params["vector_store_id"]
 
 
