@@ -1,4 +1,4 @@
-"""The sampling options that a request passes through to the engine unchanged."""
+"""The sampling options of a request that are passed to the engine unchanged."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ __all__ = ["Digest", "SamplingOptions", "Session"]
 
 
 class Digest(Protocol):
-    """Returns a digest with a secret key, which reveals nothing of its arguments."""
+    """Returns a keyed digest of its arguments. The digest reveals nothing about them."""
 
     def __call__(self, content: bytes, *, purpose: str, tenant: str) -> str: ...
 
 
 class Session(Struct, frozen=True, kw_only=True):
-    """The conversation that a request belongs to, for routers in front of several engines.
+    """The conversation that a request belongs to. Routers in front of several engines use it.
 
-    ``identity``: the value that identifies the conversation within its tenant. Both keys are
-    digests. They are computed on first use, because most models have one engine and no router.
+    ``identity``: the value that identifies the conversation within its tenant. ``key`` and
+    ``tenant_key`` are digests. They are computed on first use, because most models have one engine
+    and no router.
     """
 
     tenant: str
@@ -29,37 +30,36 @@ class Session(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """A key that is equal for all requests of a conversation."""
+        """A digest that is equal for all requests of a conversation."""
         content = self.identity.encode("utf-8", "surrogatepass")
         return self.digest(content, purpose="session", tenant=self.tenant)
 
     @property
     def tenant_key(self) -> str:
-        """A key that is equal for all requests of a tenant."""
+        """A digest that is equal for all requests of a tenant."""
         return self.digest(b"", purpose="session tenant", tenant=self.tenant)
 
 
 class SamplingOptions(Struct, frozen=True, kw_only=True):
-    """Base of ``conversation.Options`` and ``engines.base.Sampling``: the options they share.
+    """Base of ``conversation.Options`` and ``engines.base.Sampling``: the options that both classes
+    share.
 
     ``None`` selects the engine's default for the model.
 
-    ``top_k``: 0 or -1 for all tokens.
-    ``stop``: strings that end the output and are not part of it.
-    ``logit_bias``: token id → bias.
-    ``logprobs``: None: none; 0: of the sampled token; n: with n alternatives.
-    ``ignore_eos``: end tokens do not end the output.
-    ``cache_key``: requests with the same key share a prefix; an engine may route by it.
-    ``cache_salt``: cached prefixes are shared only among requests with the same salt.
+    ``top_k``: 0 or -1 stands for all tokens. ``stop``: strings that end the output and are not part
+    of it. ``logit_bias``: token id → bias. ``logprobs``: None: no log probabilities; 0: log
+    probabilities of the sampled token; n: also of n alternatives. ``ignore_eos``: end tokens do not
+    end the output. ``cache_key``: requests with the same key share a prefix; an engine may route by
+    the key. ``cache_salt``: cached prefixes are shared only among requests with the same salt.
     ``cache_scope``: an opaque value that stands for the tenant and its ``cache_salt``. Requests of
-    different scopes share no cached prefix, and none is counted. None: all share.
-    ``tenant``: who generates. An engine whose slots are all in use serves waiting tenants in turn.
-    It is not sent to other servers.
-    ``session``: the conversation, for the choice among several engines. None: unknown.
-    ``priority``: lower values are scheduled earlier, as in vLLM.
-    ``adapter``: the name of a LoRA adapter of the engine.
-    ``trace``: W3C trace context of the request (``traceparent``, ``tracestate``).
-    ``extra``: options of one engine, under its own names.
+    different scopes share no cached prefix. If the engine cannot separate its cache by scope,
+    requests with a scope report no cached tokens. None: all requests share cached prefixes.
+    ``tenant``: the tenant of the request. An engine whose slots are all in use serves waiting
+    tenants in turn. The tenant is not sent to other servers. ``session``: the conversation, for the
+    choice among several engines. None: unknown. ``priority``: lower values are scheduled earlier,
+    as in vLLM. ``adapter``: the name of a LoRA adapter of the engine. ``trace``: W3C trace context
+    of the request (``traceparent``, ``tracestate``). ``extra``: options of one engine, under the
+    engine's own names.
     """
 
     temperature: float | None = None
@@ -86,5 +86,5 @@ class SamplingOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def prefix_salt(self) -> str | None:
-        """The salt for an engine or server that separates cached prefixes by a salt."""
+        """The salt to send to an engine or server that separates cached prefixes by a salt."""
         return self.cache_scope or self.cache_salt

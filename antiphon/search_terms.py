@@ -1,8 +1,8 @@
 """Split texts into words for full-text search.
 
-Chinese, Japanese and Korean have no spaces between words, or endings attached to words. In their
-scripts, each pair of adjacent characters is a word; in indexed texts, each single character as
-well.
+Chinese and Japanese have no spaces between words, and Korean attaches endings to words. In these
+scripts, each pair of adjacent characters is a word. In indexed texts, each single character is a
+word too.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _RUN = re.compile(r"[⺀-⿟々-〇぀-ㇿ㐀-䶿一-鿿ꥠ-꥿가-ퟻ豈-﫿ｦ
 
 
 def index_terms(text: str) -> str:
-    """Return the text to index. In scripts without spaces between words, single characters and
-    pairs of adjacent characters become words, separated by spaces."""
+    """Return the words of a text to index, separated by spaces. In scripts without spaces between
+    words, single characters and pairs of adjacent characters become words."""
     return _RUN.sub(lambda run: f" {' '.join((*_pairs(run.group()), *run.group()))} ", text)
 
 

@@ -46,8 +46,9 @@ _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 class PromptTool(Struct, frozen=True, kw_only=True):
     """One function as the model sees it.
 
-    - ``path``: where the request declares it.
-    - ``strict``: the arguments must match the schema. None: only if that can be enforced.
+    - ``path``: where the request declares the function.
+    - ``strict``: if True, the arguments must match the schema. If None, the schema is enforced only
+      where the engine can do it.
     - ``found``: a tool search of the model added it. The prompt shows it in the search's result, so
       that the start of the prompt does not change.
     """
@@ -86,7 +87,8 @@ class PromptTools(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def declared(self) -> tuple[PromptTool, ...]:
-        """The tools that the start of the prompt shows."""
+        """The tools that the start of the prompt shows: all tools except the tools that a search
+        found."""
         return tuple(tool for tool in self.tools if not tool.found)
 
     @property
@@ -95,7 +97,10 @@ class PromptTools(Struct, frozen=True, kw_only=True, dict=True):
         return len(self.callable) < len(self.tools)
 
     def name_of(self, name: str, namespace: str | None) -> str:
-        """Return the name in the prompt for a name on the wire; past tools keep their own."""
+        """Return the name in the prompt for a name on the wire.
+
+        A past call may name a tool that is no longer declared. Its name is only flattened.
+        """
         return self._names.get((name, namespace)) or _flat_name(name, namespace)
 
     @cached_property
@@ -107,10 +112,11 @@ class PromptTools(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def collect_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
-    """Collect the tools of the request and those its conversation added.
+    """Collect the tools that the request declares and the tools that items of the conversation add.
 
-    If a tool is declared twice, the last declaration counts: clients declare tools that a search
-    found again. Raises ``InvalidRequest`` if a call is required and no tool can be called.
+    If a tool is declared twice, the last declaration counts, because clients declare a tool again
+    after a search found it. Raises ``InvalidRequest`` if a call is required and no tool can be
+    called.
     """
     choice = options.tool_choice
     if choice.mode == "none":
@@ -138,9 +144,10 @@ def collect_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
 
 
 def restrict_tools(options: Options, items: Iterable[it.Item]) -> Options:
-    """Return the options without tools that may not be called, for models that cannot be prevented.
+    """Return the options without the tools that the model may not call.
 
-    Tools in the conversation itself stay. Raises ``InvalidRequest`` like ``collect_tools``.
+    This is for models whose output cannot be constrained. Tools that items of the conversation add
+    stay. Raises ``InvalidRequest`` like ``collect_tools``.
     """
     if options.tool_choice.allowed is None:
         return options
@@ -164,7 +171,8 @@ def _filter_tools(
 
 
 def tool_definitions(tools: tuple[tl.Tool, ...]) -> list[dict[str, Any]]:
-    """Return the definitions of tools alone."""
+    """Return the definitions of ``tools`` in the format of chat templates, without a
+    conversation."""
     taken: set[str] = set()
     return [
         _prompt_tool(tool, namespace, path, taken).definition()
@@ -173,9 +181,10 @@ def tool_definitions(tools: tuple[tl.Tool, ...]) -> list[dict[str, Any]]:
 
 
 def namespace_notes(tools: Iterable[tl.Tool], apart: Collection[str] = ()) -> list[str]:
-    """Return one line for each namespace's description: its functions are listed one by one.
+    """Return one line with the description of each namespace. Such a line is needed because the
+    prompt lists the functions one by one.
 
-    ``apart``: names of namespaces that the prompt shows as such.
+    ``apart``: names of namespaces that the prompt already shows as namespaces.
     """
     return [
         f"The functions {_flat_name('', tool.name)}… belong together: {tool.description}"
@@ -189,7 +198,8 @@ def namespace_notes(tools: Iterable[tl.Tool], apart: Collection[str] = ()) -> li
 def _flat(
     tools: tuple[tl.Tool, ...], items: Iterable[it.Item]
 ) -> Iterator[tuple[tl.Function | tl.Custom, str | None, str, bool]]:
-    """Yield each tool, its namespace, its path in the request, and whether a search found it."""
+    """Yield each tool, its namespace, its path in the request, and whether a tool search of the
+    model found it."""
     sources = [(tools, "tools", False)]
     searches: set[str] = set()
     for item in items:

@@ -50,9 +50,11 @@ class Embedder(Protocol):
     async def embed(
         self, texts: Sequence[str | Sequence[int]], role: Role = "query"
     ) -> EmbeddingResult:
-        """Compute the vectors of ``texts``, each a text or its token ids. Models without roles
-        ignore ``role``. Raises ``InvalidRequest`` with the param ``input`` for a text that is too
-        long, and ``BackendError`` if the model fails.
+        """Compute the vectors of ``texts``. Each element is a text or the token ids of a text.
+
+        ``role``: whether the texts are queries or passages. Models that do not distinguish them
+        ignore it. Raises ``InvalidRequest`` with the param ``input`` for a text that is too long,
+        and ``BackendError`` if the model fails.
         """
 
     async def close(self) -> None:
@@ -60,8 +62,11 @@ class Embedder(Protocol):
 
 
 def truncate_vector(vector: Vector, dimensions: int) -> Vector:
-    """Return the first ``dimensions`` numbers of a vector, normalized to length 1. Models trained
-    for it (Matryoshka) lose little accuracy; for other models the result is an approximation."""
+    """Return the first ``dimensions`` numbers of a vector, normalized to length 1.
+
+    Models with Matryoshka training are made for this and lose little accuracy. For other models the
+    result is an approximation.
+    """
     shorter = vector[:dimensions]
     length = math.sqrt(sum(number * number for number in shorter))
     return array("f", [number / length for number in shorter]) if length else shorter

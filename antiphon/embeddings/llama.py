@@ -38,9 +38,9 @@ async def load(
 ) -> ThreadedEmbedder:
     """Load the GGUF file at ``path``.
 
-    ``context_size``: the most tokens of a text; by default what the model was trained for, but no
-    more than 2048. ``pooling``: one of ``POOLINGS``, for files that name none. Raises
-    ``SetupError``.
+    ``context_size``: the maximum length of a text in tokens, limited by the size that the model was
+    trained for. The default is 2048. ``pooling``: one of ``POOLINGS``, for a file that does not
+    name its pooling. Raises ``SetupError``.
     """
     require_llama()
     head = await asyncio.to_thread(read_gguf, path)

@@ -51,9 +51,11 @@ async def load(
     model: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> UpstreamReranker:
-    """Return the reranker for a model at the server ``url``. ``name``: the name of the model in
-    this configuration. ``model``: its name on that server; None: the first model of the server.
-    Raises ``SetupError``."""
+    """Return the reranker for a model at the server ``url``.
+
+    ``name``: the name of the model in this configuration. ``model``: the name of the model on that
+    server. If None, the first model that the server lists is used. Raises ``SetupError``.
+    """
     upstream, parsed = open_upstream(name, url, key, options or {})
     try:
         model = model or first_model_id(name, upstream, await list_models(upstream))
@@ -66,7 +68,8 @@ async def load(
 
 
 class UpstreamReranker:
-    """``Reranker`` over an upstream, which it owns. ``body``: further fields of every request."""
+    """``Reranker`` that sends requests to an upstream. It owns the upstream. ``body``: extra fields
+    for every request."""
 
     def __init__(self, upstream: Upstream, body: Mapping[str, Any]) -> None:
         self._upstream = upstream

@@ -22,9 +22,8 @@ _BATCH_SIZE = 16
 
 
 class ThreadedEmbedder:
-    """``Embedder`` over ``call``, which never runs twice at the same time. ``release`` frees the
-    model.
-    """
+    """``Embedder`` that runs ``call`` on one thread, so calls never overlap. ``release`` frees the
+    model."""
 
     def __init__(
         self,

@@ -34,9 +34,9 @@ async def load(
 ) -> UpstreamEmbedder:
     """Return the embedder for a model at the server ``url``.
 
-    ``name``: the name of the model in this configuration. ``model``: its name on that server; None:
-    the first model of the server. Sends one request to find out the length of the vectors. Raises
-    ``SetupError``.
+    ``name``: the name of the model in this configuration. ``model``: the name of the model on that
+    server. If None, the first model that the server lists is used. Sends one request to find out
+    the length of the vectors. Raises ``SetupError``.
     """
     upstream, parsed = open_upstream(name, url, key, options or {})
     try:
@@ -54,7 +54,8 @@ async def load(
 
 
 class UpstreamEmbedder:
-    """``Embedder`` over an upstream, which it owns. ``body``: further fields of every request."""
+    """``Embedder`` that sends requests to an upstream. It owns the upstream. ``body``: extra fields
+    for every request."""
 
     vocabulary_size: int | None = None
     dimensions = 0

@@ -1,1 +1,1 @@
-"""Engines: they continue token ids, behind one method."""
+"""Engines. An engine continues token ids; all engines have the same interface."""

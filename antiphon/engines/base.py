@@ -27,12 +27,11 @@ __all__ = [
 class Sampling(SamplingOptions, frozen=True, kw_only=True):
     """How to continue a prompt.
 
-    ``max_tokens``: the most tokens to sample.
-    ``stop_ids``: ids that end the continuation. Unlike ``stop`` strings, the id itself is yielded,
-    as the end-of-turn token is.
-    ``constraint``: the grammar that the continuation obeys.
-    ``is_matched``: the caller matches the continuation to a grammar, so samplers that an engine
-    adds of its own are left out as for a constraint.
+    ``max_tokens``: the maximum number of tokens to sample. ``stop_ids``: ids that end the
+    continuation. The last id is yielded, like an end-of-turn token; the text of a ``stop`` string
+    is not. ``constraint``: the grammar that the engine enforces. ``is_matched``: the caller matches
+    the continuation to a grammar. The engine then leaves out its own extra samplers, as it does for
+    a constraint.
     """
 
     max_tokens: int
@@ -44,18 +43,17 @@ class Sampling(SamplingOptions, frozen=True, kw_only=True):
 class LoadOptions(Struct, frozen=True, kw_only=True):
     """How an engine loads a model. An engine ignores the fields that it does not support.
 
-    ``name``: the model's name on its card, by default that of its file or folder.
-    ``threads``: CPU threads. ``context_size``: tokens of one generation, prompt and output
-    together; at most and by default what the model was trained for, if the engine has no lower
-    default. ``parallel``: the largest number of generations in one batch. ``gpu_layers``: layers
-    computed on the GPU, -1 for as many as fit. ``projector``: the GGUF file of the model's image
-    encoder. ``adapters``: name of a LoRA adapter → its file or folder, or the upstream's name for
-    it.
-    ``separate_caches``: requests have different ``Sampling.cache_scope``. A cache that cannot be
-    divided among them is not used.
-    ``engine_options``: the engine's own options by their own names; they override the other fields.
-    ``progress``: called with a name, the bytes read so far and, if known, the bytes in all; from
-    any thread.
+    ``name``: the model's name on its card. The default is the name of its file or folder.
+    ``threads``: number of CPU threads. ``context_size``: maximum tokens of one generation, prompt
+    and output together. It is limited by the size that the model was trained for, which is also the
+    default unless the engine has a lower default. ``parallel``: the largest number of generations
+    in one batch. ``gpu_layers``: number of layers computed on the GPU; -1 for as many as fit.
+    ``projector``: the GGUF file of the model's image encoder. ``adapters``: name of a LoRA adapter
+    → its file or folder, or its name on the upstream. ``separate_caches``: requests have different
+    ``Sampling.cache_scope``. The engine then does not use a cache that it cannot divide among
+    scopes. ``engine_options``: the engine's own options by their own names; they override the other
+    fields. ``progress``: callback for the loading progress. Its arguments are a name, the bytes
+    read so far and the total bytes, which may be None. It may be called from any thread.
     """
 
     name: str | None = None
@@ -76,15 +74,17 @@ DEFAULT_LOAD_OPTIONS = LoadOptions()
 class Capabilities(Struct, frozen=True, kw_only=True):
     """What an engine supports. A request that needs more is refused before its run starts.
 
-    ``max_logprobs``: the largest number of alternatives per token; None: no log-probabilities.
-    ``constraints``: any Lark grammar. ``grammars``: returns whether one Lark grammar is supported,
-    for an engine that supports some. ``schemas``: JSON schemas (``Constraint.schema``), limited to
-    ``schema_keywords`` (None: any). ``images``: ``apart``: images are inserted between ids;
-    ``template``: they replace the chat template's placeholder; None: no images. ``adapters``: names
-    of the LoRA adapters. ``separates_caches``: requests of different ``Sampling.cache_scope`` share
-    no cached prefix; without it, scoped requests report no cached tokens. ``extra``: names allowed
-    in ``Sampling.extra``; None: any. ``may_refuse``: a remote engine may reject a request that
-    passed all checks here.
+    ``max_logprobs``: the largest number of alternatives per token; None if the engine reports no
+    log-probabilities. ``constraints``: the engine enforces any Lark grammar. ``grammars``: for an
+    engine that enforces only some Lark grammars, a function that returns whether it enforces a
+    given grammar. ``schemas``: the engine enforces JSON schemas (``Constraint.schema``).
+    ``schema_keywords``: the keywords that such a schema may use; None for all. ``images``: None if
+    the engine accepts no images. With ``apart``, images are inserted between ids. With
+    ``template``, images replace the placeholders of the chat template. ``adapters``: names of the
+    LoRA adapters. ``separates_caches``: requests of different ``Sampling.cache_scope`` share no
+    cached prefix. For an engine without it, requests with a scope report no cached tokens.
+    ``extra``: names allowed in ``Sampling.extra``; None for all. ``may_refuse``: a remote engine
+    may reject a request that passed all checks here.
     """
 
     max_logprobs: int | None = None
@@ -106,7 +106,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
 
 class Engine(Protocol):
-    """Continues token ids. Created by a factory; closed once."""
+    """Continues token ids. A factory creates the engine; its owner closes it once."""
 
     @property
     def card(self) -> ModelCard: ...
@@ -118,11 +118,13 @@ class Engine(Protocol):
     def tokenizer(self) -> Tokenizer: ...
 
     def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        """Continue ``prompt``. Closing the iterator (``aclose``) aborts within one token.
+        """Continue ``prompt``. Closing the iterator (``aclose``) aborts the generation within one
+        token.
 
-        Each chunk is yielded as soon as its tokens exist; the last one has ``finish``. A sampled
-        end token is yielded as the last id if the engine reports it. Raises ``BackendError`` when
-        the engine fails, ``InvalidRequest`` when it does not support the constraint.
+        Each chunk is yielded as soon as its tokens exist. The last chunk has ``finish``. If the
+        engine reports a sampled end token, this token is yielded as the last id. Raises
+        ``BackendError`` when the engine fails, ``InvalidRequest`` when it does not support the
+        constraint.
         """
 
     async def close(self) -> None:

@@ -36,10 +36,11 @@ _EXTRA_FIELDS = frozenset({"bad_token_ids", "min_tokens", "no_repeat_ngram_size"
 async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> TensorrtEngine:
     """Load the model in ``folder``.
 
-    ``options.context_size``: at most, and by default, the size that the model was trained for.
-    ``options.engine_options``: arguments of ``LLM``; they override those set here.
+    ``options.context_size``: maximum tokens of a generation. The default, and the limit, is the
+    size that the model was trained for. ``options.engine_options``: arguments of ``LLM``; they
+    override the arguments set here.
 
-    Raises ``SetupError``: the package is not installed, or it cannot load the model.
+    Raises ``SetupError`` if the package is not installed or cannot load the model.
     """
     if importlib.util.find_spec("tensorrt_llm") is None:
         raise SetupError(needs_extra("TensorRT-LLM is not installed", EXTRA))
@@ -182,8 +183,11 @@ class TensorrtEngine:
 
 
 def _priority(priority: int) -> float:
-    """Map our priority (any integer, lower runs first) to TensorRT-LLM's (0 to 1, higher runs
-    first)."""
+    """Convert our priority to TensorRT-LLM's priority.
+
+    Our priority is any integer, and lower values run first. TensorRT-LLM's priority is from 0 to 1,
+    and higher values run first.
+    """
     return 0.5 - priority / (2 * (1 + abs(priority)))
 
 

@@ -1,4 +1,4 @@
-"""The operator's policy for runs."""
+"""The settings with which the operator controls runs."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ __all__ = ["Policy"]
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """What the operator has decided about runs. Times in seconds.
+    """The operator's settings for runs. Times are in seconds.
 
     ``first_delta_wait_s``: how long the first events of a stream are held back if the request may
-    still be rejected. ``timeout_s``: time limit of a run; None: no limit. ``unstored_retention_s``:
-    how long a background response with ``store: false`` can be retrieved after its end.
-    ``reasoning_summaries``: ``excerpt`` takes them from the reasoning, ``model`` has
-    ``summary_model`` write them; None: the model that answers.
-    ``share_prefix_cache``: tenants share the engines' prefix caches. ``webhooks``: send a webhook
-    at the end of a background response. ``quotas``: how much each tenant may store.
-    ``files_signed_url_s``: how long a URL is valid to which a download may be redirected; 0: none.
-    ``file_search``: responses may search vector stores.
-    ``file_search_embeddings``: the model that embeds files and queries; None: full-text search
-    only. ``file_search_reranker``: the model that reranks results unless a request names another;
-    None: rank fusion only. ``mcp_labels``: MCP server label → type of the built-in tool it stands
-    for.
-    ``save_retry_s``: how long the store is tried again when it does not take a foreground response.
-    ``reraise``: raise unexpected exceptions of a run (for tests)."""
+    still be rejected. ``timeout_s``: time limit of a run; None means no limit.
+    ``unstored_retention_s``: how long a background response with ``store: false`` can be retrieved
+    after it has ended. ``reasoning_summaries``: with ``excerpt``, summaries are excerpts of the
+    reasoning; with ``model``, ``summary_model`` writes them. ``summary_model``: None means the
+    model that answers. ``share_prefix_cache``: whether tenants share the engines' prefix caches.
+    ``webhooks``: whether a webhook is sent when a background response ends. ``quotas``: how much
+    each tenant may store. ``files_signed_url_s``: a file download may be redirected to a signed
+    URL, which is valid for this many seconds; 0 means no redirect. ``file_search``: whether
+    responses may search vector stores. ``file_search_embeddings``: the model that embeds files and
+    queries; None means full-text search only. ``file_search_reranker``: the model that reranks
+    results unless a request names another model; None means that rank fusion alone orders the
+    results. ``mcp_labels``: MCP server label → type of the built-in tool that replaces it.
+    ``save_retry_s``: how long saving a foreground response is retried if the store fails.
+    ``reraise``: raise unexpected exceptions of a run (for tests).
+    """
 
     keepalive_s: float = 15.0
     first_delta_wait_s: float = 3.0
@@ -56,5 +57,5 @@ class Policy(Struct, frozen=True, kw_only=True):
 
     @property
     def keepalive_events(self) -> bool:
-        """Whether streams may contain ``keepalive`` events: Open Responses has none."""
+        """Whether streams may contain ``keepalive`` events. Open Responses has no such events."""
         return self.reasoning_events != "open_responses"

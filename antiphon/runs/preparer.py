@@ -1,6 +1,6 @@
 """Prepare a request: check it, load its history, render its prompt.
 
-Everything that can be refused is refused here, before a run exists.
+Every check that can refuse a request happens here, before a run exists.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Preparer:
         self._ignored_tools = IgnoredToolLog()
 
     def tools(self) -> tuple[ToolEntry, ...]:
-        """Return the tools that the server runs, and whether they work now."""
+        """Return the tools that the server runs. Each entry states whether the tool works now."""
         return list_tools(self._providers)
 
     async def prepare(
@@ -121,10 +121,11 @@ class Preparer:
     ) -> PreparedRequest:
         """Check and render a request.
 
-        ``session_chains``: responses that can be continued besides the stored ones.
-        ``prompt_items``: items of the stored prompt that the request names. ``claim``: the
-        response will run the calls that the request approves. Raises ``RequestError`` for
-        everything that cannot be honoured."""
+        ``session_chains``: responses that can be continued in addition to the stored responses.
+        ``prompt_items``: the items of the stored prompt that the request names. ``claim``: whether
+        the response will run the calls that the request approves. Raises ``RequestError`` if the
+        request asks for something that is not possible.
+        """
 
         prepare = partial(
             self._prepare,
@@ -155,8 +156,9 @@ class Preparer:
     ) -> PreparedRequest:
         """Check and render a request. ``max_past_tokens``: as in ``load_context``.
 
-        If older items were not loaded, the result is the same as with all items only if the reply
-        drops items or is rejected as too long. Otherwise the caller has to load more.
+        If older items were not loaded, the caller has to check the result. It is the same as with
+        all items only if the reply drops items, or if the request is rejected as too long. In any
+        other case the caller has to load more items.
         """
         resolved, tools = self._select_tools(request, model)
         self._ignored_tools.report(tools.ignored_tools)
@@ -204,8 +206,8 @@ class Preparer:
     async def _claim_approvals(
         self, calls: Sequence[ApprovedCall], tool_context: ResponseContext
     ) -> ResponseContext:
-        """Claim the approvals of these calls. The result knows which of them other responses used.
-        Raises ``InvalidRequest``."""
+        """Claim the approvals of these calls. In the returned context, ``spent_approvals`` names
+        the approvals that other responses have used. Raises ``InvalidRequest``."""
         spent = await claim_approvals(
             self._store,
             tool_context.tenant,
@@ -216,8 +218,8 @@ class Preparer:
         return replace(tool_context, spent_approvals=spent)
 
     async def count(self, tenant: str, request: InputTokensRequest) -> int:
-        """Return the number of tokens the model would see, from the same rendering as
-        ``prepare``. Raises ``RequestError``."""
+        """Return the number of tokens that the model would see. The prompt is rendered in the same
+        way as in ``prepare``. Raises ``RequestError``."""
         as_create = request.as_create()
         model = self._models.find(as_create.model)
         resolved, tools = self._select_tools(as_create, model)
@@ -240,7 +242,7 @@ class Preparer:
     def _select_tools(
         self, request: CreateResponse, model: CatalogModel
     ) -> tuple[CreateResponse, ToolSelection]:
-        """Return the request with MCP labels replaced, and its tools by who runs them."""
+        """Return the request with MCP labels replaced, and its tools grouped by who runs them."""
         policy, upstream = self._policy, model.backend.capabilities.hosted_tools
         resolved = replace_mcp_labels(request, policy.mcp_labels)
         return resolved, select_tools(resolved, policy.unavailable_tools, self._providers, upstream)
@@ -253,7 +255,7 @@ class Preparer:
         identity: str | None = None,
     ) -> Options:
         """Build the options for the first prompt, with the functions that the server's tools
-        declare. ``identity``: of the conversation; None if nothing will be generated."""
+        declare. ``identity``: identifies the conversation; None if nothing will be generated."""
         toolsets = await declared_toolsets(tools, tool_context)
         tenant = tool_context.tenant
         session = None if identity is None else self._session(tenant, identity)
@@ -271,8 +273,8 @@ class Preparer:
         tools: ToolSelection,
         tool_context: ResponseContext,
     ) -> Reply:
-        """Prepare the reply and wrap it in what the request needs: the tool loop, compaction,
-        reasoning summaries, raw messages. Raises ``RequestError``."""
+        """Prepare the reply. Wrap it in the tool loop, compaction, reasoning summaries and raw
+        messages, as the request needs them. Raises ``RequestError``."""
         sealer = TenantSealer(self._seal, tool_context.tenant)
         if reply_request.context.visible.compaction_requested:
             return await prepare_compaction(reply_request, sealer)
@@ -310,8 +312,8 @@ class Preparer:
         tool_context: ResponseContext,
         turn_usages: list[Usage],
     ) -> Callable[[Reply, Conversation], Reply]:
-        """Return the function that wraps the reply to a conversation in the tool loop.
-        ``turn_usages`` receives the usage of each turn."""
+        """Return a function that wraps a reply in the tool loop. ``turn_usages``: a list to which
+        the usage of each turn is appended."""
         spec = ToolLoopSpec(
             conversation=reply_request.context.conversation,
             options=reply_request.options,
@@ -357,7 +359,7 @@ class Preparer:
         context: ConversationContext,
         tools: ToolSelection,
     ) -> Response:
-        """Return the response before anything is generated."""
+        """Return the response in its state before anything is generated."""
         response = initial_response(
             request,
             id=response_id,
@@ -413,7 +415,8 @@ class Preparer:
 
 
 def _client_tokens(request: CreateResponse) -> PromptTokens | None:
-    """Return the tokens of the raw messages in the request."""
+    """Return the token ids of the raw messages in the request. Returns None if the request has no
+    raw messages, or if they name no tokenizer."""
     previous = request.previous_input_messages
     if previous is None or previous.tokenizer is None:
         return None
@@ -421,11 +424,11 @@ def _client_tokens(request: CreateResponse) -> PromptTokens | None:
 
 
 def _max_past_tokens(request: CreateResponse, model: CatalogModel) -> int | None:
-    """Return how many tokens of a conversation need to be loaded: more than the context can hold,
-    because they are estimated.
+    """Return how many tokens of a conversation have to be loaded. The number is larger than the
+    context, because token counts are estimates.
 
-    None: all items are needed. This is so for hosted tools, for a compaction, for input that refers
-    to earlier items, and if only an upstream knows what fits.
+    Returns None if all items are needed: for hosted tools, for a compaction, for input that refers
+    to earlier items, and if only an upstream knows the size of the context.
     """
     size = model.backend.context_size
     is_simple = (
@@ -438,7 +441,8 @@ def _max_past_tokens(request: CreateResponse, model: CatalogModel) -> int | None
 
 
 def _conversation_id(request: CreateResponse, context: ConversationContext) -> str:
-    """Return what identifies the conversation that a request continues, empty if nothing does."""
+    """Return an id for the conversation that a request continues. The id is empty if the request
+    continues nothing."""
     if request.conversation is not None:
         return request.conversation.id
     return context.chain[0].response.id if context.chain else ""
@@ -447,8 +451,8 @@ def _conversation_id(request: CreateResponse, context: ConversationContext) -> s
 def _approved_calls(
     context: ConversationContext, items: Sequence[Item], tools: ToolSelection
 ) -> tuple[ApprovedCall, ...]:
-    """Return the approved calls that the response would run. A compaction runs none. ``items``:
-    what the model sees. Raises ``InvalidRequest``."""
+    """Return the approved calls that the response would run. If the request asks for a compaction,
+    there are no such calls. ``items``: the items that the model sees. Raises ``InvalidRequest``."""
     if context.visible.compaction_requested:
         return ()
     runnable = (*(each.tool for each in tools.server_tools), *tools.visible_tools)

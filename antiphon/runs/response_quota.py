@@ -1,4 +1,4 @@
-"""The quota of stored responses: room is reserved before a response is generated."""
+"""The quota of stored responses. Room is reserved before a response is generated."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _Key = tuple[str, str]
 
 
 class ResponseQuota:
-    """Reserves room for responses. ``owner``: the name of this server in the store, which sends
-    heartbeats; ``lease_s``: without one for this long, its reservations end."""
+    """Reserves room for responses. ``owner``: the name of this server in the store. The server
+    sends heartbeats under this name. ``lease_s``: if the server sends no heartbeat for this many
+    seconds, its reservations end."""
 
     def __init__(
         self, store: Store, tenants: quotas.TenantQuotas, *, owner: str, lease_s: float
@@ -36,11 +37,12 @@ class ResponseQuota:
         return self._tenants.of(tenant).limits_responses
 
     async def reserve(self, tenant: str, response_id: str) -> Callable[[], Awaitable[None]]:
-        """Reserve room and return the function that ends the reservation: once the response is
-        stored, or will not be. ``applies_to`` holds for the tenant.
+        """Reserve room for a response. Return the function that ends the reservation. Call the
+        function when the response has been stored, or when it will not be stored. Call ``reserve``
+        only if ``applies_to`` is true for the tenant.
 
-        The function may be called repeatedly and does not raise ``StoreError``. Raises
-        ``QuotaExceeded`` and ``StoreError``.
+        The returned function may be called repeatedly and does not raise ``StoreError``.
+        ``reserve`` raises ``QuotaExceeded`` and ``StoreError``.
         """
         limits = self._tenants.of(tenant)
         key, attempt = (tenant, response_id), object()
@@ -96,16 +98,16 @@ class ResponseQuota:
             self._attempts.pop(key, None)
 
     def _release_later(self, key: _Key, attempt: object) -> None:
-        """Release a reservation as soon as the store answers. Otherwise the heartbeats of this
-        server would keep it."""
+        """Release a reservation as soon as the store answers. If it were not released, the
+        heartbeats of this server would keep it."""
         task = asyncio.create_task(self._release_until_done(key, attempt))
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
 
     async def _release_until_done(self, key: _Key, attempt: object) -> None:
-        """Release the reservation, and once more later: a reserve request that timed out here may
-        still reach the store. If another attempt at the response is running, that attempt releases
-        it."""
+        """Release the reservation, and release it a second time later, because a reserve request
+        that timed out may still reach the store. If another attempt at the same response is
+        running, that attempt releases the reservation."""
         confirmed = 0
         while confirmed < 2 and self._is_last(key, attempt):
             try:

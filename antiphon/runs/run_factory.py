@@ -1,6 +1,5 @@
-"""Creates runs from prepared requests: which store each uses, what is encrypted, how long it may
-take.
-"""
+"""Creates runs from prepared requests. It decides where a run is stored, which content is
+encrypted, and how long the run may take."""
 
 from __future__ import annotations
 
@@ -40,7 +39,8 @@ _Save = Callable[[StoredResponse], Awaitable[None]]
 
 class RunFactory:
     """Creates runs. ``supervisor`` waits for the foreground runs when the server stops. ``usage``
-    counts runs that are not stored; ``api_key`` is the name of the key that is charged."""
+    counts the usage of runs that are not stored. ``api_key`` is the name of the key that is
+    charged."""
 
     def __init__(
         self, dependencies: RunDependencies, supervisor: Supervisor, usage: UsageCounter
@@ -59,7 +59,8 @@ class RunFactory:
         *,
         api_key: str | None = None,
     ) -> Run:
-        """Create a run for the caller to drive. ``held``: its conversation, unlocked at its end."""
+        """Create a run that the caller drives. ``held``: the conversation of the run, which is
+        unlocked when the run ends."""
         request, response, context = prepared.request, prepared.response, prepared.context
         chain, parent_tokens, input = context.chain, context.prompt_tokens, context.input
         if chain and response.store and not all(stored.response.store for stored in chain):
@@ -104,7 +105,7 @@ class RunFactory:
         *,
         api_key: str | None = None,
     ) -> Run:
-        """Create a run that continues raw text. Nothing of it is stored."""
+        """Create a run that continues raw text. Neither the prompt nor the output is stored."""
         dependencies = self._dependencies
         name, now = request.model or model.name, int(dependencies.clock())
         response = initial_response(request, id=response_id, model=name, created_at=now)
@@ -120,8 +121,8 @@ class RunFactory:
         parent: PromptTokens | None,
         restored: RestoredRun,
     ) -> Run:
-        """Create a run that continues a background run behind its stored events. Its event sink
-        stores the response."""
+        """Create a run that continues a background run after its stored events. The event sink of
+        the background run stores the response."""
         dependencies = self._dependencies
         writer = restored.writer(
             ids=dependencies.ids, kinds=dependencies.kinds, clock=dependencies.clock
@@ -176,8 +177,8 @@ class RunFactory:
     def _save(
         self, tenant: str, lock: ConversationLock | None, trace: TraceHeaders, meter: UsageMeter
     ) -> _Save:
-        """Return the function that stores the response. A failed response is stored, but is not
-        added to its conversation. ``lock``: that of the conversation."""
+        """Return the function that stores the response. A failed response is stored, but it is not
+        added to its conversation. ``lock``: the lock of the conversation."""
         tracer = self._dependencies.tracer
         store, save_retry_s = self._dependencies.store, self._dependencies.policy.save_retry_s
 
@@ -194,8 +195,9 @@ class RunFactory:
         return save
 
     def _reasoning_fields(self, tenant: str, request: CreateResponse) -> ReasoningFields:
-        """Encrypt reasoning if the client asked for it or ``store`` is false. Reasoning that an
-        upstream encrypted is always encrypted again, so that the client can send it back."""
+        """Return a function that encrypts finished reasoning. It encrypts all reasoning if the
+        client asked for encrypted reasoning or if ``store`` is false. Otherwise it encrypts only
+        reasoning that an upstream API encrypted, so that the client can send it back."""
         encrypt = TenantSealer(self._dependencies.seal, tenant).encrypted_reasoning
         if request.store is not False and _ENCRYPTED_REASONING not in (request.include or ()):
             return lambda item: encrypt(item) if item.encrypted_content else {}
@@ -203,4 +205,5 @@ class RunFactory:
 
 
 async def _release_nothing() -> None:
-    """The store itself unlocks the conversation of a background run, in the step that ends it."""
+    """Do nothing. The store unlocks the conversation of a background run in the same step in which
+    it ends the run."""

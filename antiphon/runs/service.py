@@ -1,8 +1,7 @@
 """The service: every operation of the Responses API, independent of HTTP.
 
-``create`` loads the conversation, prepares the reply and returns a run. A foreground run is
-driven by its caller. A background run goes to the store and is executed by any server with free
-capacity.
+``create`` loads the conversation, prepares the reply and returns a run. The caller drives a
+foreground run. A background run is put in the store, and any server with free capacity executes it.
 """
 
 from __future__ import annotations
@@ -86,21 +85,20 @@ _ACTIVE = ("queued", "in_progress")
 
 
 class CompactionRun(Struct, frozen=True):
-    """A run that compacts a conversation, and the conversation."""
+    """A run that compacts a conversation, together with the conversation."""
 
     run: Run
     context: ConversationContext
 
     @property
     def result(self) -> CompactedResponse:
-        """The items that the client sends from now on. Available once the run is completed."""
+        """The items that the client sends from now on. Available once the run has completed."""
         return compacted_response(self.context, self.run.response)
 
 
 class EnqueuedRun(Struct, frozen=True):
     """A background run that was stored. ``ignored_tools``: types of hosted tools in the request
-    that nobody runs here. ``created``: False if the run existed already.
-    """
+    that nobody can run. ``created``: False if the run already existed."""
 
     response: Response
     ignored_tools: tuple[str, ...] = ()
@@ -108,8 +106,8 @@ class EnqueuedRun(Struct, frozen=True):
 
 
 class _Accepted(Struct, frozen=True):
-    """A prepared request with what it holds: its conversation, and room for its response, which
-    ``held.release`` gives back too."""
+    """A prepared request, with its locked conversation and the reserved room for its response.
+    ``held.release`` releases both."""
 
     prepared: PreparedRequest
     held: HeldConversation
@@ -174,7 +172,8 @@ class Service:
         )
 
     def _create_resources(self, features: OptionalFeatures) -> None:
-        """Create what clients manage besides responses and conversations."""
+        """Create the resources that clients manage besides responses and conversations, for example
+        files and skills."""
         dependencies = self._dependencies
         store, policy = dependencies.store, dependencies.policy
         clock, ids = dependencies.clock, dependencies.ids
@@ -221,7 +220,7 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether new runs are accepted."""
+        """Whether the server accepts new runs."""
         return not self._supervisor.stopping
 
     @property
@@ -234,18 +233,18 @@ class Service:
         return self._models.all()
 
     def tools(self) -> tuple[ToolEntry, ...]:
-        """Return the tools that the server runs, and whether they work now."""
+        """Return the tools that the server runs. Each entry states whether the tool works now."""
         return self._preparer.tools()
 
     def start(self) -> None:
-        """Start to execute background runs and to index files, including unfinished ones."""
+        """Start to execute background runs and to index files. Indexing also continues with files
+        that are only partly indexed."""
         self._background.start()
         self.vector_stores.start()
 
     async def drain(self, grace_s: float) -> None:
-        """Accept no new run and wait for the running ones to end. After ``grace_s`` seconds,
-        foreground runs fail and background runs are released to other servers.
-        """
+        """Accept no new run and wait until the running ones end. After ``grace_s`` seconds,
+        foreground runs fail and background runs are released for other servers."""
         await asyncio.gather(self._supervisor.drain(grace_s), self._background.drain(grace_s))
         await self.vector_stores.stop()
         await self.usage_counter.close()
@@ -263,9 +262,10 @@ class Service:
     ) -> Run:
         """Prepare a run, which the caller drives.
 
-        ``client``: who is charged, and what it may use. ``session_chains``: responses that can be
-        continued besides the stored ones. If ``generate`` is False, the model only caches the
-        prompt. Raises ``RequestError`` for everything that cannot be honoured.
+        ``client``: the client that is charged, and its permissions. ``session_chains``: responses
+        that can be continued in addition to the stored responses. If ``generate`` is False, the
+        model only caches the prompt. Raises ``RequestError`` if the request asks for something that
+        is not possible.
         """
         if generate and request.store is not False:
             await self.store_health.require()
@@ -283,9 +283,8 @@ class Service:
         *,
         client: Client = ANYONE,
     ) -> Run:
-        """Prepare a run that continues raw text, which the caller drives. Nothing of it is stored.
-        Only the sampling options of the request apply. Raises ``RequestError``.
-        """
+        """Prepare a run that continues raw text. The caller drives the run. Nothing of it is
+        stored. Only the sampling options of the request apply. Raises ``RequestError``."""
         self._supervisor.admit()
         model = self._models.find(request.model)
         client.check_model(model.name, request.model)
@@ -308,9 +307,8 @@ class Service:
     async def compact(
         self, tenant: str, request: CompactRequest, *, client: Client = ANYONE
     ) -> CompactionRun:
-        """Prepare a run that compacts a conversation, which the caller drives. Nothing of it is
-        stored. Raises ``RequestError``.
-        """
+        """Prepare a run that compacts a conversation. The caller drives the run. Nothing of it is
+        stored. Raises ``RequestError``."""
         accepted = await self._accept(tenant, request.as_create(), client, claim=False)
         prepared = accepted.prepared
         run = self._runs.foreground_run(tenant, prepared, accepted.held, api_key=client.key)
@@ -365,9 +363,8 @@ class Service:
         return None if stored is None else EnqueuedRun(stored.response, created=False)
 
     async def check_followable(self, tenant: str, response_id: str) -> None:
-        """Check that the events of a response can be read. Raises ``NotFound``, and
-        ``InvalidRequest`` for a response whose events are not stored.
-        """
+        """Check that a client can read the events of a response. Raises ``NotFound``, and
+        ``InvalidRequest`` if the response's events are not stored."""
         stored = await self._loaded(tenant, response_id)
         if not stored.response.background:
             raise InvalidRequest(
@@ -378,9 +375,8 @@ class Service:
         await self.event_logs.check_available(tenant, response_id)
 
     async def cancel(self, tenant: str, response_id: str) -> Response:
-        """Cancel a background run. A run that has ended stays as it is. Foreground runs are
-        cancelled by closing the connection. Raises ``NotFound`` or ``InvalidRequest``.
-        """
+        """Cancel a background run. A run that has ended stays as it is. A foreground run is
+        cancelled by closing its connection. Raises ``NotFound`` or ``InvalidRequest``."""
         stored = await self._loaded(tenant, response_id)
         if not stored.response.background:
             raise InvalidRequest("Cannot cancel a synchronous response.", param="response_id")
@@ -401,8 +397,9 @@ class Service:
         response_id: str | None = None,
         claim: bool = True,
     ) -> _Accepted:
-        """Check what the client may use, lock the conversation of a request, reserve room for its
-        response, and prepare it. ``claim``: as in ``Preparer.prepare``."""
+        """Check that the client may use the model and the tools. Then lock the conversation of the
+        request, reserve room for its response, and prepare the request. ``claim``: as in
+        ``Preparer.prepare``."""
         self._supervisor.admit()
         resolved = await self.prompts.resolve(request)
         request = resolved.request
@@ -444,9 +441,8 @@ class Service:
     async def count(
         self, tenant: str, request: InputTokensRequest, *, client: Client = ANYONE
     ) -> int:
-        """Return the number of input tokens, from the same rendering as ``create``. Raises
-        ``RequestError``.
-        """
+        """Return the number of input tokens. The prompt is rendered in the same way as in
+        ``create``. Raises ``RequestError``."""
         client.check_model(self._models.find(request.model).name, request.model)
         client.check_tools(self._preparer.tool_types(request.as_create()))
         if request.conversation is not None:
@@ -454,9 +450,8 @@ class Service:
         return await self._preparer.count(tenant, request)
 
     async def retrieve(self, tenant: str, response_id: str) -> Response:
-        """Return a stored response; for a running background response, its current state. Raises
-        ``NotFound``.
-        """
+        """Return a stored response. If the response belongs to a running background run, return its
+        current state. Raises ``NotFound``."""
         stored = await self._loaded(tenant, response_id)
         if stored.response.status not in _ACTIVE:
             return stored.response
@@ -472,18 +467,16 @@ class Service:
             raise _unknown(response_id)
 
     async def list_responses(self, tenant: str, query: ResponseQuery) -> Page[ResponseSummary]:
-        """Return a page of stored responses, without their contents. Raises ``InvalidRequest`` for
-        a cursor that is not a response.
-        """
+        """Return a page of stored responses, without their contents. Raises ``InvalidRequest`` if
+        the cursor is not the id of a response."""
         found = await self._store.list_responses(tenant, replace(query, limit=query.limit + 1))
         if found is None:
             raise InvalidRequest(f"Response with id '{query.after}' not found.", param="after")
         return page_of(found[: query.limit], has_more=len(found) > query.limit)
 
     async def transcript(self, tenant: str, response_id: str) -> Transcript:
-        """Return the text of all tokens that the model read and wrote up to a response. Raises
-        ``NotFound``, and ``InvalidRequest`` if the tokens are not known.
-        """
+        """Return the text of all tokens that the model read and wrote up to and including a
+        response. Raises ``NotFound``, and ``InvalidRequest`` if the token ids are not known."""
         chain = await self._store.load_chain(tenant, response_id)
         if chain is None:
             raise _unknown(response_id)
@@ -497,14 +490,15 @@ class Service:
         return Transcript(id=response_id, model=model, token_count=len(tokens.ids), text=text)
 
     async def timeline(self, tenant: str, response_id: str) -> Timeline:
-        """Return when the items of a response were made. Raises ``NotFound``."""
+        """Return the times at which the items of a response were created. Raises ``NotFound``."""
         stored = await self._loaded(tenant, response_id)
         return timeline_of(stored.response, stored.times)
 
     async def input_items(self, tenant: str, response_id: str, cut: PageParams) -> Page[Item]:
         """Return one page of the response's input: the items of its ancestors and its own input.
 
-        Raises ``NotFound`` for the response, ``InvalidRequest`` for a cursor that is not in it.
+        Raises ``NotFound`` if the response does not exist. Raises ``InvalidRequest`` if the cursor
+        is not an item of the list.
         """
         page = await self._input_lists.page(tenant, response_id, cut)
         if page is None:
@@ -519,11 +513,12 @@ class Service:
 
 
 async def _release_nothing() -> None:
-    """Release nothing: no room is reserved."""
+    """Do nothing, because no room is reserved."""
 
 
 async def _release_all(releases: list[Callable[[], Awaitable[None]]]) -> None:
-    """Call each function once, the last one first, even if another one raises."""
+    """Call each function once, starting with the last. If a function raises, the remaining
+    functions are still called."""
     if releases:
         try:
             await releases.pop()()

@@ -1,7 +1,8 @@
-"""Whole tenants: an archive of everything that is stored of one, and its deletion.
+"""Operations on whole tenants: export an archive of everything that is stored of a tenant, and
+delete a tenant.
 
-The archive is JSON lines; docs/tenants.md describes it. It is made while it is read, page by page,
-so its size does not matter.
+The archive is JSON lines; docs/tenants.md describes it. It is produced while it is read, page by
+page, so it may be of any size.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _Entry = tuple[str, Any]
 
 
 class Tenants:
-    """Exports and deletes tenants. ``cancel`` cancels a background response; ``clock`` returns unix
+    """Exports and deletes tenants. ``cancel`` cancels a background response. ``clock`` returns unix
     seconds."""
 
     def __init__(
@@ -64,8 +65,8 @@ class Tenants:
         self._clock = clock
 
     async def export(self, tenant: str) -> AsyncIterator[bytes]:
-        """Yield the lines of a tenant's archive. What changes meanwhile may be missing. Raises
-        ``StoreError``."""
+        """Yield the lines of a tenant's archive. Changes that happen during the export may be
+        missing. Raises ``StoreError``."""
         now = int(self._clock())
         yield _line("tenant", {"name": tenant, "exported_at": now, "version": _VERSION})
         counts: Counter[str] = Counter()
@@ -85,8 +86,8 @@ class Tenants:
         yield _line("end", {"counts": dict(counts)})
 
     async def delete(self, tenant: str) -> None:
-        """Delete everything of a tenant: its keys in the store, then its runs, then the rest. What
-        other requests store meanwhile may remain. Raises ``StoreError``."""
+        """Delete everything that is stored of a tenant: first its keys, then its runs, then the
+        rest. Data that other requests store at the same time may remain. Raises ``StoreError``."""
         for key in await self._store.keys.list():
             if key.tenant == tenant:
                 await self._store.keys.delete(key.name)
@@ -96,7 +97,8 @@ class Tenants:
         await self._store.delete_tenant(tenant)
 
     async def _cancel_runs(self, tenant: str) -> None:
-        """Cancel the background runs. The list shows them as queued until their end."""
+        """Cancel the tenant's background runs. The list of responses shows a run as queued until it
+        ends."""
         query = ResponseQuery(status="queued", background=True, limit=_PAGE)
         cancelled: set[str] = set()
         while page := await self._store.list_responses(tenant, query):
@@ -206,8 +208,8 @@ _T = TypeVar("_T", bound=_HasId)
 async def _all(
     read: Callable[[str | None], Awaitable[tuple[_T, ...] | None]],
 ) -> AsyncIterator[_T]:
-    """Yield the entries of all pages. ``read`` returns the page after an entry, or None if that
-    entry was deleted meanwhile; then the entry before it is tried."""
+    """Yield the entries of all pages. ``read`` returns the page after an entry. If that entry was
+    deleted meanwhile, ``read`` returns None, and ``_all`` continues from the entry before it."""
     page = await read(None)
     while page:
         for entry in page:
@@ -222,7 +224,8 @@ def _line(type: str, data: Any) -> bytes:
 
 
 async def _pieces(of: dict[str, str], chunks: AsyncIterator[bytes]) -> AsyncIterator[_Entry]:
-    """Yield the content of a file in pieces. ``of``: whose content it is."""
+    """Yield the content of a file in pieces. ``of``: the ids of the object that the content belongs
+    to."""
     offset = 0
     async for chunk in chunks:
         for start in range(0, len(chunk), _PIECE_BYTES):

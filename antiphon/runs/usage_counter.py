@@ -1,4 +1,4 @@
-"""Counts what requests use, for the usage log of the store."""
+"""Counts the usage of requests, for the usage log of the store."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ _MAX_NAME = 256
 
 
 class UsageMeter(Struct, frozen=True, kw_only=True):
-    """Who is charged for a response. ``started``: when it was requested, in unix seconds.
-    ``model``: the served model's own name. ``clock`` returns unix seconds."""
+    """The tenant, key and model that a response is charged to. ``started``: when the response was
+    requested, in unix seconds. ``model``: the own name of the served model, not an alias. ``clock``
+    returns unix seconds."""
 
     tenant: str
     api_key: str | None
@@ -44,7 +45,8 @@ class UsageMeter(Struct, frozen=True, kw_only=True):
     clock: Callable[[], float]
 
     def record(self, response: Response, usage: Usage | None = None) -> UsageRecord:
-        """Return the record of a response that ends now. ``usage``: instead of the response's."""
+        """Return the usage record of a response that ends now. ``usage``: recorded instead of the
+        response's own usage."""
         used = usage or response.usage or Usage()
         return self.record_of(
             response.id,
@@ -64,7 +66,7 @@ class UsageMeter(Struct, frozen=True, kw_only=True):
         cancelled: bool = False,
         tool_calls: int = 0,
     ) -> UsageRecord:
-        """Return the record of a request that ends now."""
+        """Return the usage record of a request that ends now."""
         now = self.clock()
         return UsageRecord(
             id=id,
@@ -85,8 +87,8 @@ class UsageMeter(Struct, frozen=True, kw_only=True):
 
 
 class UsageCounter:
-    """Adds the records of requests that nothing is stored of, many at a time, and reads sums. One
-    instance per process. ``clock`` returns unix seconds."""
+    """Writes the usage records of requests whose response is not stored, many records in one
+    transaction, and reads sums. One instance per process. ``clock`` returns unix seconds."""
 
     def __init__(self, log: UsageLog, clock: Callable[[], float]) -> None:
         self._log = log
@@ -103,7 +105,7 @@ class UsageCounter:
     def add_embeddings(
         self, tenant: str, api_key: str | None, model: str, tokens: int, *, latency_s: float
     ) -> None:
-        """Add the record of a request for embeddings, which has no id of its own."""
+        """Add the usage record of an embeddings request. The API gives such a request no id."""
         started = self.clock() - latency_s
         meter = UsageMeter(
             tenant=tenant, api_key=api_key, model=model, started=started, clock=self.clock
@@ -122,7 +124,7 @@ class UsageCounter:
         task.add_done_callback(self._flushes.discard)
 
     async def flush(self) -> None:
-        """Add the waiting records now. If the store does not answer, they are added later."""
+        """Write the waiting records now. If the store does not answer, they are written later."""
         records, self._records = self._records, []
         if not records:
             return
@@ -139,7 +141,8 @@ class UsageCounter:
             raise
 
     async def totals(self, query: UsageQuery) -> tuple[UsageTotals, ...]:
-        """Return sums, including what this process has counted so far. Raises ``StoreError``."""
+        """Return the sums of usage records. Records that this process has not yet written to the
+        store are included. Raises ``StoreError``."""
         await self.flush()
         return await self._log.totals(query)
 
@@ -156,5 +159,6 @@ class UsageCounter:
 
 
 def _name(text: str) -> str:
-    """Return a name as it is stored: shortened, without U+0000, which PostgreSQL cannot store."""
+    """Return the form in which a name is stored: shortened, and without U+0000, because PostgreSQL
+    cannot store it."""
     return text[:_MAX_NAME].replace("\0", "\ufffd")

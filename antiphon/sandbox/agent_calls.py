@@ -76,7 +76,7 @@ class NetworkFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WriteFrame(msgspec.Struct, frozen=True):
-    """The reason why a file could not be written; empty on success."""
+    """The reason why a file could not be written. The reason is empty if it was written."""
 
     error: str = ""
 
@@ -86,7 +86,7 @@ class _ErrorFrame(msgspec.Struct, frozen=True):
 
 
 class AgentCalls:
-    """The part of ``Box`` that all agents have in common."""
+    """The methods of ``Box`` that are the same for all agents."""
 
     async def python(self, code: str, *, timeout_s: float, max_chars: int) -> ExecutionResult:
         frame = {"op": "python", "code": code, "timeout": timeout_s, "most": max_chars}
@@ -124,7 +124,7 @@ class AgentCalls:
         wait_s: float,
         on_output: OutputCallback | None = None,
     ) -> _T:
-        """Send a request, and return its answer. Raises ``ToolError``."""
+        """Send a request, and return the agent's answer. Raises ``ToolError``."""
         raise NotImplementedError
 
     async def _run(
@@ -151,7 +151,7 @@ class AgentCalls:
 
 
 def limits_request(limits: Limits) -> dict[str, Any]:
-    """Return the first request to an agent."""
+    """Return the first request to an agent, which sets the limits of the box."""
     return {
         "op": "limits",
         "memory": limits.memory_bytes,
@@ -185,5 +185,5 @@ def _limit_output(on_output: OutputCallback, max_chars: int) -> OutputCallback:
 
 
 def is_relative_path(path: str) -> bool:
-    """Return whether a path stays below its folder."""
+    """Whether a path stays below its folder."""
     return bool(path) and not path.startswith("/") and ".." not in path.split("/")

@@ -49,7 +49,7 @@ _CERTIFICATE_VARIABLES = (
 
 
 class AgentBox(AgentCalls):
-    """``Box`` over the process of an agent."""
+    """``Box`` that talks to the process of an agent over standard input and output."""
 
     def __init__(
         self,
@@ -196,10 +196,10 @@ class AgentBox(AgentCalls):
         self._process.stdin.write(struct.pack(">I", len(body)) + body)
 
     async def _read_response(self, on_output: OutputCallback | None) -> bytes:
-        """Pass output frames on and return the last frame of an answer.
+        """Pass output frames to ``on_output`` and return the last frame of an answer.
 
-        Raises ``EOFError`` or ``OSError`` if the agent is gone, ``ValueError`` if a frame is too
-        long or malformed.
+        Raises ``EOFError`` or ``OSError`` if the agent has ended, and ``ValueError`` if a frame is
+        too long or malformed.
         """
         assert self._process.stdin is not None
         await self._process.stdin.drain()
@@ -227,7 +227,7 @@ class AgentBox(AgentCalls):
             await self.close()
 
     async def _start_error(self) -> str:
-        """Return the last line of the error output of a process that did not start a box."""
+        """Return the last line of the error output of a process that failed to start a box."""
         error_output = b""
         if self._process.stderr is not None:
             with suppress(TimeoutError):

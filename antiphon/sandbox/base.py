@@ -26,9 +26,10 @@ EndReason = Literal["done", "raised", "timeout", "stopped", "memory", "output", 
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """Resource limits of a box, for all its processes together.
+    """Resource limits of a box. They apply to all processes of the box together.
 
-    ``disk_bytes`` is the size of ``/mnt/data``; ``/tmp`` has the same size in addition."""
+    ``disk_bytes`` is the size of ``/mnt/data``; ``/tmp`` has the same size in addition.
+    """
 
     memory_bytes: int = 1 << 30
     disk_bytes: int = 256 << 20
@@ -38,10 +39,11 @@ class Limits(Struct, frozen=True, kw_only=True):
 class ExecutionResult(Struct, frozen=True, kw_only=True):
     """The result of running Python code or a shell command.
 
-    ``output`` is what it wrote, truncated in the middle. For a command, ``output`` is its
-    standard output and ``stderr`` its standard error; for Python code both are in ``output``.
+    ``output`` is the text that it wrote, truncated in the middle. For a command, ``output`` is its
+    standard output and ``stderr`` its standard error. For Python code, ``output`` contains both.
     ``images`` are the paths of images that Python code displayed. ``variables_kept`` is false if
-    the Python interpreter was restarted, so that its variables are lost."""
+    the Python interpreter was restarted, because its variables are lost then.
+    """
 
     output: str
     end_reason: EndReason
@@ -67,8 +69,9 @@ class Box(Protocol):
     """An isolated environment: a Python interpreter that keeps its variables, a shell, and the
     folder ``/mnt/data``.
 
-    Calls run one at a time. Methods raise ``ToolError`` once the box is dead. Cancelling a call
-    interrupts what it runs."""
+    Calls run one at a time. Methods raise ``ToolError`` once the box has ended. Cancelling a call
+    interrupts the code it runs.
+    """
 
     @property
     def is_alive(self) -> bool:
@@ -101,17 +104,18 @@ class Box(Protocol):
         """Create or replace a file. Raises ``ToolError`` if the disk is full."""
 
     async def remove(self, path: str) -> bool:
-        """Delete a file. Returns false if there was none."""
+        """Delete a file. Returns false if there was no file."""
 
     async def share(self, name: str, files: Mapping[str, bytes], scripts: Collection[str]) -> None:
-        """Put read-only files at ``/mnt/skills/NAME``, replacing those that were there.
+        """Put read-only files at ``/mnt/skills/NAME``. They replace the files that were there.
 
-        ``scripts`` are the paths of the executable ones. Raises ``ToolError`` if they exceed the
-        disk limit."""
+        ``scripts``: the paths of the files that are executable. Raises ``ToolError`` if the files
+        exceed the disk limit.
+        """
 
     async def open_network(self, proxy: EgressProxy) -> None:
-        """Let code reach ``proxy``, and nothing else. Set the environment variables of the proxy
-        and trust its certificate. Called once, before any code runs. Raises ``ToolError``."""
+        """Give code network access through ``proxy`` only. Set the environment variables of the
+        proxy and trust its certificate. Called once, before any code runs. Raises ``ToolError``."""
 
     async def close(self) -> None:
         """End all processes and delete all files of the box."""
@@ -121,7 +125,7 @@ class Sandbox(Protocol):
     """Opens boxes. The caller that opens a box closes it."""
 
     async def open(self, limits: Limits) -> Box:
-        """Start a new box. Raises ``ToolError`` if that fails."""
+        """Start a new box. Raises ``ToolError`` if the box does not start."""
 
     async def close(self) -> None:
         """Refuse to open further boxes, and close the idle boxes of the pool."""

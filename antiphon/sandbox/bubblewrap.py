@@ -1,7 +1,8 @@
-"""Sandbox boxes made with bubblewrap: own namespaces, no network, a read-only system and a seccomp
-filter.
+"""Sandbox boxes made with bubblewrap. A box has its own namespaces, no network, a read-only system
+and a seccomp filter.
 
-The server never opens a path of a box: an agent inside the box reads and writes its files."""
+The server never opens a path of a box, because an agent inside the box reads and writes its files.
+"""
 
 from __future__ import annotations
 
@@ -73,8 +74,8 @@ _ENVIRONMENT = {
 
 
 class BoxSetup(Struct, frozen=True, kw_only=True):
-    """The parts that all boxes are made of: the bwrap program, the Python of the box and the
-    folders it needs."""
+    """The parts that all boxes share: the bwrap program, the Python of the box and the folders it
+    needs."""
 
     bwrap: str
     python: str
@@ -90,8 +91,9 @@ class BoxSetup(Struct, frozen=True, kw_only=True):
         """Find the parts on this machine. Blocks briefly. Raises ``SetupError`` that names a
         missing part.
 
-        ``python`` is the interpreter that code runs in; None means the system's or, without one,
-        the server's own interpreter without its packages."""
+        ``python``: the interpreter that runs the code. None means the system's interpreter. If the
+        system has no interpreter, the server's own interpreter runs the code, without its packages.
+        """
         machine = platform.machine()
         if sys.platform != "linux" or machine not in seccomp.ARCHITECTURES:
             raise SetupError(f"there are no sandboxes on {sys.platform} {machine}")
@@ -145,8 +147,8 @@ class Bubblewrap:
     """``Sandbox`` of bubblewrap boxes.
 
     ``pool_size`` is the number of idle boxes with the default limits that are started in advance.
-    ``groups``: the control groups of this server; None: only the agents of the boxes enforce the
-    limits.
+    ``groups``: the control groups of this server. None means that only the agents of the boxes
+    enforce the limits.
     """
 
     def __init__(
@@ -169,7 +171,7 @@ class Bubblewrap:
         """Start a box to test whether it works, and return the version of its Python.
 
         Deletes the remains of crashed servers. Raises ``SetupError`` with a one-line message if no
-        box can be started. Code never runs outside of a box.
+        box can be started. In that case no code runs, because code never runs outside of a box.
         """
         await asyncio.to_thread(SharedFolder.remove_abandoned, _box_owner())
         if self._groups is not None:
@@ -275,8 +277,8 @@ class Bubblewrap:
 
 
 def _remedy(kernel: Path = Path("/proc/sys")) -> str:
-    """Return the command that allows user namespaces, if a setting of the kernel or of a container
-    runtime forbids them."""
+    """Return a sentence with the command that allows user namespaces. Returns an empty string if no
+    setting of the kernel or of a container runtime forbids user namespaces."""
     for setting, forbidding, allowing in _NAMESPACE_SETTINGS:
         try:
             value = kernel.joinpath(*setting.split(".")).read_text("ascii").strip()
@@ -290,12 +292,12 @@ def _remedy(kernel: Path = Path("/proc/sys")) -> str:
 
 
 def _box_owner() -> int | None:
-    """Return the user that boxes run as; None: the server's own."""
+    """Return the user that boxes run as. None means the server's own user."""
     return _HOST_UID if os.geteuid() == 0 else None
 
 
 def _drop_root() -> None:
-    """Change to an unprivileged user, in the new process."""
+    """Change this process to an unprivileged user. Runs in the new process of a box."""
     os.setgroups([])
     os.setgid(_HOST_UID)
     os.setuid(_HOST_UID)
@@ -324,9 +326,9 @@ def _system_mounts() -> Iterator[str]:
 
 
 def _find_bwrap() -> str:
-    """Return the path of bwrap: the system's if there is one, else that of the extra.
-
-    Security profiles such as AppArmor's identify the system's program by its path."""
+    """Return the path of bwrap. Use the system's program if there is one, because security profiles
+    such as AppArmor's identify it by its path. If there is none, use the program that the Python
+    extra installs."""
     path = shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin") or shutil.which("bwrap")
     if path is not None:
         return path
@@ -345,7 +347,7 @@ def _default_python() -> str:
 
 
 def _python_folders(python: str) -> tuple[str, ...]:
-    """Return the folders outside ``/usr`` that an interpreter and its packages are in."""
+    """Return the folders outside ``/usr`` that contain an interpreter and its packages."""
     probe = "import sys; print(sys.version_info >= (3, 9), sys.prefix, sys.base_prefix, sep='\\n')"
     try:
         completed = subprocess.run(

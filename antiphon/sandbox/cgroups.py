@@ -1,4 +1,5 @@
-"""Control groups (version 2) for boxes: the kernel counts memory and processes of a whole box.
+"""Control groups (version 2) for boxes. With them, the kernel counts memory and processes of a
+whole box.
 
 They are used where a part of the hierarchy is delegated to the server: under systemd with
 ``Delegate=yes``, or in a container whose ``/sys/fs/cgroup`` is writable. Rules of the kernel:
@@ -68,15 +69,15 @@ class BoxGroup:
 
 
 class ControlGroups:
-    """The groups of the boxes of one server. Made by ``detect``."""
+    """The control groups of one server. They are created by ``detect``."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     @classmethod
     def detect(cls, root: Path = _ROOT, own: Path = _OWN) -> ControlGroups | None:
-        """Find a part of the hierarchy that was delegated to this process, and prepare it; None if
-        there is none. Blocks briefly.
+        """Find a part of the hierarchy that was delegated to this process, and prepare it. Returns
+        None if there is none. Blocks briefly.
 
         ``root``: where the hierarchy is mounted. ``own``: the file that names the group of this
         process.
@@ -109,8 +110,8 @@ class ControlGroups:
             raise
 
     def remove_abandoned(self) -> int:
-        """Remove the groups of boxes whose server has ended without closing them. Return the number
-        of removed groups."""
+        """Remove the groups of boxes whose server has ended without closing them. Return how many
+        groups were removed."""
         removed = 0
         for path in self._path.glob(f"{_PREFIX}*"):
             if "populated 0" in _read(path / "cgroup.events") and not _is_running(path):
@@ -183,8 +184,8 @@ def _move_server(group: Path) -> None:
 
 
 def _is_running(path: Path) -> bool:
-    """Whether the server that created a group is alive. If it is, it may be about to use the
-    group."""
+    """Whether the server that created a group is alive. A group of a live server must not be
+    removed, because the server may be about to use it."""
     pid = path.name.removeprefix(_PREFIX).partition("-")[0]
     return pid.isdecimal() and Path("/proc", pid).exists()
 

@@ -1,8 +1,8 @@
 """Runs untrusted JavaScript in QuickJS inside a WebAssembly machine.
 
-A program has no access to files, network, the real clock or real randomness. So it always behaves
-the same if its calls have the same outcomes. A program is not kept alive between its steps: each
-step runs it again from its beginning, with the outcomes known by then.
+A program has no access to files, the network, the real clock or real randomness. So it always
+behaves the same if its calls have the same outcomes. A program is not kept alive between its steps.
+Each step runs it again from its beginning, with the outcomes that are known by then.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _TRAP_MESSAGE = "It was aborted: it used too much memory or recursed without end
 
 
 class ProgramCall(Struct, frozen=True, array_like=True):
-    """A call of a function in ``tools``: its path below ``tools``, and its argument as JSON (empty
-    if there is none)."""
+    """A call of a function in ``tools``: the function's path below ``tools``, and its argument as
+    JSON. The argument is empty if the call has no argument."""
 
     path: tuple[str, ...]
     argument: str
 
 
 class CallOutcome(Struct, frozen=True, array_like=True):
-    """The outcome of a call, as JSON: the value it resolves to or, if ``failed``, the message of
-    the error it throws."""
+    """The outcome of a call as JSON: the value it resolves to. If ``failed`` is true, the outcome
+    is the message of the error that the call throws."""
 
     value: str
     failed: bool = False
@@ -54,8 +54,9 @@ class CallOutcome(Struct, frozen=True, array_like=True):
 class ProgramState(Struct, frozen=True, kw_only=True):
     """The state of a program after a step.
 
-    It waits for ``pending_calls``, or it has ended. ``output`` is all it has printed; ``error``
-    says why it failed."""
+    The program waits for ``pending_calls``, or it has ended. ``output`` is all the text it has
+    printed. ``error`` is the reason why it failed.
+    """
 
     pending_calls: tuple[ProgramCall, ...] = ()
     output: str = ""
@@ -83,7 +84,7 @@ class JavaScript:
 
     @staticmethod
     def is_installed() -> bool:
-        """Whether the packages of the extra ``programs`` are installed."""
+        """Whether the packages of the Python extra ``programs`` are installed."""
         try:
             return util.find_spec("wasmtime") is not None and bool(
                 metadata.version(_QUICKJS_PACKAGE)
@@ -92,7 +93,7 @@ class JavaScript:
             return False
 
     def close(self) -> None:
-        """Stop running programs. Programs that are running now end within their time limit."""
+        """Start no further programs. Programs that are running now end within their time limit."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def advance(
@@ -107,9 +108,9 @@ class JavaScript:
         """Run ``code`` from its beginning until it ends or waits for a call without an outcome.
 
         ``paths``: paths of the functions below ``tools``. ``outcomes``: outcomes of the first
-        calls, in order. ``time_ms``: the time that the program sees, in milliseconds, and the seed
-        of its random numbers. ``tenant``: whose program this is; if steps have to wait, tenants
-        take turns. Cancelling this call stops the program.
+        calls, in order. ``time_ms``: the time that the program sees, in milliseconds, which is also
+        the seed of its random numbers. ``tenant``: the tenant of the program; if steps have to
+        wait, tenants take turns. Cancelling this call stops the program.
         """
         from wasmtime import Config, Engine
 
@@ -189,7 +190,7 @@ class _Machine:
         self._length_address = self._call("malloc", 4)
 
     def evaluate(self, source: str) -> str:
-        """Return the value of a script as text. Raises ``ValueError`` if it throws."""
+        """Return the value of a script as text. Raises ``ValueError`` if the script throws."""
         text, size = self._write_string(source)
         value = self._call("JS_Eval", self._context, text, size, self._script_name, 0)
         if (value >> 32) & 0xFFFFFFFF == _EXCEPTION:
@@ -199,7 +200,7 @@ class _Machine:
         return self._read(address, size).decode("utf-8", "replace")
 
     def run_jobs(self) -> None:
-        """Run promise jobs until none is ready."""
+        """Run promise jobs until no job is ready."""
         while self._call("js_std_loop_once", self._context) == _JOB_THREW:
             pass
 

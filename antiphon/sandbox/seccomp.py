@@ -1,6 +1,7 @@
-"""The seccomp filter of a box: a classic BPF program, written by hand.
+"""The seccomp filter of a box, a hand-written classic BPF program.
 
-It denies system calls that reach deep into the kernel or beyond the box."""
+It denies system calls that reach deep into the kernel or beyond the box.
+"""
 
 from __future__ import annotations
 
@@ -102,8 +103,8 @@ _NUMBER, _ARCH, _ARGUMENT = 0, 4, (16, 24, 32)
 
 
 def build_filter(machine: str) -> bytes:
-    """Return the filter for a machine (``platform.machine()``). Raises ``KeyError`` if it is
-    unknown."""
+    """Return the seccomp filter for a machine (``platform.machine()``). Raises ``KeyError`` if the
+    machine is unknown."""
     arch, column = ARCHITECTURES[machine]
     instructions = [
         _instruction(_LOAD, _ARCH),
@@ -131,7 +132,8 @@ def build_filter(machine: str) -> bytes:
 
 
 def _clone_rules() -> Iterator[bytes]:
-    """Rules for ``clone``: processes and threads, but no new namespaces."""
+    """Return the rules for ``clone``: processes and threads are allowed, new namespaces are
+    denied."""
     yield _instruction(_LOAD, _ARGUMENT[0])
     yield _instruction(_ANY_BIT, _NAMESPACE_FLAGS, 0, 1)
     yield _instruction(_RETURN, _ERRNO | errno.EPERM)
@@ -139,10 +141,10 @@ def _clone_rules() -> Iterator[bytes]:
 
 
 def _socket_rules() -> Iterator[bytes]:
-    """Return the rules for sockets. UNIX and IP sockets are allowed. Of netlink, only the route
-    protocol is allowed, because libraries query it.
+    """Return the rules for sockets. UNIX and IP sockets are allowed. Of the netlink protocols, only
+    the route protocol is allowed, because libraries query it.
 
-    All others are denied: AF_VSOCK, for example, bypasses network namespaces.
+    All other sockets are denied. AF_VSOCK, for example, bypasses network namespaces.
     """
     yield _instruction(_LOAD, _ARGUMENT[0])
     for family in _ALLOWED_FAMILIES:
@@ -156,10 +158,11 @@ def _socket_rules() -> Iterator[bytes]:
 
 
 def _for_call(number: int, instructions: list[bytes]) -> list[bytes]:
-    """Apply the rules to one system call."""
+    """Return instructions that apply the rules to one system call."""
     return [_instruction(_EQUAL, number, 0, len(instructions)), *instructions]
 
 
 def _instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
-    """Encode a BPF instruction; ``yes`` and ``no`` are jump distances."""
+    """Encode a BPF instruction. ``yes`` and ``no`` are the jump distances for a true and a false
+    comparison."""
     return struct.pack("=HBBI", code, yes, no, value)

@@ -37,8 +37,9 @@ class SharedFolder:
     def open(cls, owner: int | None) -> SharedFolder:
         """Create the folder. Raises ``OSError``.
 
-        ``owner`` is the user id that the box runs as, if it is not the server's; that user must
-        be able to reach the folder."""
+        ``owner``: the id of the user that the box runs as; None means the server's user. This user
+        must be able to reach the folder.
+        """
         shared = cls(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_root(owner))))
         shared._lock_fd = _lock(shared._folder / _LOCK)
         shared._folder.chmod(0o711)
@@ -50,8 +51,8 @@ class SharedFolder:
 
     @staticmethod
     def remove_abandoned(owner: int | None) -> int:
-        """Delete the folders of boxes whose server has ended without closing them. Return the
-        number of deleted folders. ``owner``: see ``open``."""
+        """Delete the folders of boxes whose server has ended without closing them. Return how many
+        folders were deleted. ``owner``: see ``open``."""
         removed = 0
         for folder in Path(_root(owner)).glob(f"{_PREFIX}*"):
             with suppress(OSError):
@@ -69,9 +70,10 @@ class SharedFolder:
     def put(
         self, name: str, files: Mapping[str, bytes], scripts: Collection[str], *, max_bytes: int
     ) -> None:
-        """Replace the subfolder ``name`` by these files.
+        """Replace the content of the subfolder ``name`` by these files.
 
-        ``max_bytes`` limits the size of all subfolders together. Raises ``ToolError``."""
+        ``max_bytes`` limits the size of all subfolders together. Raises ``ToolError``.
+        """
         size = sum(map(len, files.values()))
         if size + sum(self._sizes.values()) - self._sizes.get(name, 0) > max_bytes:
             raise ToolError(f"There is no room for {name} in this container.")
@@ -109,8 +111,8 @@ def _root(owner: int | None) -> str:
 
 
 def _lock(path: Path) -> int | None:
-    """Lock a file for the life of this process; None if another process holds it. Raises
-    ``OSError``."""
+    """Lock a file for the lifetime of this process. Returns None if another process holds the lock.
+    Raises ``OSError``."""
     import fcntl
 
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -1,1 +1,1 @@
-"""The SSRF guard and the encryption of items that clients hold."""
+"""The SSRF guard, and the encryption of data that clients keep for the server."""

@@ -1,7 +1,9 @@
-"""Authenticated encryption of values that clients hold, such as ``encrypted_content``.
+"""Authenticated encryption of values that clients keep for the server, such as
+``encrypted_content``.
 
-AES-256-GCM. A version and the id of the key stand unencrypted in front. Purpose and tenant are
-authenticated with the value, so it decrypts only for the same purpose and tenant."""
+The algorithm is AES-256-GCM. A value begins with an unencrypted version and the id of the key.
+Purpose and tenant are authenticated too, so a value decrypts only for the same purpose and tenant.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +38,13 @@ _WORTH_DEFLATING = 128
 
 
 class DecryptionError(Exception):
-    """The value was not encrypted by these keys, was encrypted for another tenant or purpose, or is
-    damaged."""
+    """Raised if a value was not encrypted with these keys, was encrypted for another tenant or
+    purpose, or is damaged."""
 
 
 class EncryptionKey(Struct, frozen=True, kw_only=True):
-    """An encryption key with its id, which encrypted values contain. Raises ``SetupError`` if
-    either is invalid."""
+    """An encryption key with its id. Encrypted values contain the id. Raises ``SetupError`` if the
+    id or the key is invalid."""
 
     id: str
     secret: bytes
@@ -62,7 +64,8 @@ class EncryptionKey(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, text: str) -> EncryptionKey:
-        """Parse ``ID:SECRET``. Raises ``SetupError``, whose message does not contain the secret."""
+        """Parse ``ID:SECRET``. Raises ``SetupError``. The message of the error does not contain the
+        secret."""
         id, colon, encoded = text.partition(":")
         try:
             secret = base64.b64decode(encoded, validate=True)
@@ -76,7 +79,7 @@ class EncryptionKey(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_secret(cls, secret: bytes) -> EncryptionKey:
-        """Make a key whose id is a digest of its secret."""
+        """Derive a key from a secret. The key's id is a digest of the secret."""
         return cls(id=hashlib.sha256(secret).hexdigest()[:8], secret=secret)
 
     @classmethod
@@ -86,7 +89,7 @@ class EncryptionKey(Struct, frozen=True, kw_only=True):
 
 
 class Encryptor:
-    """Encrypts with the first key and decrypts with all keys.
+    """Encrypts with the first key and decrypts with any of the keys.
 
     To rotate keys, put the new key first. Keep the old key for as long as values encrypted with it
     must be readable.
@@ -103,7 +106,8 @@ class Encryptor:
         self._mac = hmac.new(digest_key, digestmod="sha256")
 
     def encrypt(self, content: bytes, *, purpose: str, tenant: str) -> str:
-        """Encrypt ``content`` to a text safe for JSON and URLs. The result differs at each call."""
+        """Encrypt ``content`` into text that is safe in JSON and in URLs. Each call returns a
+        different result."""
         packed = _PLAIN + content
         if len(content) >= _WORTH_DEFLATING:
             packed = min(packed, _DEFLATED + zlib.compress(content), key=len)
@@ -116,14 +120,14 @@ class Encryptor:
         return _decompress(packed[1:]) if packed[:1] == _DEFLATED else packed[1:]
 
     def encrypt_bytes(self, content: bytes, *, purpose: str, tenant: str) -> bytes:
-        """Encrypt ``content`` without compressing it. The result differs at each call."""
+        """Encrypt ``content`` without compressing it. Each call returns a different result."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         bound = _associated_data(self._first, purpose, tenant)
         return self._first + nonce + self._ciphers[self._first].encrypt(nonce, content, bound)
 
     def decrypt_bytes(self, raw: bytes, *, purpose: str, tenant: str) -> bytes:
-        """Decrypt what ``encrypt_bytes`` returned for the same purpose and tenant. Raises only
-        ``DecryptionError``."""
+        """Decrypt a value that ``encrypt_bytes`` returned for the same purpose and tenant. Raises
+        only ``DecryptionError``."""
         from cryptography.exceptions import InvalidTag
 
         start = 2 + raw[1] if len(raw) > 1 else 0
@@ -141,7 +145,7 @@ class Encryptor:
     def digest(self, content: bytes, *, purpose: str, tenant: str) -> str:
         """Return a keyed digest (HMAC-SHA256, 128 bits in hex) of purpose, tenant and content.
 
-        Without the key, nobody can verify a guess of these values.
+        Without the key, nobody can check whether a guess of these values is right.
         """
         # ``hmac.digest`` gives up the GIL, and the event loop would wait for the store's threads.
         mac = self._mac.copy()
@@ -150,12 +154,13 @@ class Encryptor:
 
 
 def _header(id: str) -> bytes:
-    """Return the unencrypted header of a value."""
+    """Return the unencrypted header of an encrypted value."""
     return bytes((_VERSION, len(id))) + id.encode()
 
 
 def _associated_data(clear: bytes, purpose: str, tenant: str) -> bytes:
-    """Return the associated data. Different triples never encode to the same bytes."""
+    """Return the associated data of the authenticated encryption. Different triples never encode to
+    the same bytes."""
     parts = (clear, purpose.encode(), tenant.encode("utf-8", "surrogatepass"))
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 

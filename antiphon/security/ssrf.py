@@ -1,8 +1,9 @@
 """SSRF guard: decides which IP addresses the server may connect to.
 
-By default only public addresses are allowed. The check applies to the address of each socket as it
-is created, not to the URL: a host name can resolve to another address a moment later, and an
-address can be written in several ways."""
+By default only public addresses are allowed. The check applies to the address of each socket when
+the socket is created. It does not apply to the URL, because a host name can resolve to another
+address a moment later, and an address can be written in several ways.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +38,12 @@ _GLOBAL = ipaddress.IPv6Network("2000::/3")
 
 
 class AddressNotAllowed(OSError):
-    """A connection to an address that is not allowed."""
+    """Raised for a connection to an address that is not allowed."""
 
 
 def is_public(address: str) -> bool:
-    """Whether this is a public unicast address. For an IPv6 address that embeds an IPv4 address,
-    the IPv4 address decides."""
+    """Whether an IP address is a public unicast address. For an IPv6 address that embeds an IPv4
+    address, the IPv4 address decides."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -63,7 +64,7 @@ def socket_factory(
     """Return a socket factory for aiohttp's connector.
 
     The factory raises ``AddressNotAllowed`` for an address that is neither public nor in one of
-    ``networks``, unless ``private`` is set.
+    ``networks``. If ``private`` is true, all addresses are allowed.
     """
 
     def create_socket(info: AddrInfo) -> socket.socket:
@@ -87,8 +88,8 @@ def guarded_session(
     """Return an aiohttp session that connects only to allowed addresses.
 
     It stores no cookies and caches no host names. ``private`` and ``networks``: see
-    ``socket_factory``. ``resolver``: by default aiohttp's. ``timeout_s``: maximum total duration of
-    a request, in seconds. Raises ``ImportError`` if aiohttp is not installed.
+    ``socket_factory``. ``resolver``: None means aiohttp's resolver. ``timeout_s``: maximum total
+    duration of a request, in seconds. Raises ``ImportError`` if aiohttp is not installed.
     """
     import aiohttp
 

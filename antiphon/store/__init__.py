@@ -1,4 +1,4 @@
-"""Storage of responses, conversations, files and runs, by tenant."""
+"""Storage of responses, conversations, files and runs. All data is stored per tenant."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ async def open_store(
     """Open the store of a URL: ``memory:``, ``sqlite:PATH`` or a path, ``postgresql://…``.
 
     ``vectors``, ``vectors_key``: how nearest vectors are found, as in the settings. ``peers``: a
-    folder for the sockets of several processes of this machine that share an SQLite database;
-    PostgreSQL needs none. ``connections``, ``listen_url`` and ``bus``: as in
+    folder for sockets, through which several processes of this machine share an SQLite database;
+    PostgreSQL needs no such folder. ``connections``, ``listen_url`` and ``bus``: as in
     ``PostgresStore.open``. Raises ``SetupError``.
     """
     is_postgres = url.startswith(("postgresql://", "postgres://"))

@@ -1,5 +1,5 @@
-"""The contract of an audit log: who administered a server, when and how. It contains no secrets and
-nothing that users wrote."""
+"""The contract of an audit log. The log records who administered a server, when and how. It
+contains no secrets and no text that users wrote."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ __all__ = ["AuditLog", "AuditQuery", "AuditRecord"]
 class AuditRecord(Struct, frozen=True, kw_only=True):
     """An administrative act.
 
-    ``at``: unix seconds. ``type``: such as ``api_key.created``. ``target``: the name or id of what
-    was changed. ``actor``: the name of the key that was used, "" without one; ``actor_tenant``: its
-    tenant. ``address``: of the client. The order of the fields is that of the columns.
+    ``at``: unix seconds. ``type``: for example ``api_key.created``. ``target``: the name or id of
+    the changed object. ``actor``: the name of the key that was used; "" if no key was used.
+    ``actor_tenant``: the tenant of this key. ``address``: the address of the client. The fields
+    have the same order as the columns of the table.
     """
 
     id: str
@@ -28,8 +29,9 @@ class AuditRecord(Struct, frozen=True, kw_only=True):
 
 
 class AuditQuery(Struct, frozen=True, kw_only=True):
-    """A page of the log. None means any. ``start``: the first second of the range; ``end``: the
-    first second after the range. ``after``: the id of the last record before the page."""
+    """A query for a page of the log. A field that is None does not restrict the query. ``start``:
+    the first second of the range. ``end``: the first second after the range. ``after``: the id of
+    the last record before the page."""
 
     type: str | None = None
     actor: str | None = None
@@ -48,4 +50,4 @@ class AuditLog(Protocol):
         """Add a record. Return when it is durable."""
 
     async def list(self, query: AuditQuery) -> tuple[AuditRecord, ...] | None:
-        """Return a page in the order of addition; None if ``after`` is unknown."""
+        """Return a page of records, oldest first. Returns None if ``after`` is unknown."""

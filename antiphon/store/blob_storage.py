@@ -14,7 +14,8 @@ class BlobStorage(Protocol):
     """A part of ``antiphon.blobs.base.Blobs``."""
 
     async def put(self, chunks: AsyncIterator[bytes]) -> BlobRef:
-        """Store content under a new key. Raises ``StoreError``."""
+        """Store content under a new key, and return a reference to the blob. Raises
+        ``StoreError``."""
 
     def read(
         self, blob: BlobRef, start: int = 0, end: int | None = None

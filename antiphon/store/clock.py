@@ -1,4 +1,4 @@
-"""The time with which all servers of a store date their data."""
+"""The clock that all servers of a store use for the times of their data."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ Clock = Callable[[], float]
 
 
 class StoreClock:
-    """Unix time: that of the store if it has a clock of its own, otherwise the server's.
+    """Clock that returns unix time. If the store has a clock of its own, the time is the store's
+    time; otherwise it is the server's time.
 
-    Data of a server with a wrong clock would otherwise expire at once, or never. Between two
-    readings of the store's clock, the monotonic clock is used, so jumps of the server's clock have
-    no effect. ``wall`` and ``monotonic`` are clocks of the server, in seconds.
+    The store's time is used because data of a server with a wrong clock would expire at once, or
+    never. Between two readings of the store's clock, the monotonic clock is used, so jumps of the
+    server's clock have no effect. ``wall`` and ``monotonic`` are clocks of the server, in seconds.
     """
 
     def __init__(self, store: Store, *, wall: Clock, monotonic: Callable[[], float]) -> None:
@@ -32,7 +33,7 @@ class StoreClock:
         return self._wall() if self._offset is None else self._monotonic() + self._offset
 
     async def synchronize(self) -> float:
-        """Read the clock of the store and return its time. Raises ``StoreError``."""
+        """Read the store's clock, and return the current time. Raises ``StoreError``."""
         wall, sent = self._wall(), self._monotonic()
         time = await self._store.clock(wall)
         middle = (sent + self._monotonic()) / 2

@@ -58,10 +58,11 @@ class StateTerminals:
         self._longest = max(map(len, transitions), default=1)
 
     def find(self, text: str, final: bool) -> tuple[int, str | None]:
-        """Return where the plain text ends, and the terminal there.
+        """Return the position where the plain text ends, and the terminal at that position.
 
-        None instead of a terminal: all of ``text`` is plain. Or, unless it is ``final``, the text
-        after that position may be the beginning of a terminal."""
+        Without a terminal, return None in its place. Then ``text`` is plain up to the position.
+        Unless ``final`` is set, the text after the position may be the beginning of a terminal.
+        """
         if self.find_start(text) is None:
             return len(text), None
         match = self._pattern.search(text)
@@ -74,10 +75,12 @@ class StateTerminals:
 
 
 class Lexer:
-    """The terminals of a pair of formats, for one tokenizer. Immutable except for its cache.
+    """Finds the terminals of a reasoning format and a tool format, for one tokenizer. Immutable
+    except for its cache.
 
-    ``result_tags``: the tags around results in the prompts of a model that was not trained with
-    them and may imitate them."""
+    ``result_tags``: the opening and the closing tag around tool results in the prompt. A model that
+    was not trained with these tags may imitate them.
+    """
 
     def __init__(
         self,
@@ -105,7 +108,8 @@ class Lexer:
     def _marks_by_id(
         self, tokenizer: Tokenizer, reasoning: ReasoningFormat | None
     ) -> dict[int, str]:
-        """Return the marks of the special tokens that are not part of the answer's text."""
+        """Return the mark of each special token id, without the special tokens that are text in an
+        answer."""
         keeps_tags = reasoning is not None and reasoning.kept
         text_tags = {*reasoning.open, *reasoning.close} if reasoning and keeps_tags else set()
         marks = self._marks_by_literal
@@ -160,7 +164,10 @@ def strip_marks(text: str) -> str:
 def _assign_marks(
     tokenizer: Tokenizer, transitions: Mapping[str, Mapping[str, Transition]], quote: str
 ) -> dict[str, str]:
-    """Give each special token that the formats use a private character, longest token first."""
+    """Assign a mark to each special token that the formats use. Return text of the token → mark.
+
+    Longer tokens come first, because a longer token may contain a shorter token.
+    """
     written = "\n".join({literal for on in transitions.values() for literal in on} | {quote})
     literals = sorted(
         (each for each in tokenizer.special if each in written), key=len, reverse=True
@@ -224,7 +231,8 @@ def _transitions(
 
 
 def _add_result_tags(transitions: dict[str, dict[str, Transition]], begin: str, end: str) -> None:
-    """Add the tags of results. In the middle of a line, the opening tag is text."""
+    """Add the tags around tool results to the terminals. In the middle of a line, the opening tag
+    is plain text."""
     transitions[START] |= _transitions_to({begin: RESULT, end: START})
     transitions[TEXT] |= _transitions_to({f"\n{begin}": RESULT, f"\n{end}": TEXT, end: TEXT})
 

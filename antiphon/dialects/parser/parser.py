@@ -44,9 +44,10 @@ _BETWEEN = _SEPARATORS + "[{("
 class _Markup:
     """A stretch of markup that is not part of a call yet.
 
-    - ``origin``: the state before it. ``position``: where its text starts in the reply.
-    - ``is_bare``: only the syntax says that it contains a call.
-    - ``text``: its text; ``plain_text``: its text without terminals.
+    - ``origin``: the parser's state before the markup. ``position``: where the markup starts in the
+      reply.
+    - ``is_bare``: only the syntax suggests that the markup contains a call.
+    - ``text``: the text of the markup; ``plain_text``: the same text without terminals.
     """
 
     def __init__(self, origin: str, position: int, *, is_bare: bool) -> None:
@@ -79,11 +80,11 @@ class FormatParser:
 
     - ``shapes``: name in the prompt → the tool on the wire. If empty, the parser recognizes no
       calls.
-    - ``thinking``: the prompt has opened the reasoning.
+    - ``thinking``: the prompt has already opened the reasoning.
     - ``parallel``: the reply may have more than one call.
     - ``constrained``: the engine enforces a format; ``json_answer``: the answer must be JSON. In a
       string of constrained JSON, a special token is text, as in llama.cpp's grammars.
-    - ``lexer``: the lexer of these formats and this tokenizer, if there is one already.
+    - ``lexer``: the lexer of these formats and this tokenizer. If None, the parser creates it.
     """
 
     def __init__(
@@ -173,7 +174,10 @@ class FormatParser:
         return self._tokenizer.piece(token).decode("utf-8", "replace")
 
     def _is_text(self, token: int, mark: str) -> bool:
-        """Whether a special token is text inside a string, which it neither ends nor cuts off."""
+        """Whether a special token is plain text because it stands inside a string.
+
+        A quote token of the format and an end token of the model are never text.
+        """
         if (mark and mark == self._lexer.quote) or token in self._tokenizer.end_ids:
             return False
         if self._state == TEXT:
@@ -241,7 +245,8 @@ class FormatParser:
         return len(self._states) + 4
 
     def _abandon_markup(self) -> None:
-        """Read on as text, because a reader or a row of the tables is broken."""
+        """Treat the markup as text and go on. The parser makes no progress, so a reader or the
+        table of the format has a bug."""
         self._reject_call()
         self._state = THINKING if self._markup.origin == THINKING else TEXT
 
@@ -265,7 +270,8 @@ class FormatParser:
         return True
 
     def _begin_text(self, char: str) -> None:
-        """Start the answer, or a possible call if calls have no opening terminal."""
+        """At the first word after START, begin the answer. If calls have no opening terminal, begin
+        a possible call instead."""
         tools = self._tools
         if tools is not None and tools.bare_state and not tools.bare and char.isidentifier():
             self._markup = _Markup(START, self._position, is_bare=True)
@@ -327,8 +333,11 @@ class FormatParser:
             self._enter(to)
 
     def _end_before_result(self) -> None:
-        """End the reply of a model that goes on with the result of a tool. A tag before the first
-        word is dropped instead: the model puts its answer into it."""
+        """End the reply of a model that writes the result of a tool itself.
+
+        A result tag before the first word does not end the reply, because such a model puts its
+        answer into the tag. That tag is dropped.
+        """
         self._sink.note_markup()
         if self._state == TEXT or self._markup.call_count:
             self.done = True
@@ -350,19 +359,19 @@ class FormatParser:
             self._skip_terminal(terminal)
 
     def _read_as_text(self, literal: str) -> None:
-        """Read the special token at the start of the buffer as the text that it looks like."""
+        """Replace the special token at the start of the buffer by its text, and read this text."""
         self._buffer = literal + self._buffer[1:]
         self._position -= len(literal) - 1
         self._read(len(literal))
 
     def _skip_terminal(self, terminal: str) -> None:
-        """Take a terminal that no reader reads."""
+        """Remove a terminal from the buffer without passing it to a reader."""
         text = self._take_buffer(len(terminal))
         if self._state not in _OUTSIDE:
             self._markup.add_terminal(text)
 
     def _enter(self, state: str) -> None:
-        """Go from a state of markup to another state."""
+        """Go to another state, from a state of markup or into markup."""
         reads = self._states[state].reads if state in self._states else "between"
         if not self._leave(reads):
             self._reject_call()
@@ -384,7 +393,8 @@ class FormatParser:
         )
 
     def _leave(self, next_kind: str) -> bool:
-        """Leave the current state for one of ``next_kind``. Return False if this is not a call."""
+        """Leave the current state for a state that reads ``next_kind``. Return False if the markup
+        is not a call."""
         call, reader, kind = self._call, self._reader, self._content_kind
         if call is None or reader is None:
             return True
@@ -402,7 +412,8 @@ class FormatParser:
 
     @staticmethod
     def _ends_call(call: CallBuilder, kind: str, next_kind: str) -> bool:
-        """Whether the call ends between states of these kinds."""
+        """Return whether the call ends between a state that reads ``kind`` and a state that reads
+        ``next_kind``."""
         if kind == "id" and not call.name:  # the name follows the id
             return next_kind in _BETWEEN_CALLS | {"id"} and next_kind != "name"
         is_next_id = next_kind == "id" and call.has_started  # the id stands before the name
@@ -447,10 +458,10 @@ class FormatParser:
             markup.text.append(terminal)
 
     def _end_markup(self, state: str, *, is_text: bool = False) -> None:
-        """End the markup and go to ``state``. Text that is not part of a call is emitted.
+        """End the markup and go to ``state``. Emit the text that is not part of a call.
 
-        Special tokens with nothing between them are dropped, unless text follows them
-        (``is_text``).
+        Special tokens without text between them are dropped, unless ``is_text`` is set: then text
+        follows them.
         """
         markup = self._markup
         text, start = self._uncalled_text(self._position, is_text=is_text)
@@ -464,9 +475,10 @@ class FormatParser:
             self._state = TEXT
 
     def _uncalled_text(self, end: int, *, is_text: bool) -> tuple[str, int]:
-        """Return the markup's text that is not part of a call, and where it starts.
+        """Return the text of the markup that is not part of a call, and the position where this
+        text starts.
 
-        ``end``: where it ends.
+        ``end``: the position where the text ends.
         """
         markup = self._markup
         text = "".join(markup.text)
@@ -476,7 +488,11 @@ class FormatParser:
         return text, end - len(text)
 
     def _emit_uncalled(self, text: str, start: int, end: int) -> bool:
-        """Emit text of markup where the markup began. Return whether it is more than space."""
+        """Emit text of markup that is not a call. Return whether the text is more than white space.
+
+        If the markup began in the reasoning, its text is reasoning; if not, it is part of the
+        answer.
+        """
         markup = self._markup
         text = self._lexer.spell_out(text)
         if self._state == THINKING or (markup.origin == THINKING and not markup.call_count):
@@ -488,8 +504,8 @@ class FormatParser:
     def _end_reply(self, *, is_cut: bool) -> None:
         """End the reply.
 
-        A call that was cut off stays open. Without a name it is left out, unless only the syntax
-        said that it is a call.
+        A call that was cut off stays open. A call that was cut off before its name is complete is
+        dropped. But if only the syntax suggested a call, the text is emitted as text.
         """
         if self._state not in _OUTSIDE:
             if self._markup.is_bare and self._content_kind in _NAMING:
@@ -529,8 +545,11 @@ class FormatParser:
     def _take_tokens(
         self, text: str, start: int | None = None, end: int | None = None
     ) -> list[TokenLogprob | None]:
-        """Return the tokens of the text just taken from the buffer or, if two positions are given,
-        of the text between them."""
+        """Return the tokens of a text.
+
+        By default, this is the text just taken from the buffer. With two positions, it is the text
+        between them.
+        """
         if start is None:
             start = self._position - len(text)
         return self._origins.take(start, self._position if end is None else end)

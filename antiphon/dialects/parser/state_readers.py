@@ -1,4 +1,5 @@
-"""State readers: each reads the text of one kind of state and passes its meaning to the call.
+"""State readers: each reader reads the text of one kind of state and passes the parsed parts to
+``CallBuilder``.
 
 They handle neither terminals nor items, and read no text twice.
 """
@@ -100,7 +101,7 @@ class _NameReader(_TextReader):
 class _LabelReader(_NameReader):
     """Reads an id that contains the name: ``functions.NAME:0``.
 
-    Without the number it does not identify a call, so it is only the name.
+    A label without the number gives only the name, because it does not identify a call.
     """
 
     def finish(self) -> None:
@@ -126,7 +127,8 @@ class _IdReader(_TextReader):
 
 
 class _FillerReader(_TextReader):
-    """Drops text without meaning. Other text is stray text of the call."""
+    """Drops text that matches the format's filler pattern. Any other text becomes stray text of the
+    call."""
 
     def __init__(self, call: CallBuilder, filler: str) -> None:
         super().__init__(call)
@@ -232,7 +234,7 @@ class _StringReader(_TextReader):
 
 
 def reader_for(state: State, call: CallBuilder, form: ToolFormat) -> Reader:
-    """Return a reader for a state of ``form``."""
+    """Return the reader for one state of the tool format ``form``."""
     match state.reads:
         case "filler":
             return _FillerReader(call, state.filler)

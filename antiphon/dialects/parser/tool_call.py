@@ -52,7 +52,7 @@ class CallBuilder:
     """Collects the parts of one call from the readers and emits them to ``sink``.
 
     - ``tools``: name in the prompt → tool.
-    - ``is_bare``: only the syntax says that this is a call, so its name must be that of a tool.
+    - ``is_bare``: only the syntax suggests a call, so the name must be the name of a known tool.
     - ``repeated_name``: the name in a header before the call. If the call has another
       name, the name in the header is treated as stray text.
     """
@@ -87,7 +87,8 @@ class CallBuilder:
 
     @property
     def is_likely(self) -> bool:
-        """Whether more than the syntax says that this is a call."""
+        """Whether this is probably a call: there is markup around it, or its name is the name of a
+        tool."""
         return not self.is_bare or self.name in self._tools
 
     @property
@@ -96,7 +97,8 @@ class CallBuilder:
 
     @property
     def parameter_names(self) -> Collection[str]:
-        """The parameters of the function with this name; empty for a custom tool."""
+        """The parameter names of the function that is called. Empty for a custom tool and for an
+        unknown function."""
         tool = self._tool
         if tool is None or tool.custom or tool.schema is None:
             return ()
@@ -106,7 +108,8 @@ class CallBuilder:
     def start(self, *, has_arguments: bool = False) -> bool:
         """Start the call after its name. Return False if this is not a call.
 
-        ``has_arguments``: it has arguments the way calls have them, so any name is valid.
+        ``has_arguments``: arguments in the syntax of calls follow the name, so the text is a call
+        even if no tool has this name.
         """
         if self.has_started:
             return True
@@ -169,8 +172,10 @@ class CallBuilder:
                 self._write(head)
 
     def _end_wrapper(self) -> None:
-        """Add the text after the arguments, inside the object that some models put around them, to
-        the stray text."""
+        """Move the text between the arguments and the end of the wrapper object to the stray text.
+
+        Some models put such a wrapper object around the arguments.
+        """
         tail = "".join(self._wrapper_tail).strip().removesuffix("}").strip().removeprefix(",")
         if tail:
             self.stray_text.append(f"{tail.strip()}\n")

@@ -1,4 +1,5 @@
-"""Reader of arguments that are nested tags: one per key, ``item`` for an element of an array."""
+"""Reader of arguments that are nested tags: one tag for each key, and the tag ``item`` for each
+element of an array."""
 
 from __future__ import annotations
 
@@ -54,8 +55,10 @@ class _Element:
         self.children: list[tuple[str, str]] = []
 
     def to_json(self) -> str:
-        """Return its JSON text: a leaf according to its schema, other elements as an object or
-        array.
+        """Return the element as JSON text.
+
+        The text of a leaf is converted according to its schema. An element with children becomes an
+        object or an array.
         """
         if not self.children:
             return to_json_text("".join(self.text), self.types)
@@ -73,10 +76,10 @@ def _value_or_array(values: list[str]) -> str:
 
 
 class XmlArgumentReader:
-    """Reads ``<key>value</key>…``, with a quote mark before each tag.
+    """Reads ``<key>value</key>…``, with the mark ``QUOTE`` before each tag.
 
-    A string value streams. A nested value, or one that may be repeated, is emitted once it is
-    complete.
+    A string value streams. A nested value is emitted once it is complete. A value that may be
+    repeated is emitted once all repetitions are complete.
     """
 
     def __init__(self, target: XmlTarget) -> None:
@@ -100,7 +103,7 @@ class XmlArgumentReader:
         return at
 
     def finish(self) -> None:
-        """End the arguments, closed or not."""
+        """End the arguments, and close all elements that are still open."""
         if self._tag:
             self._add_text(self._tag)
             self._tag = None
@@ -213,7 +216,7 @@ class XmlArgumentReader:
 
 
 def _child_schema(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the schema of an element inside another."""
+    """Return the schema of the element ``name`` inside an element with this schema."""
     properties = schema.get("properties")
     found = properties.get(name) if isinstance(properties, Mapping) else None
     if found is None and name == _ITEM:

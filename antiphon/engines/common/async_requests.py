@@ -1,7 +1,8 @@
 """Turn the outputs of an asynchronous engine into chunks.
 
-One task reads each request, so that closing the engine fails all waiting readers. Requests beyond
-the engine's own concurrency wait here, where tenants take turns, and not in the engine's queue.
+A separate task reads the outputs of each request. So closing the engine can fail all readers that
+wait. Requests beyond the engine's concurrency wait here instead of in the engine's queue, because
+here tenants take turns.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class EngineOutput(Struct, frozen=True):
 
 
 class AsyncRequests:
-    """The requests of one engine, of which ``max_concurrent`` run at a time. Belongs to one event
+    """Runs the requests of one engine, at most ``max_concurrent`` at a time. Belongs to one event
     loop."""
 
     def __init__(self, max_concurrent: int) -> None:
@@ -47,9 +48,12 @@ class AsyncRequests:
         stop_conditions: StopConditions,
         sampling: Sampling,
     ) -> AsyncGenerator[Chunk, None]:
-        """Yield the chunks of one request, when it is the turn of its tenant; within a tenant,
-        priorities decide. ``outputs`` starts the request. Closing the iterator closes it, which
-        aborts the request."""
+        """Wait for a slot and yield the chunks of one request.
+
+        Waiting tenants take turns; the requests of one tenant are ordered by priority. The first
+        read of ``outputs`` starts the request. Closing the iterator closes ``outputs``, which
+        aborts the request.
+        """
         async with self._slots.slot(sampling.tenant, priority=sampling.priority or 0):
             chunks = self._chunks(outputs, stop_conditions)
             async with aclosing(chunks):

@@ -1,9 +1,9 @@
 """The state of a grammar after tokens that were sampled before an interruption.
 
 Engines apply a grammar from the first token of a request. A reply that continues in the middle is
-therefore sampled without it and matched here. If a token does not match, one token is sampled
-again, among those that match. With greedy sampling, the text is the same as without an
-interruption; otherwise its distribution is the same.
+therefore sampled without the grammar and matched here. If a token does not match, one token is
+sampled again from the matching tokens. So the distribution of the text is the same as without an
+interruption. With greedy sampling, the text is the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BIAS = 100.0
 
 
 class GrammarTracker:
-    """Starts the grammar states of one model's replies."""
+    """Creates the grammar state of a reply, for the replies of one model."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -45,11 +45,12 @@ class GrammarTracker:
     def start(
         self, lark: str, sampled: Sequence[int], end_ids: Collection[int]
     ) -> GrammarState | None:
-        """Return the state behind the sampled ids. ``end_ids``: ids that end the output where it
-        is complete.
+        """Return the grammar's state after the sampled ids. ``end_ids``: ids that end the output
+        where the output is complete.
 
-        None if the ids do not match the grammar, if it cannot be compiled, or if llguidance is not
-        installed. Takes up to a second the first time: call it from a thread.
+        Return None if the ids do not match the grammar, if the grammar cannot be compiled, or if
+        llguidance is not installed. The first call takes up to a second, so run this method on a
+        thread.
         """
         if importlib.util.find_spec("llguidance") is None or not self._tokenizer.end_ids:
             return None
@@ -65,7 +66,7 @@ class GrammarTracker:
 
 
 class GrammarState:
-    """The state of one reply's grammar. ``size``: of the vocabulary."""
+    """The state of one reply's grammar. ``size``: number of ids in the vocabulary."""
 
     def __init__(self, matcher: Any, end_ids: Collection[int], size: int) -> None:
         self._matcher = matcher
@@ -81,8 +82,12 @@ class GrammarState:
         return len(ids)
 
     def match(self, ids: Sequence[int], reason: str | None) -> tuple[int, bool]:
-        """Advance over sampled ids. ``reason``: why the engine ended its output there, if it did.
-        Returns how many ids match, and whether the rest or the end is rejected."""
+        """Advance over sampled ids. ``reason``: the engine's finish reason after these ids, or
+        None.
+
+        Return how many ids match the grammar, and whether something is rejected: the remaining ids,
+        or an end of the output at this position.
+        """
         count = self.accept(ids)
         has_end = count > 0 and ids[count - 1] in self._end_ids
         if count < len(ids) or reason != "stop" or has_end:
@@ -90,19 +95,21 @@ class GrammarState:
         return count, not self.may_end
 
     def mask(self, sampling: Sampling) -> Sampling:
-        """The sampling of one token among those that match."""
+        """Return sampling options for one token that allow only matching tokens."""
         given = sampling.logit_bias
         bias = {id: each + given.get(id, 0) for id, each in self.bias().items()}
         return replace(sampling, max_tokens=1, logit_bias={**given, **bias})
 
     @property
     def may_end(self) -> bool:
-        """Whether the output may end here."""
+        """Whether the grammar allows the output to end here."""
         return bool(self._matcher.is_accepting())
 
     def bias(self) -> dict[int, float]:
-        """The ``logit_bias`` that leaves only matching ids: it prefers them, or forbids the others,
-        whichever are fewer."""
+        """Return a ``logit_bias`` that allows only matching ids.
+
+        It raises the matching ids or lowers all other ids, so that it has the fewest entries.
+        """
         mask = self._matcher.compute_bitmask()
         allowed = [id for id in range(self._size) if mask[id >> 3] >> (id & 7) & 1]
         if len(allowed) * 2 <= self._size:
@@ -111,7 +118,7 @@ class GrammarState:
 
 
 class _Vocabulary:
-    """A tokenizer as llguidance wants it."""
+    """A tokenizer with the interface that llguidance expects."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         special = {*tokenizer.special.values(), *tokenizer.end_ids}

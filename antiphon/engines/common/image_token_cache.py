@@ -1,4 +1,4 @@
-"""A cache of image sizes in tokens."""
+"""A cache of the number of tokens of each image."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class ImageTokenCache:
     async def get_or_measure(
         self, image: EncodedImage, measure: Callable[[EncodedImage], Awaitable[int]]
     ) -> int:
-        """Return the image's tokens, measured on a miss. Raises what ``measure`` raises."""
+        """Return the number of tokens of the image. If it is not cached, ``measure`` is called.
+        Raises the exceptions of ``measure``."""
         known = self.get(image)
         return self.put(image, await measure(image)) if known is None else known
 

@@ -1,5 +1,5 @@
-"""Continue a reply within its grammar, on an engine that applies grammars from the first token of a
-request only."""
+"""Continue a reply within its grammar, on an engine that can apply a grammar only from the first
+token of a request."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class MatchedGeneration:
     """One continuation of a prompt. The engine must support ``logit_bias``.
 
     The engine samples without the grammar, and the output is matched here. At a token that does not
-    match, the request ends, and one token is sampled again among those that do.
-    ``grammar``: its state behind the prompt.
+    match, the request ends. The next request samples one token from the matching tokens.
+    ``grammar``: the state of the grammar after the prompt.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class MatchedGeneration:
         self._is_cut = False
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
-        """Yield the chunks as ``Engine.generate`` does. Raises ``BackendError`` also if the engine
+        """Yield chunks as ``Engine.generate`` does. Also raises ``BackendError`` if the engine
         ignores ``logit_bias``."""
         while not self._stop_conditions.finished:
             counts_cached = not self._sampled
@@ -70,7 +70,8 @@ class MatchedGeneration:
         return prompt, sampling
 
     def _feed(self, chunk: Chunk) -> Chunk | None:
-        """Match a chunk of the engine. Returns what can be released."""
+        """Match a chunk of the engine to the grammar. Return the tokens that can be released as a
+        chunk, or None."""
         if not chunk.ids and chunk.finish is None:
             return None
         count, is_rejected = self._grammar.match(chunk.ids, chunk.finish)

@@ -15,7 +15,8 @@ __all__ = ["as_png", "open_images", "require_pillow"]
 
 
 def require_pillow(extra: str) -> None:
-    """Raise ``SetupError`` if Pillow is missing. ``extra``: our extra that installs it."""
+    """Raise ``SetupError`` if Pillow is missing. ``extra``: the extra of this package that installs
+    Pillow."""
     if importlib.util.find_spec("PIL") is None:
         raise SetupError(needs_extra("Pillow is not installed", extra))
 

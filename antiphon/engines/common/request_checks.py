@@ -31,8 +31,9 @@ def check_request(
 ) -> None:
     """Check a request against the model's limits.
 
-    Raises ``InvalidRequest`` for an empty or too long prompt, no room for output, and images that
-    the engine does not accept; ``BackendError`` for ids outside the vocabulary.
+    Raises ``InvalidRequest`` for an empty prompt, a prompt that fills the whole context, an output
+    limit below one token, and images that the engine does not accept. Raises ``BackendError`` for
+    ids outside the vocabulary.
     """
     if not prompt.ids:
         raise InvalidRequest("The prompt is empty.", param="input")
@@ -60,7 +61,8 @@ def too_long(tokens: int, card: ModelCard) -> InvalidRequest:
 
 
 def sampling_values(sampling: Sampling, card: ModelCard) -> dict[str, Any]:
-    """Return the sampling values that the request or, as a default, the model's files set."""
+    """Return the sampling values of the request. For missing values, use the defaults in the
+    model's files."""
     requested = {name: getattr(sampling, name) for name in _SAMPLING_FIELDS}
     values = {name: card.generation.get(name) if v is None else v for name, v in requested.items()}
     return {name: value for name, value in values.items() if value is not None}

@@ -37,7 +37,8 @@ class StopConditions:
         self.finished = False
 
     def feed(self, tokens: Iterable[TokenLogprob]) -> Chunk | None:
-        """Return the releasable tokens as a chunk, or None. Tokens after the end are dropped."""
+        """Add sampled tokens. Return the tokens that can be released as a chunk, or None. Tokens
+        after the end are dropped."""
         released = 0
         for token in tokens:
             self._pending.append(token)
@@ -61,7 +62,8 @@ class StopConditions:
         return Chunk(ids, logprobs)
 
     def finish(self, reason: Literal["stop", "length"]) -> Chunk:
-        """End the generation by the engine's decision, and release all held tokens."""
+        """End the generation because the engine ended it. Return the last chunk, with all tokens
+        that were held back."""
         self.finished = True
         ids, logprobs = self._release(len(self._pending))
         return Chunk(ids, logprobs, reason)

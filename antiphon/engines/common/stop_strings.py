@@ -11,10 +11,11 @@ __all__ = ["StopStrings"]
 
 
 class StopStrings:
-    """Counts how many of the pieces of a stream may be released.
+    """Holds back the pieces of a stream that may contain a stop string, and counts the pieces that
+    may be released.
 
-    ``matched_stop``: the stop string that was found. ``tail``: then the text before it in the token
-    where it starts.
+    ``matched_stop``: the stop string that was found, or None. ``tail``: the text before the stop
+    string in the token where the stop string starts.
     """
 
     def __init__(self, stops: tuple[str, ...]) -> None:
@@ -25,10 +26,10 @@ class StopStrings:
         self.tail = ""
 
     def feed(self, piece: bytes) -> int:
-        """Add a piece; return how many of the oldest held pieces may be released now.
+        """Add a piece. Return how many of the oldest held pieces may be released now.
 
-        Once ``matched_stop`` is set, the remaining pieces are never released: they hold the stop
-        string.
+        Once ``matched_stop`` is set, the remaining pieces are never released, because they contain
+        the stop string.
         """
         self._buffer += piece
         self._lengths.append(len(piece))

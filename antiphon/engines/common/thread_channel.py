@@ -39,10 +39,10 @@ class ThreadChannel:
         return True
 
     def fail(self, error: BaseException) -> bool:
-        """Send an error; returns what ``send`` returns.
+        """Send an error to the event loop. Return False if the event loop is closed.
 
-        An unexpected exception becomes the cause of a ``BackendError``: its text goes to the log,
-        not to clients.
+        An unexpected exception becomes the cause of a ``BackendError``, so its text goes to the log
+        and not to clients.
         """
         if isinstance(error, AntiphonError):
             return self.send(error)

@@ -21,7 +21,8 @@ _CONTROL = 0xFF
 
 
 def check_grammar(constraint: Constraint, extra: str) -> str:
-    """Return the constraint in llguidance's format. ``extra``: our extra that installs llguidance.
+    """Return the constraint in llguidance's format. ``extra``: the extra of this package that
+    installs llguidance.
 
     Raises ``InvalidRequest`` for an unusable grammar, ``SetupError`` if llguidance is missing.
     """
@@ -39,8 +40,8 @@ def check_grammar(constraint: Constraint, extra: str) -> str:
 class TokenMaskFactory:
     """Creates masks for one vocabulary.
 
-    ``path``: its ``tokenizer.json``. ``size``: of the logits, which may exceed the number of
-    tokens. ``ends``: ids allowed where a grammar is complete.
+    ``path``: the vocabulary's ``tokenizer.json``. ``size``: number of logits, which may exceed the
+    number of tokens. ``ends``: ids that are allowed where a grammar is complete.
     """
 
     def __init__(self, path: Path, size: int, ends: Sequence[int]) -> None:
@@ -71,7 +72,8 @@ class TokenMask:
         self._bits: Any = numpy.zeros((1, (size + 31) // 32), dtype=numpy.int32)
 
     def forbidden_tokens(self) -> Any:
-        """Return a numpy array of bools: for each id, whether it may not come next."""
+        """Return a numpy array of bools with an element for each id: True if the id may not come
+        next."""
         import numpy
         from llguidance.numpy import fill_next_token_bitmask
 
@@ -84,10 +86,10 @@ class TokenMask:
         return forbidden
 
     def _prefer_plain_token(self, forbidden: Any) -> None:
-        """Replace a control token as the only allowed token by plain text tokens.
+        """If a control token is the only allowed token, allow plain text tokens instead.
 
         llguidance forces the usual tokens of a fixed text. If the text looks like a control token,
-        it forces that token and then refuses to consume it.
+        llguidance forces that token and then refuses to consume it.
         """
         text = self._matcher.compute_ff_bytes()
         token = int(forbidden.argmin())

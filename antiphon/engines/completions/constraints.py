@@ -25,10 +25,10 @@ __all__ = ["SYNTAXES", "ConstraintEncoder", "ConstraintSyntax", "probe_constrain
 
 
 class ConstraintSyntax(Struct, frozen=True):
-    """One way to state a constraint in a server's request.
+    """One syntax for a constraint in a server's request.
 
-    ``kind``: llguidance's Lark, xgrammar's EBNF, or a JSON schema. ``fields``: returns the request
-    fields for a constraint in that language.
+    ``kind``: the language of the constraint, which is llguidance's Lark, xgrammar's EBNF, or JSON
+    Schema. ``fields``: returns the request fields for a constraint in that language.
     """
 
     kind: Literal["lark", "ebnf", "schema"]
@@ -114,7 +114,8 @@ class ConstraintEncoder:
         return syntax.fields(value)
 
     def enforced_grammar(self, constraint: Constraint) -> str:
-        """Return the grammar in Lark that this syntax enforces for the constraint."""
+        """Return the grammar that the server enforces for the constraint in this syntax, as a Lark
+        grammar."""
         if self._syntax is not None and self._syntax.kind == "schema":
             return f"start: %json {msgspec.json.encode(constraint.schema).decode()}"
         return constraint.lark
@@ -127,7 +128,10 @@ _PROBE_TOKENS, _PROBE_TIMEOUT_S = 12, 60
 
 
 async def probe_constraints(engine: Engine) -> bool:
-    """Return whether the engine enforces constraints. Only then it writes the probe's output."""
+    """Return whether the engine enforces constraints.
+
+    The engine writes the expected output of the probe only if it enforces the probe's constraint.
+    """
     prompt = Prompt(tuple(engine.tokenizer.encode("a", special=False)))
     output = b""
     with suppress(BackendError, InvalidRequest, TimeoutError):

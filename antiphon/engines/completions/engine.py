@@ -47,16 +47,18 @@ async def load(
     key: str | None = None,
     model: str | None = None,
 ) -> CompletionsEngine:
-    """Connect to the model that the server at ``url`` calls ``model``, or to its first one.
+    """Connect to one model of the server at ``url``.
 
-    ``options.name``: the name of the model here, by default ``url``. ``options.context_size``:
-    tokens, if the server does not report them. ``options.adapters``: name here → name on the
-    server. ``options.engine_options``: see ``EndpointOptions``; ``tokenizer`` is a Hugging Face
-    folder, a ``tokenizer.json`` or a GGUF file, and is optional if the server names one that is on
-    this machine. ``key``: the API key of the server.
+    ``model``: the name of the model on the server. If None, the first model that the server lists
+    is used. ``key``: the API key of the server. ``options.name``: the name of the model here;
+    ``url`` is the default. ``options.context_size``: size of the context in tokens, instead of the
+    size that the server reports. ``options.adapters``: name of a LoRA adapter here → its name on
+    the server. ``options.engine_options``: see ``EndpointOptions``. Its field ``tokenizer`` is the
+    path of a Hugging Face folder, a ``tokenizer.json`` or a GGUF file. The field is optional if the
+    server reports a path that exists on this machine.
 
-    Raises ``SetupError``: the server does not answer or is of an unknown kind, its tokenizer is not
-    on this machine, or the extra is not installed.
+    Raises ``SetupError`` if the server does not answer or is of an unknown kind, if its tokenizer
+    is not on this machine, or if the extra is not installed.
     """
     name, adapters = options.name or url, options.adapters
     upstream, endpoint = open_upstream(name, url, key, options.engine_options)
@@ -108,10 +110,11 @@ async def load(
 
 
 class CompletionsEngine:
-    """``Engine`` over one model of an upstream, which it owns.
+    """``Engine`` for one model of an upstream. It owns the upstream.
 
-    ``body``: extra fields for every request; they override ours. ``image_encoder``: None if the
-    model takes no images. ``constraint_syntax``: None if the server enforces no constraints.
+    ``body``: extra fields for every request; they override the fields set here. ``image_encoder``:
+    None if the model accepts no images. ``constraint_syntax``: None if the server enforces no
+    constraints.
     """
 
     def __init__(
@@ -179,7 +182,11 @@ class CompletionsEngine:
     async def _generate_once(
         self, generation: ResumableGeneration, retry_policy: RetryPolicy
     ) -> AsyncGenerator[Chunk, None]:
-        """Send one request. It ends with the last chunk, or where another request has to follow."""
+        """Send one request and yield its chunks.
+
+        The request ends with the last chunk of the generation, or earlier if another request must
+        follow.
+        """
         prompt, sampling = await generation.next_request()
         request = await self._encode_request(prompt, sampling)
         # A later request finds in the cache what this reply has put there.
@@ -211,7 +218,8 @@ class CompletionsEngine:
         yield replace(last, cached_tokens=cached)
 
     def _check_vocabulary(self, parsed: ParsedPayload) -> None:
-        """Raise ``BackendError`` for unknown ids: they would be stored and sent again."""
+        """Raise ``BackendError`` for ids outside the vocabulary, because they would be stored and
+        sent again with later requests."""
         if any(token.id >= self._tokenizer.size for token in parsed.tokens):
             raise BackendError(
                 "The upstream's token ids do not belong to the configured tokenizer.",
@@ -235,7 +243,8 @@ class CompletionsEngine:
             raise UnreadableImage(error.message.rstrip("."), image.content) from None
 
     async def _extra_tokens(self, prompt: Prompt) -> int:
-        """Return how many tokens the upstream counts for the prompt beyond its ids."""
+        """Return the number of prompt tokens that the upstream reports, minus the number of the
+        prompt's ids."""
         sampling = Sampling(max_tokens=1)
         request = await self._encode_request(prompt, sampling)
         async with aclosing(self._stream(request, sampling)) as batches:
@@ -283,7 +292,8 @@ class CompletionsEngine:
 def _parse_payloads(
     parser: CompletionsStreamParser, payloads: list[bytes]
 ) -> tuple[ParsedPayload, BackendError | None]:
-    """Parse payloads that arrived together, up to the first error, and merge them."""
+    """Parse payloads that arrived together, and merge their contents. Parsing stops at the first
+    error. Return the merged content, and the error or None."""
     merged = ParsedPayload()
     for payload in payloads:
         try:
@@ -301,8 +311,11 @@ def _parse_payloads(
 async def _read_usage(
     parser: CompletionsStreamParser, batches: AsyncGenerator[list[bytes], None]
 ) -> int | None:
-    """Read what follows the finish reason. Returns the cached tokens, if they are reported. A
-    failure is ignored: the output is complete."""
+    """Read the payloads after the finish reason. Return the number of cached tokens, or None if the
+    server does not report it.
+
+    A failure is ignored, because the output is already complete.
+    """
     cached: int | None = None
     with suppress(BackendError):
         async for payloads in batches:
@@ -359,7 +372,8 @@ _PROPERTY_PATHS: Mapping[str, tuple[str, ...]] = {
 
 
 def _local_tokenizer(entry: Mapping[str, Any], properties: Mapping[str, Any]) -> str | None:
-    """Return the path of the server's model files if it exists on this machine."""
+    """Return the path of the tokenizer or model that the server reports, if this path exists on
+    this machine. If not, return None."""
     for path in (
         properties.get("tokenizer_path"),
         properties.get("model_path"),

@@ -39,7 +39,7 @@ class ImageRequestEncoder(Protocol):
     image_mode: Literal["apart", "template"]
 
     def measuring_prompt(self, image: EncodedImage) -> Prompt:
-        """Return a prompt that measures the image."""
+        """Return a prompt with this image, for a request that counts the image's tokens."""
 
     async def encode(self, request: StreamRequest) -> EncodedRequest:
         """Encode a prompt with images.
@@ -49,9 +49,9 @@ class ImageRequestEncoder(Protocol):
 
 
 class _TextImageEncoder:
-    """llama-server with a projector.
+    """Encoder for llama-server with an image encoder (projector).
 
-    Each llama-server process draws a new random image marker. The server may have been restarted,
+    Each llama-server process chooses a new random image marker. The server may have been restarted,
     so the marker is read before each request. ``bos``: see ``PromptDetokenizer``.
     """
 
@@ -89,7 +89,8 @@ class _TokenImageEncoder:
     tokens.
 
     ``encode_body``: returns the body for a prompt and the data URLs of its images, in order.
-    ``detokenizer``: for a server that looks for the placeholders in the detokenized text.
+    ``detokenizer``: set for a server that searches the detokenized text for placeholders. It
+    escapes user text that looks like a placeholder.
     """
 
     image_mode: Literal["apart", "template"] = "template"
@@ -167,10 +168,11 @@ def _marker(properties: Any) -> str | None:
 async def _vllm_image_encoder(
     upstream: Upstream, model: str, tokenizer: Tokenizer, properties: Mapping[str, Any]
 ) -> ImageRequestEncoder | None:
-    """Check by generating one token that the endpoint exists: vLLM offers it only with
-    ``--enable-scale-out``.
+    """Return the image encoder for vLLM, after generating one token to check that the endpoint
+    exists.
 
-    This does not show whether the model accepts images, which depends on its chat template.
+    vLLM has the endpoint only with ``--enable-scale-out``. The check does not show whether the
+    model accepts images, because this depends on its chat template.
     """
     url = f"{upstream.root}/inference/v1/generate"
     ids = tokenizer.encode("a", special=False)

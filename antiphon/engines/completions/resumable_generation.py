@@ -1,7 +1,7 @@
-"""One continuation of a prompt, over as many requests as it takes.
+"""One continuation of a prompt, in as many requests as necessary.
 
-When a server dies in the middle, the next request continues after the last sampled token, so nobody
-sees where one request ended and the next began.
+When a server dies during a generation, the next request continues after the last sampled token. The
+client cannot see where one request ended and the next request began.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ _MAX_CONTINUATIONS = 10
 class ResumableGeneration:
     """The state of one continuation.
 
-    ``context_left``: tokens left in the context. ``constraints`` and ``tracker``: encode the
-    constraint for a server that starts with it, and follow it on one that does not.
+    ``context_left``: number of tokens left in the context. ``constraints``: encodes the constraint
+    for the first request. ``tracker``: tracks the grammar of the constraint in later requests,
+    because a server can apply a grammar only from the first token.
     """
 
     def __init__(
@@ -65,7 +66,8 @@ class ResumableGeneration:
 
     @property
     def is_continued(self) -> bool:
-        """Whether the current request continues an earlier one."""
+        """Whether tokens were already sampled, so that the next request continues an earlier
+        request."""
         return bool(self._sampled)
 
     async def next_request(self) -> tuple[Prompt, Sampling]:
@@ -80,9 +82,11 @@ class ResumableGeneration:
         return prompt, sampling
 
     def feed(self, parsed: ParsedPayload) -> tuple[Chunk | None, bool]:
-        """Add the tokens that a server has sampled. Returns a chunk (None while its tokens must be
-        held back) and whether another request has to follow. Raises ``BackendError`` if the server
-        ignores ``logit_bias``."""
+        """Add the tokens that a server has sampled.
+
+        Return a chunk, and whether another request must follow. The chunk is None while its tokens
+        must be held back. Raises ``BackendError`` if the server ignores ``logit_bias``.
+        """
         parsed, is_rejected = self._match(parsed)
         is_masked, self._is_masked = self._is_masked, is_rejected
         if is_rejected and is_masked:
@@ -93,7 +97,8 @@ class ResumableGeneration:
         return chunk, needs_request and not self.is_over
 
     def _match(self, parsed: ParsedPayload) -> tuple[ParsedPayload, bool]:
-        """Return what matches the grammar, and whether the rest was rejected."""
+        """Return the part of the payload that matches the grammar, and whether the rest was
+        rejected."""
         if self._grammar is None:
             return parsed, False
         ids = [token.id for token in parsed.tokens]
@@ -104,7 +109,8 @@ class ResumableGeneration:
         return ParsedPayload(tokens=parsed.tokens[:count], reason=reason), is_rejected
 
     def _to_chunk(self, parsed: ParsedPayload) -> Chunk | None:
-        """The chunk for new tokens, with the server's finish reason if it sent one."""
+        """Return the chunk for new tokens, or None. If the server sent a finish reason, the chunk
+        has it."""
         stop_conditions = self._stop_conditions
         chunk = stop_conditions.feed(parsed.tokens) if parsed.tokens else None
         if parsed.reason is None or stop_conditions.finished:
@@ -118,8 +124,11 @@ class ResumableGeneration:
         )
 
     async def continue_after(self, error: BackendError) -> bool:
-        """Prepare the request after a failure. Returns whether the reply has made progress since
-        the last one. Raises ``error`` if it cannot be continued."""
+        """Prepare the next request after a failure.
+
+        Return whether tokens were sampled since the last failure. Raises ``error`` if the
+        generation cannot be continued.
+        """
         has_progress = len(self._sampled) > self._sampled_at_failure
         self._sampled_at_failure = len(self._sampled)
         if not self._sampled:

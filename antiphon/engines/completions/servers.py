@@ -30,9 +30,10 @@ _MAX_LOGPROBS = 20
 class Flavour(Struct, frozen=True, kw_only=True):
     """One kind of server.
 
-    ``path``: its completions endpoint. ``versioned``: whether the path is below ``/v1``. ``owner``:
-    ``owned_by`` in its model list. ``usage_after_finish``: whether the usage follows the finish
-    reason. ``has_adapters``: whether a request may name an adapter.
+    ``path``: the path of its completions endpoint. ``versioned``: whether the path is below
+    ``/v1``. ``owner``: the value of ``owned_by`` in the server's model list.
+    ``usage_after_finish``: whether the server sends the usage after the finish reason.
+    ``has_adapters``: whether a request may name an adapter.
     """
 
     path: str

@@ -139,7 +139,8 @@ _decode_completion = msgspec.json.Decoder(_Completion).decode
 
 
 class VllmParser:
-    """``/v1/completions`` with ``return_token_ids`` and ``return_tokens_as_token_ids``."""
+    """Parses vLLM's ``/v1/completions``. The request has ``return_token_ids`` and
+    ``return_tokens_as_token_ids``."""
 
     def __init__(self, request: StreamRequest) -> None:
         self._request = request
@@ -249,9 +250,9 @@ _decode_sglang = msgspec.json.Decoder(_SglangEvent).decode
 
 
 class SglangParser:
-    """``/generate``: each payload holds all ids so far.
+    """Parses SGLang's ``/generate``. Each payload holds all ids so far.
 
-    With ``--incremental-streaming-output`` it holds only the new ones.
+    With ``--incremental-streaming-output``, a payload holds only the new ids.
     """
 
     def __init__(self, request: StreamRequest) -> None:
@@ -341,10 +342,10 @@ _decode_llama = msgspec.json.Decoder(_LlamaEvent).decode
 
 
 class LlamaParser:
-    """``/completion`` with ``return_tokens``.
+    """Parses llama-server's ``/completion``. The request has ``return_tokens``.
 
-    Of several tokens inside one character, llama-server reports only the last id. ``PartialTokens``
-    recovers the others from the text.
+    If one character consists of several tokens, llama-server reports only the last id.
+    ``PartialTokens`` recovers the other ids from the text.
     """
 
     def __init__(self, request: StreamRequest) -> None:

@@ -85,8 +85,8 @@ BLOCKS: Mapping[int, tuple[int, int]] = {
 class Tensor(Struct, frozen=True):
     """One row of the tensor table.
 
-    ``start`` and ``length``: in bytes of the file; the length is 0 for types not in ``BLOCKS``.
-    ``shape``: the row length first.
+    ``start``: offset in the file in bytes. ``length``: in bytes; 0 for types that are not in
+    ``BLOCKS``. ``shape``: the first number is the row length.
     """
 
     name: str
@@ -99,8 +99,9 @@ class Tensor(Struct, frozen=True):
 class GgufHeader(Struct, frozen=True):
     """The content of a GGUF file before its weights.
 
-    ``metadata``: key → bool, int, float, str or a list of these; it ends at byte ``metadata_end``.
-    ``vocabulary_digest``: SHA-256 (hex) over every ``tokenizer.*`` key and value as stored.
+    ``metadata``: key → bool, int, float, str or a list of these. ``metadata_end``: offset in the
+    file, in bytes, where the metadata ends. ``vocabulary_digest``: SHA-256 (hex) over every
+    ``tokenizer.*`` key and value as stored.
     """
 
     metadata: Mapping[str, Any]
@@ -145,7 +146,8 @@ class _DamagedFile(Exception):
 
 
 class _HeaderReader:
-    """A cursor over the file. Every step is bounded by the file's size."""
+    """Reads the header from a position in the file that moves forward. It never reads beyond the
+    end of the file."""
 
     def __init__(self, view: mmap.mmap) -> None:
         self.view = view
@@ -212,7 +214,8 @@ class _HeaderReader:
         return [self.value(kind, depth + 1) for _ in range(count)]
 
     def texts(self, count: int) -> list[str]:
-        """Read ``count`` strings. A vocabulary has up to 260,000 of them: no calls in this loop."""
+        """Read ``count`` strings. A vocabulary has up to 260,000 strings, so the loop calls no
+        other method of this class."""
         view, at, size = self.view, self.position, self.size
         strings = []
         try:
@@ -232,7 +235,8 @@ class _HeaderReader:
         return strings
 
     def row(self) -> Tensor:
-        """Read a row of the tensor table; its start is relative to the first tensor."""
+        """Read a row of the tensor table. The ``start`` of the result is relative to the first
+        tensor."""
         name, dimensions = self.text(), self.number(U32)
         if dimensions > MAX_DIMENSIONS:
             raise _DamagedFile(f"tensor {name!r} has {dimensions} dimensions")
@@ -242,8 +246,8 @@ class _HeaderReader:
         return Tensor(name, shape, kind, start, math.prod(shape) // in_block * block)
 
     def locate_tensors(self, rows: list[Tensor], alignment: Any) -> tuple[Tensor, ...]:
-        """Return the table with absolute starts, after checking that every tensor is within the
-        file."""
+        """Return the tensor table with each ``start`` relative to the start of the file. Check that
+        every tensor is within the file."""
         if not isinstance(alignment, int) or alignment <= 0:
             raise _DamagedFile(f"its alignment is {alignment!r}")
         first = (self.position + alignment - 1) // alignment * alignment

@@ -1,4 +1,4 @@
-"""The facts about an engine that do not change, for another process."""
+"""The constant properties of an engine, for another process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class EngineCapabilities(Capabilities, frozen=True, kw_only=True):
 
 
 class EngineDescription(Struct, frozen=True, kw_only=True):
-    """An engine. ``checks_grammars``: whether it decides by grammar what it supports. ``pieces``:
-    the bytes of each token."""
+    """The constant properties of one engine. ``checks_grammars``: whether the engine has a function
+    that checks if it supports a grammar. ``pieces``: the bytes of each token."""
 
     card: ModelCard
     capabilities: EngineCapabilities

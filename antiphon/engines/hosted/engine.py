@@ -1,4 +1,4 @@
-"""``Engine`` over one that runs in another process, reached by calls over a Unix socket.
+"""``Engine`` that calls an engine in another process over a Unix socket.
 
 Prompts are rendered and outputs parsed here; the other process only continues token ids.
 """
@@ -25,7 +25,8 @@ __all__ = ["HostedEngine", "HostedTokenizer", "hosted_engine", "unpack_ids"]
 
 
 class HostedTokenizer:
-    """``Tokenizer`` of a hosted engine. It encodes texts there; all tokens are known here."""
+    """``Tokenizer`` of a hosted engine. The other process encodes texts. The bytes of all tokens
+    are stored here."""
 
     def __init__(self, name: str, description: EngineDescription, host: BlockingClient) -> None:
         self._name = name
@@ -46,7 +47,7 @@ class HostedTokenizer:
 
 
 class HostedEngine:
-    """The engine of the model ``name`` in another process, which owns it."""
+    """``Engine`` for the model ``name`` in another process. That process owns the model."""
 
     def __init__(
         self, name: str, description: EngineDescription, calls: CallClient, host: BlockingClient
@@ -80,7 +81,7 @@ class HostedEngine:
                 yield chunk
 
     async def close(self) -> None:
-        """Use the engine no more. It stays loaded in its process."""
+        """Fail all running and later generations. The model stays loaded in its process."""
         self._is_closed = True
 
 

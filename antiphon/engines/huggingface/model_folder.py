@@ -46,10 +46,11 @@ class ModelFolder(Struct, frozen=True):
 def read_folder(
     path: Path, *, name: str | None = None, context_size: int | None = None
 ) -> ModelFolder:
-    """Read the folder ``path``, or the folder that contains the ``tokenizer.json`` ``path``.
+    """Read a model folder. ``path`` is the folder, or the ``tokenizer.json`` in it.
 
-    ``context_size``: an upper limit on the model's own context size. Raises ``SetupError``: a file
-    cannot be read, the tokenizer is missing or unsupported, or the extra is not installed.
+    ``context_size``: an upper limit on the model's own context size, in tokens. Raises
+    ``SetupError`` if a file cannot be read, if the tokenizer is missing or unsupported, or if the
+    extra is not installed.
     """
     path = path.expanduser()
     folder = path if path.is_dir() else path.parent
@@ -160,7 +161,8 @@ def _sampling(generation: Json) -> dict[str, Any]:
 
 
 def _templates(folder: Path, tokenizer_config: Json) -> Iterator[tuple[str, str]]:
-    """Yield chat templates by name; of equal names the last one wins."""
+    """Yield the name and the text of each chat template. If a name occurs twice, the last template
+    counts."""
     embedded = tokenizer_config.get("chat_template")
     if isinstance(embedded, str):
         yield "default", embedded

@@ -39,7 +39,7 @@ class _Decoder(Struct):
 
 
 class _TokenizerFile(Struct):
-    """The fields of ``tokenizer.json`` used here besides the library."""
+    """The fields of ``tokenizer.json`` that this module reads itself."""
 
     added_tokens: list[_AddedToken] = []
     decoder: _Decoder | None = None
@@ -58,9 +58,10 @@ def require_tokenizers() -> None:
 class FastTokenizer:
     """A ``Tokenizer`` for the ``tokenizer.json`` at ``path``. Thread-safe.
 
-    ``end_tokens``: ids or literals of the tokens that end a turn or a text; unknown ones are
-    ignored. ``size``: the model's number of ids, if its vocabulary is padded beyond the
-    tokenizer's. Raises ``SetupError`` when the file cannot be read or its kind is not supported.
+    ``end_tokens``: ids or texts of the tokens that end a turn or a text. Unknown tokens are
+    ignored. ``size``: number of ids of the model, for a model whose vocabulary is padded beyond the
+    tokenizer's vocabulary. Raises ``SetupError`` when the file cannot be read or its kind is not
+    supported.
     """
 
     def __init__(self, path: Path, *, end_tokens: Iterable[int | str] = (), size: int = 0) -> None:
@@ -104,12 +105,12 @@ class FastTokenizer:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the file: another file gives other ids."""
+        """A hash of the file. It shows whether token ids come from the same tokenizer."""
         return hashlib.sha256(self._source).hexdigest()[:32]
 
     @property
     def bos_id(self) -> int | None:
-        """The BOS id that the tokenizer adds before every text, if it does."""
+        """The BOS id that the tokenizer adds before every text; None if it adds no BOS id."""
         bare = self._library.encode("a", add_special_tokens=False).ids
         whole: list[int] = self._library.encode("a", add_special_tokens=True).ids
         return whole[0] if whole[:1] != bare[:1] else None
@@ -136,8 +137,9 @@ class FastTokenizer:
     def _plain_library(self) -> Any:
         """Return a copy of the tokenizer that does not parse special tokens.
 
-        It is created for the first text that contains one, because it doubles the memory. The
-        library can skip only tokens marked as special, so the copy marks all of them.
+        The copy doubles the memory, so it is created only when a text contains the text of a
+        special token. The library can skip only tokens that are marked as special, so the copy
+        marks all added tokens.
         """
         with self._plain_lock:
             if self._plain is None:
@@ -152,8 +154,10 @@ class FastTokenizer:
         return self._plain
 
     def _encode_split(self, text: str) -> list[int]:
-        """Encode piecewise, split inside each special literal: this vocabulary has them as ordinary
-        words."""
+        """Encode the text in pieces. The text is split inside each literal of a special token.
+
+        This is for vocabularies that also have these literals as ordinary words.
+        """
         ids: list[int] = []
         start = 0
         for match in (*self._special_pattern.finditer(text), None):

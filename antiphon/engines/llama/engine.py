@@ -1,8 +1,9 @@
 """The embedded engine: llama.cpp in this process, many generations in one batch.
 
-llama.cpp's server loop runs on its own thread and is driven by function calls. Its HTTP listener is
-bound to a private socket file that is removed at once, so nobody can reach it; only a model with an
-image encoder keeps it (``socket_client``).
+llama.cpp's server loop runs on its own thread and is controlled by function calls. Its HTTP
+listener is bound to a private socket file. The file is removed at once, so that no process can
+connect to it. Only an engine with an image encoder keeps the file, because it needs it
+(``socket_client``).
 """
 
 from __future__ import annotations
@@ -70,20 +71,23 @@ async def load(
 ) -> LlamaEngine:
     """Load the GGUF file at ``path``.
 
-    ``options.threads``: by default all cores but one, because ggml's threads spin and collapse when
-    they have to share a core. ``options.context_size``: tokens of each of the ``parallel``
-    generations, at most and by default what the model was trained for, but no more than 8192 unless
-    it is set; memory is allocated for all of them, and if the model loads alone, the system
-    provides it as tokens are stored. ``options.gpu_layers``: ``ALL_THAT_FIT`` into the memory of
-    the GPU, if the binding has a GPU build. ``options.adapters``: name of a LoRA adapter → its GGUF
-    file; all are loaded, each is used by the generations that name it. ``batch``: prompt tokens
-    computed in one step; other generations and an abort wait that long; GPUs run faster with more.
-    ``prompt_cache_mib``: main memory for copies of the states of prompts that another conversation
-    displaced; not used with ``options.separate_caches`` or with adapters.
-    ``options.engine_options``: those of ``parse_engine_options``.
+    ``options.threads``: number of CPU threads. The default is all cores but one, because ggml's
+    threads spin and become very slow when they share a core. ``options.context_size``: maximum
+    tokens of each of the ``parallel`` generations. The default is 8192; the limit is the size that
+    the model was trained for. Memory is allocated for all generations; at its start, ``antiphon
+    serve`` returns the unused part to the system (``zero_pages``). ``options.gpu_layers``:
+    ``ALL_THAT_FIT`` loads as many layers as fit into the GPU's memory, if the binding has a GPU
+    build. ``options.adapters``: name of a LoRA adapter → its GGUF file. All adapters are loaded; a
+    generation uses the adapter that it names. ``options.engine_options``: see
+    ``parse_engine_options``.
 
-    Raises ``SetupError``: the extra is not installed, a file is missing or unusable, or an option
-    is unknown.
+    ``batch``: prompt tokens computed in one step. A GPU runs faster with a larger value, but other
+    generations and an abort wait until the step ends. ``prompt_cache_mib``: main memory, in MiB,
+    for copies of prompt states that another conversation displaced from its slot. This cache is not
+    used with ``options.separate_caches`` or with adapters.
+
+    Raises ``SetupError`` if the extra is not installed, if a file is missing or unusable, or if an
+    option is unknown.
     """
     require_llama()
     engine_options = parse_engine_options(options.engine_options)
@@ -185,7 +189,7 @@ def start_server(
 def _other_files(
     projector: Path | None, speculation: Speculation | None, adapters: Iterable[Path]
 ) -> tuple[Path, ...]:
-    """Return the files that are loaded besides that of the model."""
+    """Return the files that are loaded in addition to the model's file."""
     draft_model = None if speculation is None else speculation.draft_model
     return tuple(file for file in (projector, draft_model, *adapters) if file is not None)
 
@@ -198,7 +202,8 @@ def _has_gpu() -> bool:
 
 
 def _inactive_adapter(adapter: Any, file: Path) -> Any:
-    """Fill in an adapter with scale 0: each request sets its own scales."""
+    """Set the file of an adapter and the scale 0. The adapter is inactive until a request sets its
+    own scale."""
     adapter.path, adapter.scale = str(file), 0.0
     return adapter
 
@@ -280,8 +285,8 @@ class LlamaEngine:
         return stream
 
     def _slot_contents(self, prompt: Prompt, sampling: Sampling) -> tuple[int, ...]:
-        """Return the key of the state in a slot: the ids, preceded by a negative number per
-        adapter."""
+        """Return the key of the state in a slot: the prompt's ids. If an adapter is used, a
+        negative number for the adapter precedes them."""
         if sampling.adapter is None:
             return prompt.ids
         return (-1 - self._adapters.index(sampling.adapter), *prompt.ids)

@@ -1,8 +1,8 @@
-"""Prompts with images as llama.cpp takes them: a text with image markers, and the images' bytes.
+"""Prompts with images in llama.cpp's format: a text with image markers, and the images' bytes.
 
-llama.cpp tokenizes the text again and parses control tokens in it. User text that looks like a
-control token or a marker gets an invisible separator, so that it stays text. So do very long words,
-which would crash llama.cpp (``long_words``). Sans-IO.
+llama.cpp tokenizes the text again and parses control tokens in it. If user text looks like a
+control token or a marker, an invisible separator is inserted, so that it stays text. Very long
+words are separated too, because they would crash llama.cpp (``long_words``). Sans-IO.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _LETTER_SEPARATOR = "\u115f"
 
 
 class PromptDetokenizer:
-    """Converts ids of one tokenizer to text.
+    """Converts the ids of one tokenizer to text.
 
     ``marker``: the text that stands for an image. ``bos``: the id that llama.cpp adds before every
-    text, if it does.
+    text, or None if it adds no id.
     """
 
     def __init__(self, tokenizer: Tokenizer, marker: str = "", bos: int | None = None) -> None:
@@ -54,8 +54,8 @@ class PromptDetokenizer:
         self._forbidden = re.compile("|".join(map(re.escape, longest_first)))
 
     def request_prompt(self, prompt: Prompt) -> dict[str, Any]:
-        """Return the prompt's JSON value in a request. Raises ``InvalidRequest`` for an unreadable
-        image."""
+        """Return the JSON value of the field ``prompt`` in a request. Raises ``InvalidRequest`` for
+        an unreadable image."""
         content = [base64.b64encode(readable_content(image)).decode() for image in prompt.images]
         return {"prompt_string": self.text(prompt), "multimodal_data": content}
 
@@ -70,7 +70,8 @@ class PromptDetokenizer:
         return "".join((*parts, *self._texts(prompt.ids[start:])))
 
     def escaped_ids(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the ids with unsafe text escaped, for a server that detokenizes them."""
+        """Return the ids of the prompt with unsafe text escaped. This is for a server that
+        detokenizes the ids."""
         escaped: list[int] = []
         for control, run in self._runs(ids):
             text, found = ("", 0) if control else self._escape(run)
@@ -82,7 +83,8 @@ class PromptDetokenizer:
             yield self._literals[run[0]] if control else self._escape(run)[0]
 
     def _runs(self, ids: tuple[int, ...]) -> Iterator[tuple[bool, tuple[int, ...]]]:
-        """Yield each control token, and each run of text ids between two."""
+        """Split the ids into control tokens and runs of text ids. Yield, for each part, whether it
+        is a control token, and its ids."""
         start = 0
         for at, id in enumerate(ids):
             if id in self._literals:
@@ -92,7 +94,7 @@ class PromptDetokenizer:
         yield False, ids[start:]
 
     def _escape(self, plain: tuple[int, ...]) -> tuple[str, int]:
-        """Return the text with separators inserted, and their number."""
+        """Return the text of the ids with separators inserted, and the number of separators."""
         text = b"".join(map(self._tokenizer.piece, plain)).decode("utf-8", "replace")
         text, found = self._forbidden.subn(lambda at: f"{at[0][0]}{_SEPARATOR}{at[0][1:]}", text)
         first, *rest = split_long_words(text, {})
@@ -100,13 +102,16 @@ class PromptDetokenizer:
 
 
 def _separator_before(text: str) -> str:
-    """Return the separator between ``text`` and a text of the same character class before it."""
+    """Return the separator to insert before ``text``. The text in front of it ends in the same
+    character class."""
     return _SEPARATOR if text[0].isalnum() or text[0].isspace() else _LETTER_SEPARATOR
 
 
 def measuring_prompt(image: EncodedImage, tokenizer: Tokenizer, bos: int | None) -> Prompt:
-    """Return a prompt that measures the image. Text stands on both sides: llama.cpp cannot continue
-    directly after an image. ``bos``: see ``PromptDetokenizer``.
+    """Return a prompt with this image, for a request that counts the image's tokens.
+
+    The prompt has text before and after the image, because llama.cpp cannot continue directly after
+    an image. ``bos``: see ``PromptDetokenizer``.
     """
     text = tokenizer.encode("a", special=False)
     before = (*text,) if bos is None else (bos, *text)

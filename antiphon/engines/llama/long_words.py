@@ -18,7 +18,8 @@ _LONG_RUN = re.compile(rf"\w{{{_RUN_LENGTH}}}|\s{{{_RUN_LENGTH}}}|[^\w\s]{{{_RUN
 
 
 def split_long_words(text: str, literals: Mapping[str, int]) -> Iterator[str]:
-    """Yield the text in pieces, usually one. No split is inside one of ``literals``."""
+    """Yield the text in pieces. Usually there is only one piece. A text in ``literals`` is never
+    split."""
     start = 0
     for at in range(0, len(text) - _RUN_LENGTH + 1, _RUN_LENGTH):
         if _LONG_RUN.match(text, at):

@@ -1,8 +1,8 @@
 """The ``engine_options`` of the llama engine: samplers of llama.cpp, and speculative decoding.
 
-In speculative decoding, the next tokens are guessed cheaply, and the model checks several guesses
-in one step. A guess copies earlier text that followed the same few tokens, or comes from a small
-model.
+In speculative decoding, the next tokens are guessed cheaply, and the model checks several guessed
+tokens in one step. A guess comes from a small model, or it copies earlier text: the text that
+followed the same few tokens.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _MAX_TOKENS = 64
 
 
 class Speculation(Struct, frozen=True):
-    """How tokens are guessed: ``tokens`` at a time, by ``draft_model`` or as a copy of earlier
-    text."""
+    """How tokens are guessed. ``tokens``: maximum number of tokens per guess. ``draft_model``: the
+    small model that guesses. If None, guesses are copies of earlier text."""
 
     tokens: int
     draft_model: Path | None = None
 
     def apply(self, params: Any) -> None:
-        """Set llama.cpp's parameters, a ``CommonParams``."""
+        """Set the speculation in llama.cpp's parameters ``params``, a ``CommonParams``."""
         from xllamacpp import common_speculative_type
 
         speculative = params.speculative

@@ -1,7 +1,9 @@
-"""Recover token ids that llama.cpp's server withholds: those that end inside a UTF-8 character.
+"""Recover token ids that llama.cpp's server withholds. A token that ends inside a UTF-8 character
+is withheld.
 
-The server sends their text with the token that completes the character, but only that token's id.
-The text and the number of tokens are known, so the other ids can be derived. Sans-IO.
+The server sends the text of such tokens together with the token that completes the character, but
+it sends only the id of that last token. The text and the number of tokens are known, so the other
+ids can be derived. Sans-IO.
 """
 
 from __future__ import annotations
@@ -21,10 +23,11 @@ class PartialTokens:
         self._tokenizer = tokenizer
 
     def recover(self, text: str, last: int, count: int) -> list[int]:
-        """Return the ids of ``text``: ``count`` withheld tokens and then ``last``.
+        """Return the ids of ``text``: the ids of ``count`` withheld tokens, followed by ``last``.
 
-        Prefers the tokenizer's own encoding if it has the right number of tokens, else any that
-        fits. If the model wrote invalid UTF-8, the ids spell the nearest valid text.
+        If the tokenizer's own encoding has the right number of tokens and ends with ``last``, it is
+        returned. If not, any other sequence that fits is returned. If the model wrote invalid
+        UTF-8, the ids spell the nearest valid text.
         """
         usual = self._tokenizer.encode(text, special=False)
         if len(usual) == count + 1 and usual[-1] == last:

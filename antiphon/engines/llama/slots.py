@@ -25,8 +25,8 @@ _FOREIGN = object()
 
 
 class Slot(Struct, frozen=True):
-    """An acquired slot. ``is_reusable``: the state in it is of the same scope. ``tenant``: who
-    holds it."""
+    """An acquired slot. ``is_reusable``: the state in the slot belongs to the same scope.
+    ``tenant``: the tenant that holds the slot."""
 
     number: int
     is_reusable: bool
@@ -34,13 +34,13 @@ class Slot(Struct, frozen=True):
 
 
 class Slots:
-    """Numbered slots. Each remembers the ids computed in it last.
+    """Numbered slots. Each slot remembers the ids that were computed in it last.
 
-    A prompt that continues a free slot's ids gets that slot; any other prompt gets the slot that
-    has been idle longest. llama.cpp itself picks the slot with the longest common prefix, so
+    If a prompt continues the ids of a free slot, it gets that slot. Any other prompt gets the slot
+    that has been idle longest. llama.cpp itself picks the slot with the longest common prefix, so
     conversations with the same beginning would overwrite each other in one slot.
 
-    A scope never continues the ids of another one.
+    A prompt of one scope never continues the ids of another scope.
     """
 
     def __init__(self, count: int) -> None:
@@ -53,8 +53,10 @@ class Slots:
     async def acquire(
         self, prompt: Sequence[int], scope: str | None = None, *, tenant: str = ""
     ) -> Slot:
-        """Wait for a slot for ``prompt`` and return it. Pass it to ``release``. Waiting tenants are
-        served in turn, the prompts of one tenant in order."""
+        """Wait for a slot for ``prompt`` and return it. The caller must pass it to ``release``.
+
+        Waiting tenants take turns. The prompts of one tenant are served in order.
+        """
         await self._free.acquire(tenant)
         number = self._choose(prompt, scope)
         del self._idle[number]
@@ -63,8 +65,11 @@ class Slots:
         return Slot(number, is_reusable, tenant)
 
     def release(self, slot: Slot, ids: Sequence[int], *, is_started: bool = True) -> None:
-        """Free the slot. ``ids``: the ids computed in it. ``is_started``: whether the generation
-        replaced the former state; if not, that of another scope may still be in the slot."""
+        """Free the slot.
+
+        ``ids``: the ids computed in the slot. ``is_started``: whether the generation replaced the
+        slot's former state. If not, the slot may still contain the state of another scope.
+        """
         if not (is_started or slot.is_reusable):
             self._scopes[slot.number] = _FOREIGN
             ids = ()

@@ -1,8 +1,8 @@
-"""llama.cpp's HTTP server over a private socket, for images, which the binding's calls do not
-support.
+"""llama.cpp's HTTP server over a private socket, for images. The binding's function calls do not
+support images.
 
 The socket file is in a folder that only this user may enter, and an API key is required.
-``LlamaSocket`` has the binding's interface, so callers need not distinguish the two.
+``LlamaSocket`` has the same interface as the binding, so the engine uses either in the same way.
 """
 
 from __future__ import annotations

@@ -112,7 +112,8 @@ class LlamaStream:
     # --- on the generation's thread ---
 
     def run(self, server: Any, request: Callable[[], bytes]) -> None:
-        """Run the generation. ``request``: returns the body; encoding images takes time."""
+        """Run the generation on the calling thread. ``request``: returns the request's body. It is
+        called here because encoding images takes time."""
         try:
             if not self._aborted:
                 server.handle_completions(request(), self._read)
@@ -177,7 +178,7 @@ class LlamaStream:
         return Chunk(cached_tokens=progress.cache)
 
     def _new_tokens(self, choice: _Choice, verbose: _Verbose) -> list[TokenLogprob]:
-        """Return the tokens of an event, tokens withheld until now first."""
+        """Return the tokens of an event. Tokens that were withheld until now come first."""
         ids = verbose.tokens
         withheld = verbose.tokens_predicted - self._count - len(ids)
         self._count = verbose.tokens_predicted

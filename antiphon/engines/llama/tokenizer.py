@@ -1,8 +1,8 @@
 """llama.cpp's tokenizer for a GGUF file, called in this process without loading the weights.
 
-The Python binding does not expose the vocabulary, but its library exports the C functions; they are
-called through ``ctypes``. Two functions depend on the layout of a C struct; it is checked against
-the library's defaults before use.
+The Python binding does not expose the vocabulary, but its shared library exports the C functions.
+They are called through ``ctypes``. Two of these functions depend on the layout of a C struct.
+Before use, the layout is checked: the struct's default values must be as expected.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ ERROR_LEVEL = 4  # enum ggml_log_level, ggml.h
 
 
 class _ModelParams(ctypes.Structure):
-    """``struct llama_model_params`` up to ``use_extra_bufts``, and padding for the rest.
+    """The fields of ``struct llama_model_params`` up to ``use_extra_bufts``, and padding for the
+    other fields.
 
-    Large structs are passed by hidden pointer or on the stack, where a struct longer than the
-    callee expects is harmless: only the offsets of the fields named here matter.
+    Large structs are passed by hidden pointer or on the stack. There, a struct that is longer than
+    the callee expects is harmless. So only the offsets of the fields named here matter.
     """
 
     _fields_ = (
@@ -214,11 +215,11 @@ class LlamaTokenizer:
         return [id for part in parts for id in self._tokens(part, special)]
 
     def _split_at_turns(self, text: str) -> Iterator[str]:
-        """Yield the text in pieces of at least ``_PIECE_CHARS`` characters. Each piece but the
-        first begins with an end token.
+        """Yield the text in pieces. Each piece except the last has at least ``_PIECE_CHARS``
+        characters; each piece except the first begins with an end token.
 
         Between two special tokens, llama.cpp searches the rest of the text for every other special
-        token, so its work grows with the square of the length.
+        token. So its work grows with the square of the text's length.
         """
         start = 0
         for end in self._turn_ends.finditer(text):
@@ -259,8 +260,11 @@ class LlamaTokenizer:
         return self.piece(token).decode("utf-8", "replace") if token >= 0 else None
 
     def _dividing(self) -> Iterator[str]:
-        """Yield the end tokens before which a text can be divided: those that are not part of
-        another special token and do not absorb the white space before them."""
+        """Yield the end tokens before which a text can be divided.
+
+        An end token is left out if it is part of another special token or absorbs the white space
+        before it.
+        """
         look_up, vocabulary = self._library.vocab_get_attr, self._vocabulary
         for literal, token in self._special.items():
             if token in self._end_ids and not look_up(vocabulary, token) & LSTRIP:

@@ -1,11 +1,12 @@
-"""Return memory that was cleared but not used yet to the system.
+"""Return memory to the system that was cleared but not used yet.
 
-llama.cpp clears its KV cache while it loads a model, which makes every page of it resident: 720 MiB
-for the small default model. A page of zeros can be dropped without a change, because the next
-access finds zeros again. Then memory grows with the tokens that are really in the cache.
+llama.cpp clears its KV cache while it loads a model. This makes every page of the cache resident:
+720 MiB for the small default model. A page of zeros can be dropped safely, because the next access
+finds zeros again. After that, memory grows only with the tokens that are really in the cache.
 
-This needs a moment in which no other thread of the process writes: ``antiphon serve`` does it once,
-after it has loaded its models and before it answers requests."""
+No other thread of the process may write meanwhile. So ``antiphon serve`` does it once, after it has
+loaded its models and before it answers requests.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +35,11 @@ class MemoryRange(Struct, frozen=True, order=True):
 
 
 def writable_ranges(text: str | None = None) -> tuple[MemoryRange, ...]:
-    """Return the private writable mappings without a file, by address; none where the system does
-    not tell. ``text``: the contents of ``/proc/self/maps``."""
+    """Return the private writable memory mappings that have no file, sorted by address. Return an
+    empty tuple on systems other than Linux.
+
+    ``text``: the contents of ``/proc/self/maps``, which is read if ``text`` is None.
+    """
     if text is None:
         if not sys.platform.startswith("linux"):
             return ()
@@ -52,8 +56,11 @@ def writable_ranges(text: str | None = None) -> tuple[MemoryRange, ...]:
 def new_ranges(
     before: Iterable[MemoryRange], after: Iterable[MemoryRange]
 ) -> Iterator[MemoryRange]:
-    """Yield the parts of ``after`` that ``before`` does not cover. The system joins neighbouring
-    mappings, so that a new one may be a part of an older one."""
+    """Yield the parts of ``after`` that ``before`` does not cover.
+
+    The system may join a new mapping with an older neighbour, so the new memory may be only a part
+    of a range.
+    """
     old = tuple(before)
     for each in after:
         start = each.start
@@ -68,10 +75,11 @@ def new_ranges(
 
 
 def release_zero_pages(ranges: Iterable[MemoryRange]) -> int:
-    """Drop the blocks of large ranges that contain only zeros; returns their bytes.
+    """Drop the blocks of large ranges that contain only zeros. Return the number of bytes dropped.
 
-    No other thread may write to the ranges meanwhile: between the comparison and the drop, its data
-    would be lost. Threads that run Python code wait."""
+    No other thread may write to the ranges meanwhile: data written between the comparison and the
+    drop would be lost. Threads that run Python code wait, because this function keeps the GIL.
+    """
     libc = ctypes.PyDLL(None)  # keeps the GIL
     libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

@@ -89,10 +89,11 @@ class WorkerProcess:
         return ready.problem if isinstance(ready, Ready) else "its first message is not as expected"
 
     def submit(self, request: GenerateRequest, on_message: MessageHandler) -> None:
-        """Send a request. ``start`` must have been awaited in the same step of the event loop.
+        """Send a request. The caller awaits ``start`` directly before, without another ``await`` in
+        between.
 
-        ``on_message`` is called with each message of the request, or with the error when the
-        process ends.
+        ``on_message`` is called with each message of the request. If the process ends,
+        ``on_message`` is called with the error.
         """
         self._listeners[request.id] = on_message
         self._send(request)

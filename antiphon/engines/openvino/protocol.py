@@ -52,7 +52,7 @@ class CancelRequest(_Message, frozen=True):
 
 
 class Ready(_Message, frozen=True):
-    """The model is loaded, or failed to load if ``problem`` is not empty."""
+    """The model was loaded. If ``problem`` is not empty, loading failed for this reason."""
 
     problem: str = ""
 
@@ -73,7 +73,7 @@ class Finished(_Message, frozen=True):
 
 
 class GenerationFailed(_Message, frozen=True):
-    """The generation did not start. ``invalid``: because of the request."""
+    """The generation did not start. ``invalid``: whether the request is the cause."""
 
     id: int
     problem: str

@@ -39,7 +39,8 @@ __all__ = ["WorkerSetup", "main"]
 class WorkerSetup(Struct, frozen=True):
     """The pipeline's configuration.
 
-    ``scheduler``: attributes of ``SchedulerConfig``. ``properties``: of the device's plug-in.
+    ``scheduler``: attributes of ``SchedulerConfig``. ``properties``: properties of the device's
+    plug-in.
     """
 
     model: str

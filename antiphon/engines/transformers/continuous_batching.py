@@ -1,8 +1,8 @@
 """Run many generations in one batch with transformers' continuous batching.
 
 Its API takes one generation config for all requests. But it calls a logits processor with the
-requests of each batch: ours samples each request's token by that request's settings and masks all
-other tokens.
+requests of each batch. Our logits processor samples the token of each request with the settings of
+that request, and masks all other tokens.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ _NEG_INF = float("-inf")
 
 
 class BatchRunner:
-    """The runner for a model with pageable caches. Create it outside the event loop.
+    """Runs the generations of a model that supports paged KV caches. Create it outside the event
+    loop.
 
-    ``context``: tokens per generation. ``parallel``: number of concurrent generations; memory for
-    all is allocated at once. Raises ``ValueError`` and others for models without support for it.
+    ``context``: maximum tokens per generation. ``parallel``: number of concurrent generations;
+    memory for all of them is allocated at once. For a model that continuous batching does not
+    support, raises ``ValueError`` or another exception of transformers.
     """
 
     def __init__(self, model: Any, context: int, parallel: int) -> None:
@@ -58,8 +60,8 @@ class BatchRunner:
         self._manager.start()
 
     def _report_cached_tokens(self, cache: Any) -> None:
-        """Wrap the cache's prefix search: the manager does not report how many prompt tokens were
-        cached."""
+        """Wrap the cache's prefix search, to learn how many prompt tokens were cached. The manager
+        does not report this number."""
         search = cache.search_prefix_match
 
         def search_and_report(name: str, ids: list[int]) -> int:
@@ -96,7 +98,10 @@ class BatchRunner:
             self._manager.output_router.result_handlers.pop(name, None)
 
     def _on_result(self, name: str, result: Any) -> None:
-        """Handle a failure. Without one, a generation ends only when ``cancel`` is called."""
+        """Fail the generation if ``result`` has an error.
+
+        A generation without an error ends only when ``cancel`` is called.
+        """
         if result.error and (generation := self._generations.get(name)) is not None:
             generation.fail(BackendError(f"The engine failed: {result.error}"))
 
@@ -106,7 +111,8 @@ class BatchRunner:
 
 
 def _token_chooser(generations: dict[str, Generation]) -> Any:
-    """Create the logits processor that samples. ``generations``: by request name."""
+    """Create the logits processor that samples the tokens. ``generations``: name of a request → its
+    generation."""
     import torch
     from transformers import LogitsProcessorList
     from transformers.generation.continuous_batching.cb_logits_processors import (

@@ -1,4 +1,5 @@
-"""The recorder: turns deltas into items of the response, and keeps the sampled token ids."""
+"""Turns the deltas of a run into items of the response, and keeps the token ids that the model
+sampled."""
 
 from __future__ import annotations
 
@@ -108,8 +109,8 @@ class Recorder:
         self.tool_usage: Mapping[str, Any] = {}
 
     def resume(self, sampled: array[int]) -> None:
-        """Continue an interrupted run, whose items the writer has. ``sampled``: its token log (see
-        ``token_log``)."""
+        """Continue an interrupted run. The writer already has the run's items. ``sampled``: the
+        token log of the run (see ``token_log``)."""
         writer = self._writer
         self.sampled = sampled
         self._current = next(iter(writer.open_items), None)
@@ -124,7 +125,7 @@ class Recorder:
         self._last_closed = next(reversed(writer.items), None)
 
     def record(self, deltas: Iterable[Delta]) -> None:
-        """Record deltas. Raises ``BackendError`` for text outside an item."""
+        """Record deltas. Raises ``BackendError`` if a delta brings text while no item is open."""
         for delta in deltas:
             if isinstance(delta, Text):  # nearly all are Text or SampledTokens
                 item = self._current or self._current_item()
@@ -138,8 +139,8 @@ class Recorder:
     def truncated(self) -> bool:
         """Whether the token limit cut the reply inside an item.
 
-        A reply cut behind a complete tool call lacks nothing: it counts as complete, because
-        clients drop the calls of an incomplete response.
+        A reply that was cut after a complete tool call counts as complete, because clients drop the
+        calls of an incomplete response.
         """
         if self.finish_reason != "length":
             return False
@@ -183,7 +184,8 @@ class Recorder:
             self._calls[delta.key] = item
 
     def _close_current(self, status: str = "completed", **result: Any) -> None:
-        """Close the current item. For a server-side tool call, only its arguments are complete."""
+        """Close the current item. The call of a server-side tool stays open until the tool returns:
+        only its arguments are complete."""
         item, self._current = self._current, None
         if item is None:
             return
@@ -201,7 +203,7 @@ class Recorder:
             self._last_closed = item.close(status, **result)
 
     def _close_call(self, delta: Close) -> None:
-        """Close a server-side tool call: the tool has returned."""
+        """Close the call of a server-side tool after the tool has returned."""
         if delta.tool_usage:
             self.tool_usage = _sum_numbers(self.tool_usage or _NO_TOOL_USAGE, delta.tool_usage)
         item = self._calls.pop(delta.key)
@@ -232,7 +234,8 @@ class Recorder:
 
 
 def _sum_numbers(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Add ``other`` to ``one``, number by number; other values of ``other`` are ignored."""
+    """Add the integers in ``other`` to the integers in ``one``, also in nested mappings. Values of
+    ``other`` that are not integers are ignored."""
     total = dict(one)
     for name, value in other.items():
         if isinstance(value, Mapping):

@@ -1,9 +1,9 @@
 """A run: one attempt to produce one response. It reads the deltas of a reply and writes numbered
 events.
 
-One task drives the run. A foreground run has a task of its own: it ends when its request ends, is
-no faster than its reader, and has no queue between the model and the socket. A background run is
-driven by a task of the worker.
+One task drives each run. A foreground run is driven by a task of its own, which ends when the
+request ends. There is no queue between the model and the socket, so the run is no faster than its
+reader. A background run is driven by a task of the worker.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ _INCOMPLETE: Mapping[FinishReason | None, str] = {
 
 
 class ReaderGone(Exception):
-    """Raised by a sink whose reader has left, or whose run belongs to another server now."""
+    """Raised by a sink when the reader has disconnected, or when another server has taken over the
+    run."""
 
 
 class EventSink:
-    """Receives the events of a run. This base class drops them: the caller wants the response
-    only."""
+    """Receives the events of a run. This base class drops the events, for callers that need only
+    the finished response."""
 
     #: The reader has received events: from now on errors are sent as events.
     has_sent = False
@@ -69,14 +70,14 @@ class EventSink:
         return None
 
     def write_comment(self) -> Awaitable[None] | None:
-        """Send something that is not an event, so that the connection stays open."""
+        """Send a comment, which is not an event, so that the connection stays open."""
         return None
 
     async def flush(self) -> None:
         """Wait until all events written so far are persisted, if the sink persists events."""
 
     async def end(self, events: tuple[Event, ...], stored: StoredResponse) -> None:
-        """Send the last events, of which one is the terminal event."""
+        """Send the last events. One of them is the terminal event."""
         if (rest := self.write(events)) is not None:
             await rest
 
@@ -86,12 +87,13 @@ class RunSpec(Struct, frozen=True, kw_only=True):
 
     ``reply``: the prepared model call. ``input``: the response's own input items.
     ``parent_tokens``: the token ids of the conversation before this response. ``save`` stores the
-    response; None if it is not stored or the sink stores it. ``clock`` returns unix seconds.
-    ``count`` counts the usage of a response that ``save`` does not store. ``release`` unlocks the
-    conversation before the terminal event is sent. ``first_delta_wait_s``: how long the first
-    events are held back if the reply may fail early, so that a rejection can be an HTTP error.
-    ``keepalive_events``: the dialect of events has keepalives; otherwise comments take their place.
-    ``reraise``: raise unexpected exceptions (for tests).
+    response. It is None if the response is not stored or if the sink stores it. ``clock`` returns
+    unix seconds. ``count`` counts the usage of a response that ``save`` does not store. ``release``
+    unlocks the conversation before the terminal event is sent. ``first_delta_wait_s``: if the reply
+    may fail early, the first events are held back for up to this many seconds, so that a rejection
+    can be an HTTP error. ``keepalive_events``: whether clients of this stream accept keepalive
+    events. If they do not, comments keep the connection open. ``reraise``: raise unexpected
+    exceptions (for tests).
     """
 
     reply: Reply
@@ -109,7 +111,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
 
 
 class Run:
-    """One run. ``drive`` is called once; after it, ``response`` is terminal."""
+    """One run. Call ``drive`` once. When it has ended, ``response`` has a terminal status."""
 
     __slots__ = (
         "_checked_number",
@@ -177,12 +179,13 @@ class Run:
         return self._writer.number
 
     async def drive(self, sink: EventSink | None = None) -> Response:
-        """Produce the response and write its events to ``sink``; None: only the response is wanted.
+        """Produce the response and write its events to ``sink``. If ``sink`` is None, the events
+        are dropped.
 
         If the call is cancelled or the sink raises ``ReaderGone``, the model stops, the run ends
-        ``cancelled``, nothing is stored and the exception is raised again. Raises ``RunError``, and
-        stores nothing, if the reply fails before its first delta and nothing was sent yet. Other
-        errors end the run ``failed``.
+        ``cancelled``, nothing is stored and the exception is raised again. If the reply fails
+        before its first delta and nothing was sent yet, ``RunError`` is raised and nothing is
+        stored. Other errors end the run ``failed``.
         """
         self._driver = asyncio.current_task()
         self._writer.has_reader = sink is not None
@@ -218,12 +221,14 @@ class Run:
         return self.response
 
     def _break_cycles(self) -> None:
-        """Drop what refers to the run, so that it is freed without the garbage collector."""
+        """Remove the references to objects that refer back to the run, so that the run is freed
+        without the garbage collector."""
         self._driver = self._keepalive_timer = self._first_write_timer = None
         self._sink = EventSink()
 
     def fail(self, error: RunError) -> None:
-        """Stop the run; it ends ``failed`` with this error (the server shuts down)."""
+        """Stop the run, which then ends ``failed`` with this error. Called when the server shuts
+        down."""
         if self._driver is not None and not self._ended and self._failure is None:
             self._failure = error
             self._driver.cancel()
@@ -243,9 +248,9 @@ class Run:
     def _start(self) -> None:
         """Emit the first events, unless a background run has stored them already.
 
-        If the reply may fail early, they are sent with its first delta, or after
-        ``first_delta_wait_s``, but not while an upstream refuses the request: clients retry an HTTP
-        error, not a failure inside a stream.
+        If the reply may fail early, the first events are sent together with its first delta, or
+        after ``first_delta_wait_s`` seconds. They are held back longer while an upstream refuses
+        the request, because clients retry an HTTP error but not a failure inside a stream.
         """
         spec = self._spec
         if self._writer.number == 0:
@@ -289,16 +294,16 @@ class Run:
             raise Timeout("The response took longer than this server allows.") from None
 
     def _terminal_status(self) -> tuple[str, str | None]:
-        """Return the status, and why the response is incomplete."""
+        """Return the final status of the response, and the reason if the status is
+        ``incomplete``."""
         if self.recorder.truncated:
             return "incomplete", "max_output_tokens"
         reason = _INCOMPLETE.get(self.recorder.finish_reason)
         return ("completed", None) if reason is None else ("incomplete", reason)
 
     async def _finish(self) -> None:
-        """Persist the response, then send its terminal event: a client that has received it can
-        already continue the response.
-        """
+        """Persist the response, then send its terminal event. In this order, a client that has
+        received the event can already continue the response."""
         spec, writer, recorder = self._spec, self._writer, self.recorder
         status, reason = self._terminal_status()
         finalize = partial(
@@ -327,7 +332,8 @@ class Run:
         await self._emit_end(stored)
 
     async def _fail_response(self, error: RunError) -> None:
-        """End the run ``failed``. Raises ``error`` instead if it can still be an HTTP error."""
+        """End the run ``failed``. If the failure can still be reported as an HTTP error, raise
+        ``error`` instead of sending events."""
         if error.__cause__ is not None:  # an unexpected exception
             _log.error("run failed", response=self.id, exc_info=error.__cause__)
         if self._may_fail_early and not self._has_deltas and not self._sink.has_sent:
@@ -359,7 +365,8 @@ class Run:
         await self._emit_end(stored)
 
     def _cancel_response(self) -> None:
-        """Make the response ``cancelled``. No event is sent: there is no reader."""
+        """Set the status of the response to ``cancelled``. No event is sent, because there is no
+        reader."""
         if not self._ended:
             self._ended = True
             self.response = self._writer.finalize(
@@ -368,12 +375,13 @@ class Run:
             self._count(self.response, self._partial_usage())
 
     def _count(self, response: Response, usage: Usage | None = None) -> None:
-        """Count the usage of a response that is not stored. ``usage``: instead of its own."""
+        """Count the usage of a response that is not stored. ``usage``: counted instead of the
+        response's own usage."""
         if self._spec.count is not None:
             self._spec.count(response, usage)
 
     async def _emit_end(self, stored: StoredResponse) -> None:
-        """Unlock, then send the last events."""
+        """Unlock the conversation, then send the last events."""
         self._ended = True
         self.response = stored.response
         self.chain = (*self.chain, stored)
@@ -384,9 +392,8 @@ class Run:
         await self._sink.end(self._writer.take(), stored)
 
     def _partial_usage(self) -> Usage:
-        """Return the usage of a run that failed. Never null, because some clients would retry
-        forever.
-        """
+        """Return the usage of a run that did not complete. It is never null, because with a null
+        usage some clients would retry forever."""
         reply = self._spec.reply
         prompt, sampled = reply.input_tokens, len(self.recorder.sampled)
         if reply.prompt_tokens is not None:
@@ -394,7 +401,8 @@ class Run:
         return Usage(input_tokens=prompt, output_tokens=sampled, total_tokens=prompt + sampled)
 
     def _tokens(self) -> TurnTokens | None:
-        """The token ids that this turn adds to those of its parent."""
+        """The token ids that this turn adds to the token ids of its parent. None if the prompt's
+        token ids are unknown."""
         prompt = self._spec.reply.prompt_tokens
         if prompt is None:
             return None
@@ -410,7 +418,7 @@ class Run:
     # --- writing events --------------------------------------------------------------------------
 
     async def _flush(self) -> None:
-        """Write the pending events, after a write that a timer started."""
+        """Write the pending events. If a timer has started a write, wait for that write first."""
         if self._timer_write is not None:
             await self._timer_write
         if (rest := self._sink.write(self._writer.take())) is not None:
@@ -422,9 +430,8 @@ class Run:
         self._is_writing = False
 
     def _keep_alive(self) -> None:
-        """Emit a keepalive event if none was emitted since the last check. One timer per run checks
-        twice in ``keepalive_s``.
-        """
+        """Emit a keepalive event, or a comment, if no event was emitted since the last check. One
+        timer per run checks every ``keepalive_s / 2`` seconds."""
         if self._spec.keepalive_s <= 0 or self._ended or not self._writer.has_reader:
             return
         writer = self._writer
@@ -439,8 +446,8 @@ class Run:
         )
 
     def _write_first_events(self) -> None:
-        """Send the first events without waiting for the first delta any longer, unless an upstream
-        refuses the request."""
+        """Send the first events before the first delta has arrived. While an upstream refuses the
+        request, try again later."""
         if self._is_refused:
             self._first_write_timer = asyncio.get_running_loop().call_later(
                 _HOLD_CHECK_S, self._write_first_events
@@ -452,7 +459,8 @@ class Run:
 
     @property
     def _is_refused(self) -> bool:
-        """Whether an upstream refuses the request and nothing was sent yet, within the limit."""
+        """Whether an upstream refuses the request, nothing was sent yet, and the time limit for
+        holding back the first events has not passed."""
         return (
             self._retry_state.is_retrying
             and not self._ended
@@ -461,9 +469,8 @@ class Run:
         )
 
     async def _write_from_timer(self, events: tuple[Event, ...]) -> None:
-        """Write events while the driver waits for the model. ``ReaderGone`` is left for the
-        driver's next write to raise.
-        """
+        """Write events while the driver waits for the model. ``ReaderGone`` is ignored here,
+        because the driver's next write raises it again."""
         try:
             rest = self._sink.write(events) if events else self._sink.write_comment()
             if rest is not None:
@@ -475,14 +482,15 @@ class Run:
 
 
 def _response_error(error: RunError) -> ResponseError:
-    """The error as a field of the response."""
+    """Return the value of the response's ``error`` field for this error."""
     return ResponseError(
         code=error.code, message=error.client_message, type=error.type, param=error.param
     )
 
 
 def _rejected(error: RequestError) -> RunError:
-    """Turn a rejected request into the error of a run that has started."""
+    """Convert a ``RequestError``, which rejects the request, into a ``BackendError`` of a run that
+    has already started."""
     return BackendError(
         error.message, code=error.code or "invalid_prompt", param=error.param, permanent=True
     )

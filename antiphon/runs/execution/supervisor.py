@@ -1,4 +1,5 @@
-"""The supervisor of foreground runs: waits for them, or fails them, when the server stops."""
+"""The supervisor of foreground runs. When the server stops, it waits for the runs and fails those
+that take too long."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ __all__ = ["StoppableRun", "Supervisor"]
 
 
 class StoppableRun(Protocol):
-    """A run as the supervisor needs it."""
+    """The interface of a run that the supervisor uses."""
 
     def fail(self, error: RunError) -> None:
-        """Stop the run; it ends ``failed`` with this error."""
+        """Stop the run, which then ends ``failed`` with this error."""
 
 
 class Supervisor:
-    """The foreground runs of a server process. One instance a process."""
+    """The foreground runs of a server process. One instance per process."""
 
     def __init__(self) -> None:
         self._runs: set[StoppableRun] = set()

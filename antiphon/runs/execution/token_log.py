@@ -1,9 +1,9 @@
-"""The token log of a run: its sampled token ids in one array that only grows.
+"""The token log of a run: its sampled token ids in one append-only array.
 
-Each later turn of the tool loop starts with a new prompt. The log marks it by four parts: the
-marker, how many ids of the conversation so far the prompt keeps, how many ids it adds, and these
-ids. What precedes the first marker was sampled after the run's first prompt, which is not in the
-log.
+Each later turn of the tool loop starts with a new prompt. The log records a new prompt in four
+parts: a marker, the number of token ids that the prompt keeps from the conversation so far, the
+number of token ids that it adds, and the added ids. The ids before the first marker were sampled
+after the run's first prompt. The first prompt itself is not in the log.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ def append_prompt(log: array[int], first_prompt: Sequence[int], prompt: Sequence
 
 
 def last_turn(first_prompt: Sequence[int], log: array[int]) -> tuple[Sequence[int], array[int]]:
-    """Return the prompt of the last turn, and the ids sampled after it."""
+    """Return the prompt of the last turn, and the token ids sampled after it."""
     *_, last = _turns(first_prompt, log)
     return last
 
 
 def turn_counts(first_prompt: Sequence[int], log: array[int]) -> tuple[tuple[int, int], ...]:
-    """Return the prompt tokens and sampled tokens of each turn that sampled any."""
+    """Return the number of prompt tokens and the number of sampled tokens for each turn. Turns
+    without sampled tokens are left out."""
     turns = _turns(first_prompt, log)
     return tuple((len(prompt), len(sampled)) for prompt, sampled in turns if sampled)
 
@@ -46,7 +47,7 @@ def total_counts(first_prompt: Sequence[int], log: array[int]) -> tuple[int, int
 
 
 def _turns(prompt: Sequence[int], log: array[int]) -> Iterator[tuple[Sequence[int], array[int]]]:
-    """Yield the prompt of each turn, and the ids sampled after it."""
+    """Yield the prompt of each turn, and the token ids sampled after it."""
     start = 0
     while True:
         try:

@@ -22,8 +22,9 @@ class CacheEntry(Struct, Generic[_T], frozen=True):
 
 
 class AgingCache(Generic[_T]):
-    """Values by tenant and name. When one is added, values older than ``max_age_s`` seconds are
-    removed, and then the oldest ones until all values together have at most ``max_bytes``."""
+    """Cache of values by tenant and name. When a value is added, values older than ``max_age_s``
+    seconds are removed. Then the oldest values are removed until all values together have at most
+    ``max_bytes``."""
 
     def __init__(self, *, max_bytes: int, max_age_s: float) -> None:
         self._max_bytes = max_bytes
@@ -36,7 +37,7 @@ class AgingCache(Generic[_T]):
         return self._entries.get(key)
 
     def add(self, key: tuple[str, str], value: _T, size: int) -> None:
-        """Add a value of ``size`` bytes, as the youngest one."""
+        """Add a value of ``size`` bytes. It is the newest value of the cache."""
         self.remove(key)
         now = asyncio.get_running_loop().time()
         self._entries[key] = CacheEntry(value, size, now)
@@ -48,7 +49,7 @@ class AgingCache(Generic[_T]):
             self.remove(oldest_key)
 
     def remove(self, key: tuple[str, str]) -> CacheEntry[_T] | None:
-        """Remove the entry of a key, if there is one, and return it."""
+        """Remove the entry of a key and return it. Returns None if the key has no entry."""
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._bytes -= entry.bytes

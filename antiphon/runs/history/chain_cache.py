@@ -1,6 +1,5 @@
-"""A cache of response chains. What precedes a response never changes, so a long conversation need
-not be read from its beginning for each turn.
-"""
+"""A cache of response chains. The ancestors of a response never change, so a long conversation need
+not be read from its beginning for each turn."""
 
 from __future__ import annotations
 
@@ -34,9 +33,9 @@ _ID_BYTES = 16
 
 
 class LoadedChain(Struct, frozen=True):
-    """Responses, oldest first, each continued by the next one, and the token ids that the model
-    last saw and wrote; None if they are not known completely. ``bytes``: size of the responses as
-    JSON."""
+    """A chain of responses, oldest first. Each response continues the one before it. ``tokens``:
+    the token ids that the model last saw and wrote; None if some of them are unknown. ``bytes``:
+    size of the responses as JSON."""
 
     responses: Chain = ()
     tokens: PromptTokens | None = None
@@ -44,10 +43,10 @@ class LoadedChain(Struct, frozen=True):
 
 
 class ChainCache:
-    """Recently continued chains, over a store.
+    """Cache of recently continued chains, in front of a store.
 
-    Each time, the store is asked whether the last response still exists. Deleted ancestors remain
-    part of a chain, so an ancestor may be in the cache although the store no longer has it.
+    Each lookup asks the store whether the last response still exists. Deleted ancestors remain part
+    of a chain, so the cache may hold an ancestor that the store has deleted.
     """
 
     def __init__(
@@ -57,8 +56,8 @@ class ChainCache:
         self._cache: AgingCache[LoadedChain] = AgingCache(max_bytes=max_bytes, max_age_s=max_age_s)
 
     async def get(self, tenant: str, response_id: str) -> LoadedChain | None:
-        """Return the response after all its ancestors; None if it is unknown, deleted or
-        expired."""
+        """Return the chain that ends with this response. Returns None if the response is unknown,
+        deleted or expired."""
         stored = await self._store.load(tenant, response_id)
         if stored is None:
             return None
@@ -77,7 +76,8 @@ class ChainCache:
         return chain
 
     def _add(self, key: tuple[str, str], chain: LoadedChain) -> None:
-        """Add a chain, with its token ids if they are many."""
+        """Add a chain to the cache. Its token ids are cached only if there are many, because a few
+        are rebuilt quickly."""
         ids = () if chain.tokens is None else chain.tokens.ids
         if len(ids) >= _MIN_IDS:
             self._cache.add(key, chain, chain.bytes + _ID_BYTES * len(ids))
@@ -91,8 +91,8 @@ def chain_bytes(chain: Iterable[StoredResponse]) -> int:
 
 
 def _continued(chain: LoadedChain, stored: StoredResponse) -> LoadedChain:
-    """Return the chain with one more response. Its token ids are the same objects as those of the
-    chain before, which makes comparing them cheap."""
+    """Return the chain with one more response. The token ids that both chains share are the same
+    objects, which makes comparing them cheap."""
     responses = (*chain.responses, stored)
     before, added = chain.tokens, stored.tokens
     if before is None or added is None or before.fingerprint != added.fingerprint:
@@ -104,9 +104,8 @@ def _continued(chain: LoadedChain, stored: StoredResponse) -> LoadedChain:
 
 
 def stored_tokens(chain: Chain) -> PromptTokens | None:
-    """Return the token ids that the model last saw and wrote, rebuilt from what each turn added;
-    None if they are not known completely.
-    """
+    """Return the token ids that the model last saw and wrote, rebuilt from the ids that each turn
+    added. Returns None if some of the ids are unknown."""
     ids = array("I")
     fingerprint: str | None = None
     for stored in chain:

@@ -54,13 +54,13 @@ class ConversationContext(Struct, frozen=True, kw_only=True):
 
     @property
     def items(self) -> tuple[it.Item, ...]:
-        """The items that the model sees. The request's own items come last: errors name their
-        paths."""
+        """The items that the model sees. The request's own items come last, because error messages
+        refer to them by their index in the input."""
         return (*self.prompt_items, *self.visible.items)
 
     @property
     def conversation(self) -> Conversation:
-        """The conversation for the backend."""
+        """The conversation in the form that the backend takes."""
         items = self.items
         triggers = countOf(map(type, self.input), it.CompactionTrigger)
         return Conversation(
@@ -91,15 +91,14 @@ async def load_context(
     chains: ChainCache,
     ids: Ids,
 ) -> ConversationContext:
-    """Load the conversation that a request continues: a chain of responses (stored, or among
-    ``session_chains``) or a conversation, never both.
+    """Load the conversation that a request continues: either a chain of responses (stored, or among
+    ``session_chains``) or a conversation.
 
-    ``prompt_items`` and ``client_tokens``: as in ``ConversationContext``. ``max_past_tokens``:
-    older items of a conversation need not be loaded beyond this many tokens; None: everything is
-    loaded.
+    ``prompt_items`` and ``client_tokens``: as in ``ConversationContext``. ``max_past_tokens``: how
+    many tokens of a conversation's newest items have to be loaded; None means all items.
 
-    Raises ``InvalidRequest`` for an unknown or unfinished previous response, for outputs without
-    their call and calls without their output, and ``NotFound`` for an item that is not stored.
+    Raises ``InvalidRequest`` for an unknown or unfinished previous response, for an output without
+    its call, and for a call without its output. Raises ``NotFound`` for an item that is not stored.
     """
     chain = LoadedChain()
     if previous_response_id is not None:

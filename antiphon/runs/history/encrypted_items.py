@@ -1,6 +1,5 @@
-"""State that clients hold in encrypted form: reasoning, and the history behind a compaction
-item.
-"""
+"""Encrypts the state that clients keep for the server: reasoning, and the history behind a
+compaction item."""
 
 from __future__ import annotations
 
@@ -26,12 +25,13 @@ class CompactedHistory(
     kw_only=True,
     rename={"user_messages": "said", "recent_items": "rest", "user_token_budget": "room"},
 ):
-    """The history that a compaction item stands for.
+    """The part of the history that a compaction item replaces.
 
     ``user_messages``: the latest messages of the user among the summarized items. ``recent_items``:
-    the last items, which follow the summary unchanged. ``user_token_budget``: tokens for the
-    user's messages before the summary; None: as many as the model's context allows. The encoded
-    field names are part of a stored format."""
+    the last items, which follow the summary unchanged. ``user_token_budget``: the number of tokens
+    for the user's messages before the summary; None: as many as the model's context allows. The
+    encoded field names are part of a stored format.
+    """
 
     user_messages: tuple[it.Item, ...] = ()
     summary: str = ""
@@ -40,8 +40,8 @@ class CompactedHistory(
 
 
 class _EncryptedReasoning(Struct, frozen=True, rename={"upstream_content": "foreign"}):
-    """The content of a reasoning item. ``upstream_content``: what the upstream encrypted for
-    itself. The encoded field names are part of a stored format."""
+    """The content of a reasoning item. ``upstream_content``: the content that the upstream API
+    encrypted with its own key. The encoded field names are part of a stored format."""
 
     content: tuple[str, ...] = ()
     summary: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ _decode_reasoning = msgspec.json.Decoder(_EncryptedReasoning).decode
 
 
 class TenantSealer:
-    """Encrypts and decrypts for one tenant. Raises ``DecryptionError`` for what it did not
+    """Encrypts and decrypts for one tenant. Raises ``DecryptionError`` for content that it did not
     encrypt."""
 
     def __init__(self, seal: Encryptor, tenant: str) -> None:
@@ -62,7 +62,8 @@ class TenantSealer:
         self._tenant = tenant
 
     def encrypted_reasoning(self, item: it.Reasoning) -> Mapping[str, Any]:
-        """Return the fields to add to a finished reasoning item: its encrypted content."""
+        """Return the field with the encrypted content of a finished reasoning item, to be added to
+        the item."""
         reasoning = _EncryptedReasoning(
             content=tuple(part.text for part in item.content or ()),
             summary=tuple(part.text for part in item.summary),
@@ -71,8 +72,8 @@ class TenantSealer:
         return {"encrypted_content": self._encrypt(_encode(reasoning), "reasoning")}
 
     def decrypt_reasoning(self, item: it.Reasoning) -> it.Reasoning:
-        """Return the item with the encrypted content. Content and summary that it already has are
-        unchanged."""
+        """Return the reasoning item with the decrypted content. A content or summary that the item
+        already has stays unchanged."""
         try:
             reasoning = _decode_reasoning(self._decrypt(item.encrypted_content or "", "reasoning"))
         except msgspec.MsgspecError:
@@ -87,9 +88,8 @@ class TenantSealer:
         )
 
     def encrypt_compaction(self, history: CompactedHistory) -> str:
-        """Return the content of a compaction item. Images and files are left out if the content
-        would be longer than clients may send.
-        """
+        """Return the encrypted content of a compaction item. Images and files are left out if the
+        content would be longer than clients may send."""
         encoded = _encode(history)
         if len(encoded) > _MAX_BYTES:
             reduced = replace(
@@ -101,7 +101,7 @@ class TenantSealer:
         return self._encrypt(encoded, "compaction")
 
     def decrypt_compaction(self, text: str) -> CompactedHistory:
-        """Return the history that a compaction item stands for."""
+        """Return the history that a compaction item replaces."""
         try:
             return _decode_history(self._decrypt(text, "compaction"))
         except msgspec.MsgspecError:

@@ -21,9 +21,8 @@ _MAX_AGE_S = 60.0
 
 class InputLists:
     """Reads the input of responses from a store. The input of a response never changes, so a list
-    of more than one page is kept for the others. For each page, the store is asked whether the
-    response still exists.
-    """
+    that has more than one page is cached for the next pages. For each page, the store is asked
+    whether the response still exists."""
 
     def __init__(
         self, store: Store, *, max_bytes: int = _MAX_BYTES, max_age_s: float = _MAX_AGE_S
@@ -34,9 +33,9 @@ class InputLists:
         )
 
     async def page(self, tenant: str, response_id: str, params: PageParams) -> Page[Item] | None:
-        """Return a page of the items of the response's ancestors and its own input; None if it is
-        unknown, deleted or expired. Raises ``InvalidRequest`` for a cursor that is not in it.
-        """
+        """Return one page of the response's input: the items of its ancestors, then its own input
+        items. Returns None if the response is unknown, deleted or expired. Raises
+        ``InvalidRequest`` if the cursor is not in the list."""
         key = (tenant, response_id)
         entry = self._cache.get(key)
         if entry is not None:

@@ -1,6 +1,5 @@
-"""Reads the end of a long conversation: as much as the model can see, so that a turn costs the same
-however long the conversation is.
-"""
+"""Reads the end of a long conversation. Only as many items are read as the model can see, so the
+cost of a turn does not grow with the conversation."""
 
 from __future__ import annotations
 
@@ -54,11 +53,11 @@ async def load_past_items(
     max_tokens: int | None,
     new_items: tuple[it.Item, ...] = (),
 ) -> PastItems:
-    """Load the newest items of a conversation, with slightly more than ``max_tokens`` estimated
-    tokens; None: all items.
+    """Load the newest items of a conversation, until they have slightly more than ``max_tokens``
+    estimated tokens. If ``max_tokens`` is None, load all items.
 
-    All items are loaded if items of the conversation, or ``new_items``, refer to items that lie
-    further back.
+    All items are also loaded if a loaded item or one of ``new_items`` refers to an item that is
+    older than the loaded items.
     """
     if max_tokens is not None:
         recent = await _recent_items(store, tenant, conversation_id, max_tokens)
@@ -70,7 +69,7 @@ async def load_past_items(
 async def _recent_items(
     store: Store, tenant: str, conversation_id: str, max_tokens: int
 ) -> PastItems | None:
-    """Return the newest items, None if everything has to be loaded."""
+    """Return the newest items. Returns None if all items have to be loaded."""
     newest_first: list[it.Item] = []
     tokens, limit = 0, _FIRST_PAGE
     while tokens <= max_tokens or not _has_all_calls(newest_first):
@@ -97,7 +96,7 @@ def _is_simple(item: it.Item) -> bool:
 
 
 def _has_all_calls(items: Iterable[it.Item]) -> bool:
-    """Whether each output has its call among the items."""
+    """Whether the call of each output is among the items."""
     calls: set[str] = set()
     outputs: set[str] = set()
     for item in items:

@@ -10,19 +10,22 @@ Chain = tuple[StoredResponse, ...]
 
 
 class SessionChains:
-    """The chains of responses of one connection, oldest first, by the id of their last response."""
+    """The chains of responses of one connection. The key is the id of the last response of a chain.
+    Responses are ordered oldest first."""
 
     def __init__(self) -> None:
         self._chains: dict[str, Chain] = {}
 
     def add(self, chain: Chain) -> None:
-        """Let the last response of the chain be continued."""
+        """Add a chain, so that its last response can be continued."""
         self._chains[chain[-1].response.id] = chain
 
     def remove(self, response_id: str) -> None:
-        """Forget a response. It can still be continued if it is stored."""
+        """Remove the chain that ends with this response. If the response is stored, it can still be
+        continued."""
         self._chains.pop(response_id, None)
 
     def get(self, response_id: str) -> Chain | None:
-        """Return the response and all its ancestors, None if the connection does not have it."""
+        """Return the response and all its ancestors. Returns None if the connection does not have
+        the response."""
         return self._chains.get(response_id)

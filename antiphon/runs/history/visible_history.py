@@ -48,11 +48,12 @@ _TOKEN_BYTES = 3
 class VisibleHistory(Struct, frozen=True, kw_only=True):
     """A conversation, divided at its newest compaction.
 
-    ``before``: the items that the compaction stands for. ``compaction``: its content; None if there
-    is no compaction, and then ``before`` is empty. ``after``: the later items.
-    ``user_token_budget``: tokens for the user's messages among ``before``.
-    ``compaction_requested``: the input ends with a request to compact. ``removed``: items that
-    could not be decrypted."""
+    ``before``: the items that the compaction replaces. ``compaction``: the decrypted content of the
+    compaction. If there is no compaction, it is None and ``before`` is empty. ``after``: the later
+    items. ``user_token_budget``: the number of tokens for the user's messages among ``before``.
+    ``compaction_requested``: whether the input ends with a request to compact. ``removed``: the
+    items that could not be decrypted.
+    """
 
     before: tuple[it.Item, ...]
     compaction: CompactedHistory | None
@@ -72,9 +73,9 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
         return (*self._retained(), summary, *recent, *self.after)
 
     def _retained(self) -> Iterator[it.Item]:
-        """Yield the items before the compaction that the model still sees: persistent ones, and the
-        user's latest messages. Messages that the client no longer sends come from the encrypted
-        content."""
+        """Yield the items before the compaction that the model still sees: items that apply to the
+        whole conversation, and the user's latest messages. If the client no longer sends a message,
+        it is taken from the encrypted content of the compaction."""
         assert self.compaction is not None
         recent = set(map(_message_key, self.compaction.recent_items)) - {None}
         sent = recent | set(map(_message_key, self.before))
@@ -93,8 +94,9 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
     def compact(self, summary: str, *, keep_tokens: int = 0) -> VisibleHistory:
         """Return the conversation after a compaction.
 
-        ``keep_tokens``: the number of tokens at the end that stay as they are. ``summary``: the
-        summary of what ``items_to_summarize`` returned for the same ``keep_tokens``.
+        ``keep_tokens``: the number of tokens at the end of the conversation that stay unchanged.
+        ``summary``: the summary of the items that ``items_to_summarize`` returned for the same
+        ``keep_tokens``.
         """
         known = self.compaction.user_messages if self.compaction is not None else ()
         summarized, recent = self._split(keep_tokens)
@@ -114,8 +116,8 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
         )
 
     def items_to_summarize(self, *, keep_tokens: int = 0) -> tuple[it.Item, ...]:
-        """Return the items that a summary has to cover: those that the model sees, without the
-        newest ``keep_tokens`` tokens."""
+        """Return the items that a summary has to cover: all items that the model sees, except for
+        the newest ``keep_tokens`` tokens."""
         summarized, _ = self._split(keep_tokens)
         if not summarized and (keep_tokens or self.compaction is None):
             return ()
@@ -124,8 +126,8 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
         return replace(self, after=summarized[len(self.compaction.recent_items) :]).items
 
     def _split(self, keep_tokens: int) -> tuple[tuple[it.Item, ...], tuple[it.Item, ...]]:
-        """Split the items after the last summary into those to summarize and those that stay. Calls
-        that wait for their output stay."""
+        """Split the items after the last summary. Return the items to summarize, and the items that
+        stay. Calls without an output stay."""
         recent = self.compaction.recent_items if self.compaction is not None else ()
         items = (*recent, *self.after)
         start = _tail_start(items, keep_tokens)
@@ -150,8 +152,10 @@ def build_visible_history(
 ) -> VisibleHistory:
     """Build the visible history of a request.
 
-    ``past``: earlier items. ``own``: those of the request. ``refuse``: raise ``InvalidRequest`` for
-    an item that cannot be decrypted; otherwise it is left out."""
+    ``past``: earlier items. ``own``: items of the request. ``refuse``: whether to raise
+    ``InvalidRequest`` for an item that cannot be decrypted. If ``refuse`` is false, the item is
+    left out.
+    """
     items = (*past, *own)
     if it.CompactionTrigger in map(type, items):
         items = tuple(item for item in items if not isinstance(item, it.CompactionTrigger))
@@ -214,10 +218,11 @@ def _decrypt_reasoning(
     sealer: TenantSealer,
     on_undecryptable: _OnUndecryptable,
 ) -> Iterator[it.Item]:
-    """Yield the items from ``start`` on with decrypted reasoning, without compactions.
+    """Yield the items from index ``start`` on. Reasoning is decrypted, and compactions are skipped.
 
-    Reasoning with readable content need not be decrypted. It is decrypted if possible, because it
-    may contain what an upstream encrypted."""
+    Reasoning with readable content is used as it is if decryption fails. It is decrypted if
+    possible, because it may contain content that an upstream API encrypted.
+    """
     for index in range(start, len(items)):
         item = items[index]
         if isinstance(item, it.Compaction):
@@ -234,7 +239,8 @@ def _decrypt_reasoning(
 
 
 def _undecryptable(item: it.Item, index: int) -> InvalidRequest:
-    """Return the error for an item. A negative index belongs to the earlier items."""
+    """Return the error for an item that cannot be decrypted. ``index``: the item's index in the
+    request's input. A negative index means an earlier item."""
     param = f"input[{index}].encrypted_content" if index >= 0 else "previous_response_id"
     return InvalidRequest(
         f"The encrypted content for item {item.id} could not be verified. It was not made by this "
@@ -252,14 +258,15 @@ def _is_output(item: it.Item) -> bool:
 
 
 def _answer_id(item: it.Item) -> str | None:
-    """Return the id by which an answer to this item refers to it, None if it needs no answer."""
+    """Return the id by which an answer refers to this item. Returns None if the item needs no
+    answer."""
     if isinstance(item, it.McpApprovalRequest):
         return item.id
     return None if _is_output(item) else getattr(item, "call_id", None) or None
 
 
 def _answered_ids(items: Iterable[it.Item]) -> frozenset[str]:
-    """Return the ids of the items that ``items`` answer."""
+    """Return the ids of the calls and requests that ``items`` answer."""
     ids = (
         item.approval_request_id
         if isinstance(item, it.McpApprovalResponse)
@@ -271,8 +278,8 @@ def _answered_ids(items: Iterable[it.Item]) -> frozenset[str]:
 
 
 def _is_waiting(item: it.Item, answered: Container[str]) -> bool:
-    """Whether an item still waits for an answer. ``answered``: the ids of the items that have one.
-    A call that was cut off by a limit does not count as made, so it does not wait."""
+    """Whether an item still waits for an answer. ``answered``: the ids of the items that have an
+    answer. A call that a limit cut off does not wait, because it does not count as made."""
     id = _answer_id(item)
     is_cut = getattr(item, "status", None) == "incomplete"
     return id is not None and not is_cut and id not in answered
@@ -281,8 +288,9 @@ def _is_waiting(item: it.Item, answered: Container[str]) -> bool:
 def _without_unanswered(
     recent: tuple[it.Item, ...], after: tuple[it.Item, ...]
 ) -> tuple[it.Item, ...]:
-    """Return the recent items of a compaction without calls that have no output, and without items
-    that the client sends again. A program and its calls stay if it can continue."""
+    """Return the recent items of a compaction that the model sees. Calls without an output and
+    items that the client sends again are left out. The items of a program that can continue stay.
+    """
     items = (*recent, *after)
     answered = _answered_ids(items)
     sent_ids = {id for item in after for id in (_answer_id(item), item.id) if id}
@@ -302,8 +310,8 @@ def _without_unanswered(
 
 
 def _tail_start(items: Sequence[it.Item], max_tokens: int) -> int:
-    """Return the start of the newest items that have at most ``max_tokens`` tokens and contain no
-    output without its call."""
+    """Return the index where the newest items start. From this index on, the items have at most
+    ``max_tokens`` tokens, and each output is preceded by its call."""
     start, remaining = len(items), max_tokens
     while start > 0 and (remaining := remaining - estimate_tokens(items[start - 1])) >= 0:
         start -= 1
@@ -328,24 +336,26 @@ def is_user_message(item: it.Item) -> TypeGuard[it.Message]:
 
 
 def is_persistent(item: it.Item) -> bool:
-    """Whether the item applies to the whole conversation, so that it is never summarized."""
+    """Whether the item applies to the whole conversation. If it does, it is never summarized."""
     return KINDS[type(item)].persistent or (
         isinstance(item, it.Message) and item.role in ("system", "developer")
     )
 
 
 def _message_key(item: it.Item) -> bytes | None:
-    """Return a key by which a message is recognized: clients that store nothing send no ids. None
-    for items that a compaction does not retain."""
+    """Return a key that identifies a message by its content, because clients that store nothing
+    send no ids. Returns None for items that a compaction does not retain."""
     if isinstance(item, it.Message) and (is_user_message(item) or is_persistent(item)):
         return _encode((item.role, item.content))
     return None
 
 
 def _limit_user_messages(items: Iterable[it.Item], max_tokens: int) -> Iterator[it.Item]:
-    """Return the items in order, with only the newest messages of the user within ``max_tokens``.
+    """Return the items in order, but only the newest of the user's messages that fit in
+    ``max_tokens``.
 
-    The newest message stays, unless the limit is 0. It is truncated beyond twice the limit."""
+    The newest user message always stays, unless the limit is 0. It is truncated to twice the limit.
+    """
     limited: list[it.Item] = []
     remaining: int | None = None
     for item in reversed(tuple(items)):
@@ -363,7 +373,7 @@ def _limit_user_messages(items: Iterable[it.Item], max_tokens: int) -> Iterator[
 
 
 def estimate_tokens(item: it.Item) -> int:
-    """Estimate the tokens of an item, rather too many than too few."""
+    """Estimate the number of tokens of an item. The estimate is rather too high than too low."""
     content = getattr(item, "content", None) or getattr(item, "output", None)
     if not isinstance(content, tuple):
         return len(_encode(item)) // _TOKEN_BYTES + 1
@@ -374,8 +384,8 @@ def estimate_tokens(item: it.Item) -> int:
 
 
 def _truncate(message: it.Message, max_tokens: int) -> it.Message:
-    """Return the message. If it has more than ``max_tokens``, only its texts remain, truncated in
-    the middle."""
+    """Return the message, truncated if it has more than ``max_tokens``. A truncated message has
+    only its text parts, cut in the middle."""
     if estimate_tokens(message) <= max_tokens:
         return message
     parts: list[it.Part] = []

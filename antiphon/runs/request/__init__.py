@@ -1,1 +1,1 @@
-"""What a request asks for: options, tools, attachments."""
+"""What a request specifies: its options, tools and attachments."""

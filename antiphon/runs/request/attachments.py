@@ -1,8 +1,8 @@
 """Resolves the images, files and URLs of a conversation before the model is called.
 
-The backend gets images as ``data:`` URLs with checked bytes, and files as text, PDFs also as images
-of their pages if the request says so. Stored and listed
-items stay as the client sent them: they are resolved again for each turn.
+The backend gets images as ``data:`` URLs with checked bytes. It gets files as text. It also gets
+the pages of a PDF as images, if the request asks for high detail. Stored and listed items stay as
+the client sent them, so they are resolved again for each turn.
 """
 
 from __future__ import annotations
@@ -55,16 +55,14 @@ class Attachments:
     def resolving_backend(
         self, backend: Backend, tenant: str, prompt_item_count: int = 0
     ) -> Backend:
-        """Wrap the backend for one request. The first ``prompt_item_count`` items of its
-        conversations come from a stored prompt.
-        """
+        """Wrap the backend for one request. ``prompt_item_count``: how many items at the beginning
+        of its conversations come from a stored prompt."""
         return _ResolvingBackend(self, backend, tenant, prompt_item_count)
 
 
 class _ResolvingBackend(BackendWrapper):
-    """``Backend`` that resolves the attachments of a conversation, then delegates. Results are
-    cached for the one request it belongs to.
-    """
+    """``Backend`` that resolves the attachments of a conversation before it calls the wrapped
+    backend. Belongs to one request. Results are cached for this request."""
 
     def __init__(
         self, attachments: Attachments, backend: Backend, tenant: str, prompt_item_count: int
@@ -80,9 +78,9 @@ class _ResolvingBackend(BackendWrapper):
         self._bytes = 0
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
-        """Raises ``RequestError``, with the path of the part, if an attachment of the request
-        cannot be read. An attachment of earlier turns is replaced by a note then.
-        """
+        """Prepare the reply after resolving the attachments. Raises ``RequestError`` with the path
+        of the part if an attachment of the request cannot be read. An unreadable attachment of an
+        earlier turn is replaced by a note instead."""
         locations = list(self._locations(conversation))
         if not locations:
             return await self._inner.prepare(conversation, options)
@@ -95,9 +93,8 @@ class _ResolvingBackend(BackendWrapper):
                     raise
 
     def _mark_invalid(self, error: UnreadableImage) -> bool:
-        """Record that the image, which the backend cannot read, is invalid. Returns False if it
-        belongs to no part.
-        """
+        """Record that an image is invalid, because the backend could not read it. Returns False if
+        no part of the conversation contains the image."""
         encoded = base64.b64encode(error.content).decode()
         for key, resolved in self._parts_by_source.items():
             if isinstance(resolved, tuple) and any(
@@ -126,7 +123,8 @@ class _ResolvingBackend(BackendWrapper):
                     yield _Location(item=index, number=number, part=part, path=path)
 
     def _path(self, input_index: int, index: int, part_path: str) -> str | None:
-        """Return the path of a part in the request, None for earlier items."""
+        """Return the path of a part in the request. Returns None if the part belongs to an earlier
+        item."""
         if input_index >= 0:
             return f"input[{input_index}].{part_path}"
         return _PROMPT_PATH if index < self._prompt_item_count else None
@@ -237,7 +235,7 @@ class _ResolvingBackend(BackendWrapper):
         return FetchResult(content, mime, source.name)
 
     async def _file_part(self, file: FetchResult) -> it.Part:
-        """Return an image if the file is one, otherwise its text."""
+        """Return the file as an image if it is an image, and as its text if it is not."""
         if not file.content:
             raise InvalidPart("empty", "it is empty")
         try:
@@ -254,7 +252,7 @@ class _ResolvingBackend(BackendWrapper):
 
 
 async def _image_part(image: FetchResult) -> it.InputImage:
-    """Check an image and return it as a data URL with its detected type."""
+    """Check an image and return it as a data URL with the type that was detected from its bytes."""
     content = image.content
     if not content:
         raise InvalidPart("empty", "it is empty")
@@ -276,9 +274,8 @@ async def _image_part(image: FetchResult) -> it.InputImage:
 
 
 class _Location(Struct, frozen=True, kw_only=True):
-    """A part to resolve. ``item`` is the index of its item, ``number`` its index in the item.
-    ``path``: its path in the request, None if it belongs to an earlier item.
-    """
+    """A part to resolve. ``item``: the index of the item that contains it. ``number``: its index in
+    this item. ``path``: its path in the request; None if it belongs to an earlier item."""
 
     item: int
     number: int
@@ -314,7 +311,7 @@ Reason = Literal["none", "base64", "unknown", "empty", "large", "pixels", "forma
 
 
 class InvalidPart(Exception):
-    """A part cannot be used. ``why``: a key of ``_ERROR_CODES``."""
+    """Raised for a part that cannot be used. ``reason``: a key of ``_ERROR_CODES``."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -322,9 +319,8 @@ class InvalidPart(Exception):
 
 
 class PartSource(Struct, frozen=True, kw_only=True):
-    """Where the bytes of a part come from: exactly one of ``url``, ``inline`` and ``file_id``.
-    ``name``: the filename, if it is known.
-    """
+    """The source of a part's bytes. Exactly one of ``url``, ``inline`` and ``file_id`` is set.
+    ``name``: the filename, if it is known."""
 
     url: str | None = None
     inline: str | None = None
@@ -333,7 +329,7 @@ class PartSource(Struct, frozen=True, kw_only=True):
 
 
 def part_source(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> PartSource:
-    """Return the source of a part. Raises ``InvalidPart`` if there is none."""
+    """Return the source of a part. Raises ``InvalidPart`` if the part has no source."""
     if part.file_id is not UNSET and part.file_id:
         return PartSource(file_id=part.file_id, name=_filename(part))
     if isinstance(part, it.InputFile):
@@ -350,7 +346,8 @@ def part_source(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> P
 
 
 def url_to_fetch(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> str | None:
-    """Return the URL of a part, None if nothing is fetched."""
+    """Return the URL from which a part has to be fetched. Returns None if the part needs no
+    fetch."""
     try:
         return part_source(part).url
     except InvalidPart:

@@ -1,4 +1,5 @@
-"""Tell the operator once about each tool that requests declare and nobody runs."""
+"""Warn the operator once about each tool that requests declare and that neither the server, the
+upstream nor the client runs."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ _log = structlog.get_logger(__name__)
 
 
 class IgnoredToolLog:
-    """Logs a warning for each ignored tool, once for each reason."""
+    """Logs a warning for each ignored tool, once for each reason why it is ignored."""
 
     def __init__(self) -> None:
         self._reported: set[IgnoredTool] = set()

@@ -1,4 +1,5 @@
-"""The response before anything is generated: the request's fields, with defaults."""
+"""The response before anything is generated: the fields of the request, and defaults for missing
+fields."""
 
 from __future__ import annotations
 
@@ -26,9 +27,8 @@ def initial_response(
     created_at: int,
     backend: Backend | None = None,
 ) -> Response:
-    """Build the response from the request, with defaults for missing fields. ``backend``: the one
-    that answers the conversation; None for raw text.
-    """
+    """Build the response from the request, with defaults for missing fields. ``backend``: the
+    backend that answers the conversation; None for raw text."""
     return Response(
         id=id,
         created_at=created_at,
@@ -66,9 +66,8 @@ def initial_response(
 
 
 def _reasoning(request: CreateResponse, backend: Backend | None) -> ReasoningConfig:
-    """Return the reasoning settings. ``context`` is replaced by the value in effect, if the backend
-    knows it (OpenAI's reference).
-    """
+    """Return the reasoning settings. If the backend knows which ``context`` setting is in effect,
+    that value replaces the requested value (OpenAI's reference)."""
     config = request.reasoning or ReasoningConfig()
     if config.context is UNSET or backend is None:
         return config
@@ -79,7 +78,7 @@ def _reasoning(request: CreateResponse, backend: Backend | None) -> ReasoningCon
 
 
 def _public(tool: tl.Tool) -> tl.Tool:
-    """Return the tool without its secrets, which are neither echoed nor stored."""
+    """Return the tool without its secrets, because secrets are neither echoed nor stored."""
     if isinstance(tool, tl.Mcp):
         return replace(tool, authorization=UNSET, headers=UNSET)
     if isinstance(tool, tl.CodeInterpreter) and not isinstance(tool.container, str):
@@ -90,7 +89,7 @@ def _public(tool: tl.Tool) -> tl.Tool:
 
 
 def _without_secrets(container: tl.Json) -> tl.Json:
-    """Return the settings of a container without the secrets of its domains."""
+    """Return the settings of a container without the secrets for its allowed domains."""
     policy = container.get("network_policy")
     if not isinstance(policy, dict) or "domain_secrets" not in policy:
         return container

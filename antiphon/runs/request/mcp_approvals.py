@@ -1,8 +1,9 @@
-"""The MCP approvals of a request: each is checked, and runs once.
+"""The MCP approvals of a request. Each approval is checked, and the call it approves runs only
+once.
 
-An approval is the client's ``mcp_approval_response`` that approves an ``mcp_approval_request``. The
-store records which response ran it, so that neither a second request nor a parallel one runs it
-again.
+An approval is an ``mcp_approval_response`` from the client that approves an
+``mcp_approval_request``. The store records which response ran the approved call. Therefore neither
+a later request nor a parallel request runs it again.
 """
 
 from __future__ import annotations
@@ -20,9 +21,8 @@ __all__ = ["ApprovedCall", "claim_approvals", "find_approved_calls", "release_ap
 
 
 class ApprovedCall(Struct, frozen=True):
-    """An approved call that has not run. ``path``: the request's item that approves it; None if an
-    earlier item does.
-    """
+    """An approved call that has not run. ``path``: the path of the item in the request that
+    approves the call; None if an earlier item approves it."""
 
     request_id: str
     path: str | None = None
@@ -33,10 +33,10 @@ def find_approved_calls(
 ) -> tuple[ApprovedCall, ...]:
     """Return the approved calls of a conversation that have not run.
 
-    ``items``: what the model sees. ``own``: the items of the request; only their answers are
-    checked. ``tools``: the tools of the request that can run. Raises ``InvalidRequest`` with the
-    path of an answer to an unknown request, of a second answer, and of an approval whose server is
-    not among the tools.
+    ``items``: the items that the model sees. ``own``: the items of the request. Only approvals in
+    ``own`` are checked. ``tools``: the tools of the request that can run. Raises ``InvalidRequest``
+    with the path of the approval if it answers an unknown request, if it is a second answer, or if
+    its server is not among the tools.
     """
     if it.McpApprovalResponse not in map(type, items):
         return ()
@@ -68,11 +68,12 @@ def find_approved_calls(
 async def claim_approvals(
     store: Store, tenant: str, response_id: str, calls: Iterable[ApprovedCall], *, now: int
 ) -> frozenset[str]:
-    """Record that a response runs these calls. Return the ids of the calls that must not run,
-    because another response ran them and an earlier item of the conversation approves them.
+    """Record that a response runs these calls. Return the ids of the approval requests whose call
+    must not run: another response has already run the call, and an earlier item of the conversation
+    approves it.
 
-    If an approval in the request was used before, raises ``InvalidRequest`` with its path and
-    records nothing.
+    If the approval is an item of the request and was used before, raises ``InvalidRequest`` with
+    its path. Then nothing is recorded.
     """
     claimed: list[ApprovedCall] = []
     spent: set[str] = set()
@@ -90,7 +91,7 @@ async def claim_approvals(
 async def release_approvals(
     store: Store, tenant: str, response_id: str, calls: Iterable[ApprovedCall]
 ) -> None:
-    """Make calls that a response claimed and did not run available again."""
+    """Release the approvals that a response claimed, so that another response can run the calls."""
     for call in calls:
         await store.release_approval(tenant, call.request_id, response_id)
 

@@ -1,6 +1,6 @@
-"""MCP server labels that the operator maps to built-in tools of this server. Clients of some other
-servers request code execution and web search by MCP label.
-"""
+"""MCP server labels that the operator maps to built-in tools of this server. Some other servers
+offer code execution and web search through MCP labels, and their clients request these tools by
+label."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ _TOOLS: Mapping[str, tl.Tool] = {
 
 
 def replace_mcp_labels(request: CreateResponse, labels: Mapping[str, str]) -> CreateResponse:
-    """Replace MCP tools with the built-in tools that their labels stand for. ``labels``: label →
-    type of the tool. The server URL is ignored. Raises ``InvalidRequest`` for fields that only an
-    MCP server supports.
-    """
+    """Replace MCP tools with the built-in tools that the operator mapped to their labels.
+    ``labels``: label → type of the built-in tool. The server URL is ignored. Raises
+    ``InvalidRequest`` for fields that only an MCP server supports."""
     if not labels:
         return request
     tools = tuple(

@@ -1,4 +1,4 @@
-"""The options for the backend, from the request and the defaults of its model."""
+"""The options for the backend, built from the request and from the defaults of its model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def apply_defaults(
     request: CreateResponse, defaults: Mapping[str, Any], budgets: Mapping[str, int] = {}
 ) -> CreateResponse:
     """Fill fields that the request leaves out with the model's defaults, so that the response
-    echoes the values in effect. ``budgets``: reasoning effort → maximum tokens of reasoning.
+    echoes the values in effect. ``budgets``: reasoning effort → maximum number of reasoning tokens.
     """
     effort = request.reasoning.effort if request.reasoning is not None else None
     if effort is not None and effort in budgets:
@@ -115,12 +115,11 @@ def _format(request: CreateResponse) -> TextConfig:
 
 
 def text_config(request: CreateResponse) -> TextConfig:
-    """Return the request's ``text`` field, plain text by default."""
+    """Return the request's ``text`` field. The default is plain text."""
     return request.text or TextConfig(format=PlainFormat())
 
 
 def given_fields(request: CreateResponse, *names: str) -> Mapping[str, Any]:
-    """Return those of the named fields that the request sets. They are echoed only then, because
-    null is not allowed in them.
-    """
+    """Return the named fields that the request sets, with their values. Other fields are not
+    echoed, because null is not allowed in them."""
     return {name: value for name in names if (value := getattr(request, name)) is not None}

@@ -1,6 +1,7 @@
-"""What identifies the conversation of a request, the same on every turn.
+"""Identifies the conversation of a request by a string that is the same on every turn.
 
-Routers in front of several engines keep a conversation on one engine by a digest of it.
+A router in front of several engines uses a digest of this string to send a conversation to the same
+engine each time.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ def session_identity(
     input: Iterable[Item],
     response_id: str,
 ) -> str:
-    """Return what identifies the conversation: the client's ``prompt_cache_key``, the
+    """Return a string that identifies the conversation: the client's ``prompt_cache_key``, the
     conversation's id, or the id of the chain's first response.
 
     A client that stores nothing sends the whole conversation each time. Only its first user message
     stays the same, so a digest of that message is used. ``chain``: the responses that the request
-    continues, oldest first. ``input``: the items of the request. ``response_id``: the id of its
-    response.
+    continues, oldest first. ``input``: the items of the request. ``response_id``: the id of the
+    response to the request.
     """
     if request.prompt_cache_key:
         return f"cache key {request.prompt_cache_key}"
@@ -46,7 +47,7 @@ def session_identity(
 
 
 def _first_user_message(input: Iterable[Item]) -> str | None:
-    """The first user message as JSON, without its id."""
+    """Return the first user message as JSON, without its id."""
     for item in input:
         if isinstance(item, Message) and item.role == "user":
             return _encode(replace(item, id="")).decode()

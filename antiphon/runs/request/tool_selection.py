@@ -1,4 +1,5 @@
-"""The tools of a request: which of them the model sees, which run here, and which may be called."""
+"""The tools of a request: which tools the model sees, which tools run on this server, and which
+tools may be called."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ _FUNCTIONS = (tl.Function, tl.Custom, tl.Namespace)
 
 
 class ServerTool(Struct, frozen=True):
-    """A tool of a request that runs here. ``path``: where it stands in the request."""
+    """A tool of a request that runs on this server. ``path``: the path of the tool in the request,
+    for error messages."""
 
     type: str
     tool: tl.Tool
@@ -47,14 +49,15 @@ class ServerTool(Struct, frozen=True):
 
 
 class ToolSelection(Struct, frozen=True, kw_only=True):
-    """The tools of a request, by who runs them.
+    """The tools of a request, grouped by who runs them.
 
-    ``visible_tools``: what the model sees, without the functions of ``server_tools``.
-    ``request_tools``: all tools of the request that the model may call, deferred ones included.
-    ``choice``: the request's ``tool_choice``. ``ignored_tools``: types of tools that nobody runs
-    here, and why; the model does not see them. ``search_functions``: the function of
-    ``tool_search``. ``program_functions``: functions of the client that programs of the model may
-    call; None if the model cannot write programs here.
+    ``visible_tools``: the tools that the model sees, without the functions of ``server_tools``.
+    ``request_tools``: all tools of the request that the model may call, including deferred tools.
+    ``choice``: the request's ``tool_choice``. ``ignored_tools``: types of tools that neither this
+    server, the upstream nor the client runs, each with the reason. The model does not see them.
+    ``search_functions``: the function of ``tool_search``. ``program_functions``: functions of the
+    client that programs written by the model may call; None if the model cannot write programs
+    here.
     """
 
     visible_tools: tuple[tl.Tool, ...] = ()
@@ -67,7 +70,7 @@ class ToolSelection(Struct, frozen=True, kw_only=True):
 
     @property
     def upstream_types(self) -> frozenset[str]:
-        """Types of the tools that the model's upstream runs."""
+        """The types of the tools that the model's upstream runs."""
         hosted = (tool for tool in self.visible_tools if not isinstance(tool, _FUNCTIONS))
         return frozenset(map(_type, hosted))
 
@@ -78,14 +81,15 @@ def select_tools(
     providers: Mapping[str, ToolProvider] = {},
     upstream: frozenset[str] = frozenset(),
 ) -> ToolSelection:
-    """Split the request's tools by who runs them.
+    """Group the request's tools by who runs them.
 
-    ``unavailable``: what to do with tools that nobody runs here. ``ignore`` leaves them out of the
-    prompt and reports them; ``refuse`` rejects the request. The default is to ignore them, because
-    common coding agents always declare hosted tools. A choice that forces such a tool is always
-    rejected. ``providers``: by tool type. ``upstream``: types of tools that the model's upstream
-    can run; a provider has precedence, except for tools that the client runs, on which the model of
-    the upstream may have been trained. Raises ``InvalidRequest``.
+    ``unavailable``: what to do with a tool that nobody can run. ``ignore`` leaves it out of the
+    prompt and reports it; ``refuse`` rejects the request. The default is ``ignore``, because common
+    coding agents always declare hosted tools. A choice that forces such a tool is always rejected.
+    ``providers``: the server's tools by type. ``upstream``: types of tools that the model's
+    upstream can run. If both a provider and the upstream can run a tool, the provider runs it. A
+    tool that the client runs is the exception, because the upstream's model may have been trained
+    on it. Raises ``InvalidRequest``.
     """
     if not request.tools and not isinstance(request.tool_choice, tl.ToolChoiceObject):
         return ToolSelection(choice=request.tool_choice)
@@ -132,9 +136,10 @@ def resolve_tool_choice(
 ) -> ToolChoice:
     """Resolve the request's ``tool_choice`` to the functions that may be called.
 
-    ``items``: the conversation, which may declare further tools. ``functions``: those of each of
-    ``tools.server_tools``, in their order; empty for a tool that is not open yet or failed to open.
-    Where the choice requires a call and only such tools could be called, the model decides.
+    ``items``: the conversation, which may declare further tools. ``functions``: the functions of
+    each tool in ``tools.server_tools``, in their order. A tool has no functions if it is not open
+    yet or failed to open. If the choice requires a call of a tool without functions, the model
+    decides whether to call a function.
     """
     choice = tools.choice or "auto"
     if choice == "required" and tools.server_tools:
@@ -160,21 +165,21 @@ def resolve_tool_choice(
 
 
 def function_names(tool: tl.Tool) -> list[ToolName]:
-    """The functions that a tool of a request declares."""
+    """Return the names of the functions that a tool of a request declares."""
     if isinstance(tool, tl.Namespace):
         return [(inner.name, tool.name) for inner in tool.tools]
     return [(tool.name, None)] if isinstance(tool, tl.Function | tl.Custom) else []
 
 
 def discovered_tools(items: Iterable[Item]) -> Iterator[tl.Tool]:
-    """Tools that the items of a conversation declare."""
+    """Yield the tools that the items of a conversation declare."""
     for item in items:
         if isinstance(item, ToolSearchOutput | AdditionalTools):
             yield from item.tools
 
 
 def tool_types(request: CreateResponse) -> tuple[str, ...]:
-    """Return the types of the request's tools, in order, each in its usual spelling."""
+    """Return the types of the request's tools in order. Each type has its usual spelling."""
     types = map(_type, request.tools)
     return tuple(TOOL_TYPE_SPELLINGS.get(type, (type,))[0] for type in types)
 
@@ -200,7 +205,8 @@ _RUNNERS: Mapping[tl.HostedTool, str] = {
 
 
 def list_tools(providers: Mapping[str, ToolProvider]) -> tuple[ToolEntry, ...]:
-    """Return every tool that a server can run itself, and whether this one can run it now."""
+    """Return every type of tool that this software can run, and whether this server can run it
+    now."""
     reasons = _unavailable_reasons(providers)
     missing = {each: "It is off." for each in _RUNNERS.values() if each not in providers}
     problems = ((type, {**missing, **reasons}.get(each)) for type, each in _RUNNERS.items())
@@ -212,8 +218,8 @@ def list_tools(providers: Mapping[str, ToolProvider]) -> tuple[ToolEntry, ...]:
 def _named_providers(
     request: CreateResponse, providers: Mapping[str, ToolProvider]
 ) -> Mapping[str, ToolProvider]:
-    """Return only the providers that the request names. Asking every provider what it lacks would
-    take longer than the rest of a request."""
+    """Return only the providers whose tools the request names. The other providers are not asked
+    whether they are available, because this would take longer than the rest of a request."""
     if isinstance(request.tool_choice, tl.ToolChoiceObject):  # it may name others
         return providers
     names = {_type(tool) for tool in request.tools}
@@ -221,7 +227,7 @@ def _named_providers(
 
 
 def _unavailable_reasons(providers: Mapping[str, ToolProvider]) -> dict[str, str]:
-    """Return, for each tool that does not work at the moment, why."""
+    """Return the reason for each tool that does not work at the moment."""
     found = (
         (name, each.unavailable_reason())
         for name, each in providers.items()
@@ -261,7 +267,8 @@ def _server_tools(
 
 
 def _search_functions(tools: tuple[tl.Tool, ...]) -> tuple[ToolFunction, ...]:
-    """The function of ``tool_search``, under a name that no function of the client has."""
+    """Return the function of ``tool_search``. Its name differs from the names of all functions of
+    the client."""
     taken = {tool.name for tool in tools if isinstance(tool, tl.Function | tl.Custom)}
     searches = [tool for tool in tools if isinstance(tool, tl.ToolSearch)]
     name = tool_search.NAME
@@ -277,8 +284,8 @@ def _check_choice(
     declared: Sequence[tl.Tool],
     reasons: Mapping[str, str],
 ) -> None:
-    """Raises ``InvalidRequest`` for a choice that forces a tool which nobody runs here, or which
-    the model may not call."""
+    """Check the tool choice. Raises ``InvalidRequest`` if the choice forces a tool that nobody can
+    run, or a tool that the model may not call."""
     if choice.type in ("function", "custom"):
         if _declared_names(choice, declared) and not _declared_names(choice, tools.request_tools):
             raise InvalidRequest(
@@ -314,7 +321,7 @@ def _chosen_names(
     declared: Iterable[tl.Tool],
     functions: Sequence[Sequence[ToolFunction]],
 ) -> Iterator[ToolName]:
-    """The functions that an entry of a choice names."""
+    """Yield the names of the functions that an entry of a tool choice names."""
     yield from _declared_names(choice, declared)
     if choice.type == _TOOL_SEARCH:
         yield from ((each.tool.name, each.namespace) for each in tools.search_functions)
@@ -330,8 +337,8 @@ def _chosen_names(
 
 
 def _declared_names(choice: tl.ToolChoiceObject, tools: Iterable[tl.Tool]) -> list[ToolName]:
-    """Functions of the client that an entry of a choice names. Without a namespace it names the
-    functions of this name in all namespaces."""
+    """Return the names of the client's functions that match an entry of a tool choice. An entry
+    without a namespace matches the functions of this name in all namespaces."""
     return [
         (inner.name, namespace)
         for inner, namespace in _flatten(tools)

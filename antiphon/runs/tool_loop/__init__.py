@@ -1,1 +1,1 @@
-"""The agent loop: model turns and server-side tool calls."""
+"""The tool loop: model turns and server-side tool calls."""

@@ -1,6 +1,6 @@
-"""Runs the tool calls of a turn concurrently, each within its limits.
+"""Runs the tool calls of a turn concurrently. Each call has its own limits.
 
-An exception of a tool becomes a failed result.
+If a tool raises an exception, its call has a failed result.
 """
 
 from __future__ import annotations
@@ -50,16 +50,17 @@ OnToolCall = Callable[[str, float, bool], None]
 
 
 def ignore_call(tool: str, seconds: float, failed: bool) -> None:
-    """Do nothing: an ``OnToolCall`` for which nobody listens."""
+    """Do nothing. This is the ``OnToolCall`` callback that is used when there is no listener."""
 
 
 class ToolLimits(Struct, frozen=True, kw_only=True):
     """Limits of the tool loop of one response.
 
-    ``max_calls``: server-side calls; None: any number. ``max_seconds``: time in which tools may be
-    called; None: any time. ``at_limit``: what happens when turns, calls or time are used up.
-    ``answer``: the model answers with what it has; ``incomplete``: the response ends.
-    ``call_timeout_s`` limits one call."""
+    ``max_calls``: number of server-side calls; None means any number. ``max_seconds``: time in
+    seconds in which tools may be called; None means no time limit. ``at_limit``: what happens when
+    turns, calls or time are used up. With ``answer``, the model answers with the results it has.
+    With ``incomplete``, the response ends. ``call_timeout_s``: time limit of one call in seconds.
+    """
 
     max_turns: int = 32
     max_calls: int | None = None
@@ -70,13 +71,14 @@ class ToolLimits(Struct, frozen=True, kw_only=True):
 
 
 class CallBudget:
-    """How many more server-side calls a response may make. None: there is no limit."""
+    """Counts how many server-side calls a response may still make. ``remaining`` is None if there
+    is no limit."""
 
     def __init__(self, remaining: int | None) -> None:
         self.remaining = remaining
 
     def take(self, calls: int = 1) -> bool:
-        """Use up ``calls``. Returns False, and uses none up, if fewer remain."""
+        """Reserve ``calls`` calls. If fewer remain, reserve no call and return False."""
         if self.remaining is None:
             return True
         if self.remaining < calls:
@@ -85,19 +87,20 @@ class CallBudget:
         return True
 
     def spend(self, calls: int) -> None:
-        """Count calls that were made already."""
+        """Count calls that have already been made."""
         if self.remaining is not None:
             self.remaining = max(0, self.remaining - calls)
 
 
 class CallEnvironment(Struct, frozen=True, kw_only=True):
-    """What the calls of one turn have in common.
+    """The settings that the calls of one turn share.
 
-    ``max_result_bytes`` is the space in the prompt for the result of each call,
-    ``held_result_bytes`` the size from which a result may have to be shortened for the next prompt
-    (None: none may),
-    ``timeout_s`` the time limit of each call, ``budget`` that for the calls that calls make,
-    ``trace`` the span that the calls belong to, ``on_tool_call`` hears of each call that ended."""
+    ``max_result_bytes``: the space in the prompt for the result of each call.
+    ``held_result_bytes``: results of more than this many bytes may have to be shortened for the
+    next prompt; None means no result is shortened. ``timeout_s``: the time limit of each call.
+    ``budget``: how many calls the calls themselves may make. ``trace``: the span that the calls
+    belong to. ``on_tool_call``: called after each call has ended.
+    """
 
     tenant: str
     response_id: str
@@ -117,9 +120,10 @@ async def run_calls(
 ) -> AsyncGenerator[Delta, None]:
     """Run calls and yield their deltas as they happen.
 
-    A checkpoint comes first: the calls are persisted before they run. An item whose long text may
-    have to be shortened stays open: the caller ends it (``ToolCall.is_held``). Closing the
-    generator stops the calls."""
+    The first delta is a checkpoint, so that the calls are persisted before they run. If the long
+    text of an item may have to be shortened, the item stays open and the caller has to end it
+    (``ToolCall.is_held``). Closing the generator stops the calls.
+    """
     if calls:
         yield Checkpoint()
     runner = _CallRunner(environment)
@@ -140,7 +144,7 @@ async def run_calls(
 
 
 class _CallRunner:
-    """Runs the calls of one turn, and the calls that these make."""
+    """Runs the calls of one turn, and the further calls that these calls make."""
 
     def __init__(self, environment: CallEnvironment) -> None:
         #: None: a call of the turn has ended.
@@ -149,15 +153,15 @@ class _CallRunner:
         self._slots = asyncio.Semaphore(environment.max_parallel_calls)
 
     async def run_to_end(self, call: ToolCall) -> None:
-        """Run a call of the turn."""
+        """Run a call of the turn until it ends."""
         try:
             await self._run(call, may_hold=True)
         finally:
             self.deltas.put_nowait(None)
 
     async def _run(self, call: ToolCall, *, may_hold: bool = False) -> None:
-        """Run a call, set its result and emit the deltas of its end. ``may_hold``: the item may
-        stay open."""
+        """Run a call, set its result and emit the deltas that end it. ``may_hold``: whether the
+        item may stay open."""
         if call.function.failed_output is not None:
             # Takes no slot: it waits for calls that do.
             result = await self._run_with_output_item(call, call.function.failed_output)
@@ -172,8 +176,8 @@ class _CallRunner:
             self.deltas.put_nowait(Close({}, key, getattr(item, "status", "completed")))
 
     def _end_item(self, call: ToolCall, result: ToolResult, *, may_hold: bool) -> ToolResult:
-        """Close the item that holds the result, unless it is held. Returns the result with its
-        final fields."""
+        """Close the item that contains the result, unless it has to stay open. Returns the result
+        with its final fields."""
         follow_up = call.follow_up
         last_item = follow_up or call.function.initial_item
         # A follow-up item that failed keeps the output it has.
@@ -193,8 +197,8 @@ class _CallRunner:
         return result
 
     def _may_be_shortened(self, result: ToolResult) -> bool:
-        """Whether the result's text may have to be shortened later: the item contains the text that
-        the model sees, and the next prompt may not have room for all of it."""
+        """Whether the result's text may have to be shortened later. That is the case if the item
+        contains the text that the model sees and the text may not fit in the next prompt."""
         limit = self._environment.held_result_bytes
         if limit is None or result.failed or result.items:
             return False
@@ -203,14 +207,15 @@ class _CallRunner:
     async def _run_with_output_item(
         self, call: ToolCall, failed_output: Callable[[str, str], it.Item]
     ) -> ToolResult:
-        """Run a call whose output is a separate item. A failed call gets one as well."""
+        """Run a call whose output is a separate item. A failed call gets an output item too."""
         result = await self._result(call)
         if result.failed and not result.items:
             return replace(result, items=(failed_output(call.call_id, result.text),))
         return result
 
     async def _result(self, call: ToolCall) -> ToolResult:
-        """Run the handler of a call as a span. Attributes: OpenTelemetry's ``execute_tool``."""
+        """Run the handler of a call inside a trace span. The attributes are OpenTelemetry's
+        ``execute_tool`` attributes."""
         environment, name = self._environment, call.function.tool.name
         attributes = {
             "gen_ai.operation.name": "execute_tool",
@@ -269,8 +274,9 @@ class _CallRunner:
     ) -> Sequence[tuple[it.Item, ...]]:
         """Run the calls that a call makes, and return the items of each.
 
-        All calls are emitted and persisted, in order, before the first one runs. Otherwise a call
-        could run a second time after an interruption."""
+        All calls are emitted and persisted, in order, before the first call runs. If they were not
+        persisted first, a call could run a second time after an interruption.
+        """
         program = it.ProgramCaller(caller.call_id)
         calls: list[ToolCall | None] = []
         for each in nested:
@@ -292,6 +298,6 @@ class _CallRunner:
 
 
 def output_budget(context_size: int | None, used_tokens: int) -> int:
-    """Return the bytes of tool results that fit the context: half of what is not used."""
+    """Return how many bytes of tool results fit in the context: half of the unused space."""
     remaining = (context_size or ASSUMED_CONTEXT_SIZE) - used_tokens
     return max(_MIN_RESULT_BYTES, remaining * _BYTES_PER_TOKEN // 2)

@@ -1,8 +1,8 @@
 """The tool loop: a reply in which server-side tools run.
 
-A turn is one model call and the tool calls it makes, which run concurrently. The next turn sees
-their results. The loop ends when a turn makes no server-side call or a limit is reached. To the run
-the whole loop is one reply.
+A turn is one model call together with its tool calls, which run concurrently. The next turn sees
+their results. The loop ends when a turn makes no server-side call or when a limit is reached. To
+the run, the whole loop is one reply.
 """
 
 from __future__ import annotations
@@ -69,9 +69,11 @@ _NO_MORE_CALLS = "No more calls are possible now. Answer with what you have."
 class ToolLoopSpec(Struct, frozen=True, kw_only=True):
     """The inputs of a tool loop.
 
-    ``conversation`` and ``options`` are those of the first reply. ``prepare`` prepares the
-    reply of a later turn. ``ids`` returns a fresh id for a prefix. ``include``: the request's
-    ``include``. ``spent_approvals``, ``conversation_id``: as in ``ResponseContext``."""
+    ``conversation`` and ``options``: the conversation and the options of the first reply.
+    ``prepare`` prepares the reply of a later turn. ``ids`` returns a new id with a prefix.
+    ``include``: the request's ``include``. ``spent_approvals``, ``conversation_id``: as in
+    ``ResponseContext``.
+    """
 
     conversation: Conversation
     options: Options
@@ -90,10 +92,11 @@ class ToolLoopSpec(Struct, frozen=True, kw_only=True):
 
 
 class ToolLoop(ReplyWrapper):
-    """``Reply`` made of the replies of all turns.
+    """``Reply`` that consists of the replies of all turns.
 
-    ``reply``: the prepared reply of the first turn. ``turn_usages`` receives the usage of each
-    turn."""
+    ``reply``: the prepared reply of the first turn. ``turn_usages``: a list to which the usage of
+    each turn is appended.
+    """
 
     def __init__(
         self, reply: Reply, spec: ToolLoopSpec, turn_usages: list[Usage] | None = None
@@ -126,8 +129,8 @@ class ToolLoop(ReplyWrapper):
 
     @property
     def prompt_tokens(self) -> PromptTokens | None:
-        """The first prompt; a later one if the first was unknown before the run, or was not used. A
-        ``NewPrompt`` delta marks where a later prompt begins."""
+        """The prompt of the first turn. If this prompt was unknown before the run or was not used,
+        the prompt of the current turn. A ``NewPrompt`` delta marks where a later prompt begins."""
         return self._reply.prompt_tokens or self._turn_reply.prompt_tokens
 
     @property
@@ -141,8 +144,9 @@ class ToolLoop(ReplyWrapper):
     def resume(self, point: ResumePoint) -> Reply:
         """Continue an interrupted loop.
 
-        If the model was writing, the turn continues after its tokens. If tools were running, their
-        calls fail and are not run again. Limits and usage include what happened before.
+        If the model was writing, the turn continues after the tokens it had written. If tools were
+        running, their calls fail and are not run again. Limits and usage include the part of the
+        loop before the interruption.
         """
         self._resume_point = point
         self._turn_usages[:] = finished_turn_usages(point)
@@ -183,7 +187,7 @@ class ToolLoop(ReplyWrapper):
     # --- turns -----------------------------------------------------------------------------------
 
     def _new_turn(self, point: ResumePoint | None = None) -> Turn:
-        """Start a turn. ``point``: where the loop continues, if it was interrupted."""
+        """Start a turn. ``point``: the point where an interrupted loop continues."""
         open_item = None
         if point is not None and not interrupted_in_tools(point):
             open_item = next(iter(point.open_items), None)
@@ -200,7 +204,7 @@ class ToolLoop(ReplyWrapper):
         )
 
     def _calls_to_run(self, turn: Turn) -> list[ToolCall]:
-        """Count the finished turn and its calls, and return those that run now."""
+        """Count the finished turn and its calls. Return the calls that run now."""
         if turn.finish is None:
             return []
         self._turn_usages.append(turn.finish.usage)
@@ -210,7 +214,7 @@ class ToolLoop(ReplyWrapper):
         return calls if turn.finish.reason == "stop" else []
 
     async def _next_turn(self, turn: Turn) -> tuple[Turn, tuple[Delta, ...]]:
-        """Prepare the turn after ``turn``, or set ``_end_reason``."""
+        """Prepare the turn that follows ``turn``, or set ``_end_reason`` if the loop ends."""
         finish = turn.finish
         if finish is None or finish.reason != "stop" or not turn.calls or _awaits_client(turn):
             self._end_reason = "stop" if finish is None else finish.reason
@@ -235,20 +239,22 @@ class ToolLoop(ReplyWrapper):
 
     @property
     def _remaining_s(self) -> float:
-        """Seconds in which tools may still be called."""
+        """The number of seconds in which tools may still be called."""
         max_seconds = self._spec.limits.max_seconds
         return math.inf if max_seconds is None else self._started_at + max_seconds - _now()
 
     @property
     def _must_answer(self) -> bool:
-        """Whether the next turn is the last one: the model may not call server-side tools in it."""
+        """Whether the next turn is the last turn. In the last turn the model may not call
+        server-side tools."""
         limits = self._spec.limits
         if limits.at_limit == "incomplete":
             return False
         return len(self._turn_usages) >= limits.max_turns - 1 or self._remaining_s <= 0
 
     def _must_end(self, turn: Turn) -> bool:
-        """Whether a limit ends the response after ``turn``, without an answer from the model."""
+        """Whether a limit ends the response after ``turn``. The response then has no answer from
+        the model."""
         limits = self._spec.limits
         if limits.at_limit == "answer":
             return False
@@ -260,9 +266,10 @@ class ToolLoop(ReplyWrapper):
     async def _open_tools(
         self, stack: AsyncExitStack, toolsets: list[Toolset], *, is_new: bool
     ) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Open the server-side tools and append what they offer to ``toolsets``. Yields their
-        leading items once they are open, unless the output contains them already: an error before
-        can still be an HTTP error."""
+        """Open the server-side tools and append the functions and citations of each tool to
+        ``toolsets``. Yield the leading item of each tool once the tool is open, unless the output
+        already contains it. Until the first leading item is yielded, an error can still be an HTTP
+        error."""
         context = self._response_context()
         for each in self._spec.tools.server_tools:
             item = each.provider.leading_item(each.tool, context) if is_new else None
@@ -298,10 +305,11 @@ class ToolLoop(ReplyWrapper):
     async def _prepare_first_turn(
         self, toolsets: Sequence[Toolset], point: ResumePoint | None
     ) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Make the reply of the first turn ready.
+        """Prepare the reply of the first turn.
 
         The prompt is rendered again if the opened tools offer other functions than they declared,
-        or if calls run before the model. Sets ``_end_reason`` if the model is not called."""
+        or if calls run before the model. Sets ``_end_reason`` if the model is not called.
+        """
         is_in_turn = point is not None and not interrupted_in_tools(point)
         if point is not None and not is_in_turn:
             yield self._fail_open_items(point)
@@ -338,7 +346,7 @@ class ToolLoop(ReplyWrapper):
                 yield deltas
 
     def _use_toolsets(self, toolsets: Sequence[Toolset]) -> None:
-        """Use the functions and citations that the opened tools offer."""
+        """From now on, use the functions and citations that the opened tools offer."""
         self._functions |= _by_name(
             function for toolset in toolsets for function in toolset.functions
         )
@@ -349,7 +357,7 @@ class ToolLoop(ReplyWrapper):
             )
 
     def _fail_open_items(self, point: ResumePoint) -> tuple[Delta, ...]:
-        """Fail the calls that were running when the loop was interrupted."""
+        """Return the deltas that fail the calls that were running when the loop was interrupted."""
         deltas, items = fail_open_items(point)
         items = (*self._conversation.items, *items)
         self._conversation = replace(self._conversation, items=items)
@@ -362,8 +370,9 @@ class ToolLoop(ReplyWrapper):
     ) -> tuple[Delta, ...] | None:
         """Prepare the next model call. Returns None if the context has no space for an answer.
 
-        ``turn``: the turn before. If the prompt is too long, or leaves little space for the answer
-        and later responses, tool results are truncated further."""
+        ``turn``: the turn that has just ended. If the prompt is too long, or leaves little space
+        for the answer and later responses, tool results are truncated further.
+        """
         tokens = (
             turn.prompt_tokens(self._turn_reply.prompt_tokens)
             if turn is not None
@@ -403,16 +412,18 @@ class ToolLoop(ReplyWrapper):
 
     @property
     def _leaves_room(self) -> bool:
-        """Whether the prompt leaves enough of the space that was free before the calls."""
+        """Whether the prompt leaves a sufficient share of the space that was free before the
+        calls."""
         context_size = self._spec.context_size or ASSUMED_CONTEXT_SIZE
         remaining = context_size - self._turn_reply.input_tokens
         return remaining >= (context_size - self._used_tokens) // _ROOM_DIVISOR
 
     def _next_options(self) -> Options:
-        """Return the options after a turn.
+        """Return the options for the turn that follows.
 
-        A call that was required has been made. If no more server-side calls may be made, the model
-        may only call functions that the client runs."""
+        A tool choice that required a call no longer applies, because the call has been made. If no
+        more server-side calls may be made, the model may only call functions that the client runs.
+        """
         options, choice = self._options, self._options.tool_choice
         if choice.mode == "one":
             choice = ToolChoice()
@@ -428,8 +439,8 @@ class ToolLoop(ReplyWrapper):
         return replace(options, **changes)
 
     def _client_choice(self, choice: ToolChoice) -> ToolChoice:
-        """Restrict a choice to the functions that the client runs. The prompt still contains all
-        tools: otherwise the engine could not reuse the beginning of the prompt."""
+        """Restrict a tool choice to the functions that the client runs. The prompt still contains
+        all tools, because the engine can then reuse the beginning of the prompt."""
         names = frozenset(
             name
             for name in self._known_functions()
@@ -439,7 +450,8 @@ class ToolLoop(ReplyWrapper):
 
     def _output_items(self, call: ToolCall, max_bytes: int) -> Sequence[it.Item]:
         """Return the items that show the model the result of a call. Text is truncated to
-        ``max_bytes``, also in an item that is still open: later responses show the model that."""
+        ``max_bytes``. The text of an item that is still open is truncated in the item itself,
+        because later responses show the item's text to the model."""
         result = call.result
         if result is None:
             return (call.output_item(_NO_MORE_CALLS),)
@@ -452,7 +464,7 @@ class ToolLoop(ReplyWrapper):
     # --- calls -----------------------------------------------------------------------------------
 
     def _call_environment(self, calls: Sequence[ToolCall]) -> CallEnvironment:
-        """Return the environment of the calls of one turn, which share the space for results."""
+        """Return the settings for the calls of one turn. The calls share the space for results."""
         spec = self._spec
         self._used_tokens = used_tokens = self._turn_reply.input_tokens + sum(
             usage.output_tokens for usage in self._turn_usages[-1:]
@@ -473,15 +485,17 @@ class ToolLoop(ReplyWrapper):
         )
 
     def _rejection(self, name: str, namespace: str | None) -> str:
-        """Return why the model may not call a function; empty if it may. Models that no grammar
-        restricts call functions that do not exist or that ``tool_choice`` excludes."""
+        """Return the reason why the model may not call a function. The reason is empty if the model
+        may call it. The check is needed because a model without a grammar may call a function that
+        does not exist or that ``tool_choice`` excludes."""
         is_allowed = self._options.tool_choice.allows(name, namespace)
         if is_allowed and (name, namespace) in self._known_functions():
             return ""
         return f"There is no tool {name!r} that could be called."
 
     def _known_functions(self) -> set[ToolName]:
-        """The functions of the request, of the server's tools, and of the conversation's items."""
+        """Return the names of the functions of the request, of the server's tools, and of the
+        conversation's items."""
         tools = (
             *self._spec.tools.request_tools,
             *self._options.tools,
@@ -503,10 +517,12 @@ def _now() -> float:
 
 
 def _end_held(calls: Iterable[ToolCall]) -> tuple[Delta, ...]:
-    """Close the items of calls that were held until the next prompt was prepared."""
+    """Return the deltas that close the items that stayed open until the next prompt was
+    prepared."""
     return tuple(delta for call in calls if call.is_held for delta in call.end_deltas())
 
 
 def _awaits_client(turn: Turn) -> bool:
-    """Whether the client has to answer a call of the model, or of one of its programs."""
+    """Whether the client has to answer a call, made either by the model or by one of the model's
+    programs."""
     return turn.awaits_client or any(call.awaits_client for call in turn.calls)

@@ -1,6 +1,6 @@
 """Recovers the tool calls of an interrupted response.
 
-Calls that were running fail; they are not run again.
+Calls that were running at the interruption fail. They are not run again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INTERRUPTED = "The server was interrupted while this ran. It may or may not hav
 
 
 def count_calls(point: ResumePoint) -> int:
-    """Return the number of server-side calls that were made."""
+    """Return the number of server-side calls that the response has made so far."""
     return sum(KINDS[type(item)].counts_as_call for item in (*point.items, *point.open_items))
 
 
@@ -37,7 +37,8 @@ def finished_turn_usages(point: ResumePoint) -> list[Usage]:
 
 
 def interrupted_in_tools(point: ResumePoint) -> bool:
-    """Whether tools were running, or had run, and the model had not seen the results yet."""
+    """Whether the interruption came after a turn had started its tools and before the model saw
+    their results."""
     last = point.open_items or point.items[-1:]
     if any(KINDS[type(item)].runs_here or caller_program_id(item) is not None for item in last):
         return True
@@ -45,8 +46,8 @@ def interrupted_in_tools(point: ResumePoint) -> bool:
 
 
 def fail_open_items(point: ResumePoint) -> tuple[tuple[Delta, ...], tuple[it.Item, ...]]:
-    """Return the deltas that end the open items, and these items as the conversation contains
-    them."""
+    """Return the deltas that end the open items, and the same items in the form that the
+    conversation contains."""
     deltas: list[Delta] = []
     items: list[it.Item] = []
     for item in point.open_items:

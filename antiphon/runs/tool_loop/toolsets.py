@@ -1,4 +1,5 @@
-"""The functions that the server-side tools of a request offer to the model and to its programs."""
+"""The functions that server-side tools of a request offer to the model and to the programs it
+writes."""
 
 from __future__ import annotations
 
@@ -45,9 +46,10 @@ async def check_access(
 ) -> None:
     """Check that the tools of a request can be used.
 
-    Raises ``RequestError`` for a tool that names an object of another tenant, and for a program
-    that should continue if there is no tool that runs programs. ``visible_tools`` include those
-    that an upstream runs."""
+    Raises ``RequestError`` for a tool that names an object of another tenant. Raises it also for a
+    program that should continue, if no tool of the request runs programs. ``visible_tools`` include
+    the tools that an upstream runs.
+    """
     for each in server_tools:
         if isinstance(each.provider, ChecksAccess):
             await each.provider.check_access(each.tool, response, each.path)
@@ -65,9 +67,11 @@ async def check_access(
 
 
 async def declared_toolsets(tools: ToolSelection, response: ResponseContext) -> list[Toolset]:
-    """Return what the server's tools offer, as far as they declare it before they are opened.
+    """Return the functions that the server's tools declare before they are opened.
 
-    A tool that does not declare its functions offers nothing yet. Raises ``RequestError``."""
+    A tool that does not declare its functions in advance offers no function yet. Raises
+    ``RequestError``.
+    """
     if not tools.server_tools:
         return []
     toolsets: list[Toolset] = []
@@ -84,10 +88,11 @@ async def declared_toolsets(tools: ToolSelection, response: ResponseContext) -> 
 def combine_toolsets(
     tools: ToolSelection, toolsets: Sequence[Toolset], response: ResponseContext
 ) -> list[Toolset]:
-    """Return what each of ``tools.server_tools`` offers the model, given what each offers alone.
+    """Combine the toolsets of all ``tools.server_tools``, and return one toolset per tool.
 
-    Functions get unique names. Functions that only programs may call go to the tool that runs
-    programs."""
+    Functions get unique names. Functions that only programs may call are given to the tool that
+    runs programs.
+    """
     unique = _deduplicate_names(toolsets, tools.visible_tools)
     return _assign_program_functions(
         tools.server_tools, unique, tools.program_functions or (), response
@@ -98,7 +103,7 @@ def with_functions(
     options: Options, tools: ToolSelection, toolsets: Sequence[Toolset], items: Iterable[Item]
 ) -> Options:
     """Add the functions of the server's tools to the options, and resolve the tool choice.
-    ``items``: the conversation."""
+    ``items``: the items of the conversation."""
     if tools == _NO_TOOLS:
         return options
     functions = [toolset.functions for toolset in toolsets]
@@ -112,7 +117,8 @@ def with_functions(
 
 
 def citation_reader_factory(toolsets: Sequence[Toolset]) -> Callable[[], CitationReader] | None:
-    """Return what creates the citation reader of a message; None if no tool has citations."""
+    """Return a function that creates a citation reader for a message. Returns None if no tool has
+    citations."""
     notations = [each.citation_notation for each in toolsets if each.citation_notation is not None]
     finders = [each.citation_finder for each in toolsets if each.citation_finder is not None]
     return partial(CitationReader, notations, finders) if notations or finders else None
@@ -124,8 +130,8 @@ def citation_reader_factory(toolsets: Sequence[Toolset]) -> Callable[[], Citatio
 def _deduplicate_names(
     toolsets: Sequence[Toolset], visible_tools: Sequence[tl.Tool]
 ) -> list[Toolset]:
-    """Rename functions whose name is taken, by the client's tools (``visible_tools``) or by earlier
-    toolsets."""
+    """Rename functions whose name is already used, either by the client's tools (``visible_tools``)
+    or by an earlier toolset."""
     taken = {name for tool in visible_tools for name in function_names(tool)}
     renamed: list[Toolset] = []
     for toolset in toolsets:
@@ -148,10 +154,11 @@ def _assign_program_functions(
     client_functions: Sequence[ToolFunction],
     response: ResponseContext,
 ) -> list[Toolset]:
-    """Offer functions to those who may call them, the model or programs.
+    """Assign each function to the callers that its tool allows: the model, programs, or both.
 
     ``client_functions``: the client's functions that programs may call. Approved calls that
-    programs made go to the tool that runs programs."""
+    programs made are given to the tool that runs programs.
+    """
     pairs = list(zip(server_tools, toolsets, strict=True))
     callable_by_programs = [
         function
@@ -181,7 +188,7 @@ def _assign_program_functions(
 
 
 def _visible_tool(function: ToolFunction) -> tl.Tool:
-    """Return the function as a tool of the prompt."""
+    """Return the function in the form of a tool in the prompt."""
     if function.namespace is None:
         return function.tool
     return tl.Namespace(name=function.namespace, tools=(function.tool,))

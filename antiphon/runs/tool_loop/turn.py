@@ -1,7 +1,8 @@
 """One turn of the tool loop: separates calls of server-side tools from the other output of the
 model.
 
-Deltas in, deltas out: a function call becomes the item of its tool. Nothing runs here.
+The input is deltas and the output is deltas. A function call becomes the item type of its tool. No
+tool runs here.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ class ToolCall:
     """A call of a function of a server-side tool.
 
     ``model_item``: the call as the model sees it, without arguments. ``is_ignored``: the call is
-    not run and the client does not see it. ``rejection``: why it is ignored, as the model is told;
-    without a rejection, a limit was reached. ``caller``: who made the call, where items show that;
-    the model does not see a program's calls."""
+    not run and the client does not see it. ``rejection``: the reason that the model is told why the
+    call is ignored. An ignored call without a rejection exceeded a limit. ``caller``: who made the
+    call, for the item types that show the caller. The model does not see calls of a program.
+    """
 
     def __init__(
         self,
@@ -77,8 +79,8 @@ class ToolCall:
     def create(
         cls, function: ToolFunction, arguments: str, call_id: str, caller: it.Caller | None = None
     ) -> ToolCall:
-        """Create a call that the model does not write in this turn: a client has approved it, or a
-        program makes it."""
+        """Create a call that the model does not write in this turn: a call that the client has
+        approved, or a call that a program makes."""
         tool = function.tool
         namespace = function.namespace or UNSET
         model_item: it.Item = (
@@ -92,7 +94,7 @@ class ToolCall:
 
     @classmethod
     def from_pending(cls, pending: PendingCall, ids: Callable[[str], str]) -> ToolCall:
-        """Create a call that runs before the model is called."""
+        """Create a call that runs before the model is called, from a pending call of a tool."""
         call = cls.create(pending.function, pending.arguments, pending.call_id or ids("call"))
         call.is_in_conversation = pending.call_id is not None
         return call
@@ -100,23 +102,23 @@ class ToolCall:
     # --- deltas ----------------------------------------------------------------------------------
 
     def all_deltas(self) -> tuple[Delta, ...]:
-        """Return the deltas of the call up to the end of its arguments; none if the conversation
-        contains it already."""
+        """Return the deltas of the call up to the end of its arguments. If the conversation already
+        contains the call, return no deltas."""
         if self.is_in_conversation:
             return ()
         text = (Text(self.arguments),) if self.function.streams_text and self.arguments else ()
         return (*self.open_deltas(), *text, *self.close_deltas())
 
     def open_deltas(self) -> tuple[Delta, ...]:
-        """Open the call's item and report that it is in progress."""
+        """Return the deltas that open the call's item and report that it is in progress."""
         item = self.opening_item
         has_step = "in_progress" in KINDS[type(item)].progress
         progress = (Progress("in_progress", self.key),) if has_step else ()
         return (Open(item, self.key), *progress)
 
     def close_deltas(self) -> tuple[Delta, ...]:
-        """End the arguments. The item of a call that runs here stays open, unless its output is a
-        separate item."""
+        """Return the deltas that end the arguments. If the call runs on this server, its item stays
+        open, unless its output is a separate item."""
         function = self.function
         progress = self.argument_progress(lambda observer: observer.finish(self.arguments))
         if function.handler is not None and function.failed_output is None:
@@ -126,13 +128,13 @@ class ToolCall:
     def argument_progress(
         self, observe: Callable[[ArgumentObserver], Iterable[ToolProgress]]
     ) -> tuple[Delta, ...]:
-        """Return the progress events that the arguments cause."""
+        """Return the progress events that ``observe`` derives from the arguments."""
         if self._observer is None or self.is_ignored:
             return ()
         return tuple(Progress(step.name, self.key, step.fields) for step in observe(self._observer))
 
     def end_deltas(self) -> tuple[Delta, ...]:
-        """Close the item that holds the result."""
+        """Return the deltas that close the item with the result."""
         result = self.result
         assert result is not None
         step = "failed" if result.failed else "completed"
@@ -141,7 +143,8 @@ class ToolCall:
         return (*progress, Close(result.fields, self.key, self.status, result.usage))
 
     def truncate_result(self, max_bytes: int) -> ToolResult:
-        """Truncate the text of the result, and the field of the item that contains it."""
+        """Truncate the text of the result. Truncate it also in the item's field that contains the
+        text."""
         assert self.result is not None
         text = truncate_middle(self.result.text, max_bytes)
         fields = {
@@ -152,7 +155,8 @@ class ToolCall:
         return self.result
 
     def start_follow_up(self, item: it.Item) -> Open:
-        """Let later deltas belong to ``item``, and return the delta that opens it."""
+        """Make ``item`` the item that later deltas of the call belong to, and return the delta that
+        opens it."""
         self.follow_up, self.key = self.with_caller(item), f"{self.key}+"
         return Open(self.follow_up, self.key)
 
@@ -160,7 +164,7 @@ class ToolCall:
 
     @property
     def arguments(self) -> str:
-        """What the model has written so far."""
+        """The arguments that the call has so far."""
         return "".join(self._text)
 
     def add_text(self, text: str) -> None:
@@ -168,7 +172,7 @@ class ToolCall:
         self._text.append(text)
 
     def with_caller(self, item: it.Item) -> it.Item:
-        """Return the item with the caller of the call, if its kind shows it."""
+        """Return the item with the caller of the call set, if items of this type show a caller."""
         if self.caller is None or "caller" not in item.__struct_fields__:
             return item
         if isinstance(self.caller, it.DirectCaller) and KINDS[type(item)].omits_direct_caller:
@@ -177,7 +181,7 @@ class ToolCall:
 
     @property
     def opening_item(self) -> it.Item:
-        """The call's item as it opens."""
+        """The call's item in the state in which it opens."""
         item = self.function.initial_item
         if "call_id" in item.__struct_fields__:
             item = replace(item, call_id=self.call_id)
@@ -185,8 +189,8 @@ class ToolCall:
 
     @property
     def result_items(self) -> tuple[it.Item, ...]:
-        """The call's item at its end and the items after it. For a call that the client runs: its
-        item."""
+        """The call's item in its final state, and the items after it. For a call that the client
+        runs, only the call's item."""
         result = self.result
         if result is None:
             return (replace(self.opening_item, **self.function.parse_fields(self.arguments)),)
@@ -201,7 +205,7 @@ class ToolCall:
 
     @property
     def status(self) -> str:
-        """The final status of the item that holds the result."""
+        """The final status of the item with the result."""
         if self.result is None or not self.result.failed:
             return "completed"
         return self.function.failed_status if self.follow_up is None else "incomplete"
@@ -234,9 +238,10 @@ _REJECTED_FUNCTION = ToolFunction(
 
 
 class _PlainItem:
-    """An item that is not a call of a server-side tool: its shell and its text.
+    """An item that is not a call of a server-side tool. It consists of a shell and text.
 
-    ``new_citation_reader``: creates what reads citations in a message."""
+    ``new_citation_reader``: creates a reader for the citations in a message.
+    """
 
     def __init__(
         self, shell: it.Item, new_citation_reader: Callable[[], CitationReader] | None = None
@@ -248,18 +253,18 @@ class _PlainItem:
             self._citations = new_citation_reader().resume_after(_last_text(shell))
 
     def feed(self, delta: Text) -> Iterable[Delta]:
-        """Record text and return the deltas to emit for it."""
+        """Record the delta's text and return the deltas to emit for it."""
         self._text.setdefault(delta.channel, []).append(delta.text)
         if self._citations is None or delta.channel != "text":
             return (delta,)
         return self._citations.feed(delta)
 
     def finish(self) -> Iterable[Delta]:
-        """Return the deltas that were held back."""
+        """Return the deltas that the citation reader has held back."""
         return () if self._citations is None else self._citations.finish()
 
     def item(self) -> it.Item:
-        """Return the item with its text."""
+        """Return the item with the recorded text."""
         texts = {channel: "".join(pieces) for channel, pieces in self._text.items()}
         shell = self._shell
         if isinstance(shell, it.Message):
@@ -278,7 +283,8 @@ class _PlainItem:
 
 
 def _last_text(shell: it.Item) -> str:
-    """Return the text of the message's last part, if that is text."""
+    """Return the text of the message's last part. Returns an empty string if that part is not
+    text."""
     part = shell.content[-1] if isinstance(shell, it.Message) and shell.content else None
     return part.text if isinstance(part, it.OutputText) else ""
 
@@ -286,7 +292,8 @@ def _last_text(shell: it.Item) -> str:
 def conversation_items(
     calls: Sequence[ToolCall], output_items: Callable[[ToolCall], Sequence[it.Item]]
 ) -> tuple[it.Item, ...]:
-    """Return the items that calls add to the conversation."""
+    """Return the items that calls add to the conversation: the calls themselves and their
+    results."""
     new_calls = (call.call_item() for call in calls if not call.is_in_conversation)
     return (*new_calls, *(item for call in calls for item in output_items(call)))
 
@@ -294,11 +301,12 @@ def conversation_items(
 class Turn:
     """The output of one model call.
 
-    ``functions``: those of server-side tools. ``max_calls``: how many calls may run; None: any
-    number. ``rejection`` returns why a function (name, namespace) may not be called, empty if
-    it may. ``open_item``: the item that was open when the turn was interrupted.
-    ``new_citation_reader``: creates what reads citations in a message. ``caller`` is set on
-    calls."""
+    ``functions``: the functions of server-side tools, by name. ``max_calls``: how many calls may
+    run; None means any number. ``rejection`` returns the reason why a function (name, namespace)
+    may not be called. The reason is empty if it may be called. ``open_item``: the item that was
+    open when the turn was interrupted. ``new_citation_reader``: creates a reader for the citations
+    in a message. ``caller``: recorded on each call.
+    """
 
     def __init__(
         self,
@@ -332,7 +340,7 @@ class Turn:
 
     @property
     def calls(self) -> list[ToolCall]:
-        """The calls that the server runs or ignores."""
+        """The calls that the server runs, and the calls that it ignores."""
         return [call for call in self._tool_calls if call.function.handler is not None]
 
     @property
@@ -342,16 +350,16 @@ class Turn:
     def new_items(
         self, output_items: Callable[[ToolCall], Sequence[it.Item]]
     ) -> tuple[it.Item, ...]:
-        """Return the items that the turn adds to the conversation. ``output_items`` returns those
-        that show the model the result of a call."""
+        """Return the items that the turn adds to the conversation. ``output_items`` returns the
+        items that show the model the result of a call."""
         written = (
             item.call_item() if isinstance(item, ToolCall) else item.item() for item in self._items
         )
         return (*written, *(item for call in self._tool_calls for item in output_items(call)))
 
     def prompt_tokens(self, prompt: PromptTokens | None) -> PromptTokens | None:
-        """Return ``prompt`` with the ids sampled in this turn; None if no ids are known, or if they
-        end within a call."""
+        """Return ``prompt`` with the token ids sampled in this turn. Returns None if no token ids
+        are known, or if a call that may not run has ended the turn."""
         if prompt is None or not self._sampled or self.is_over:
             return None
         return replace(prompt, ids=(*prompt.ids, *self._sampled))
@@ -359,8 +367,8 @@ class Turn:
     # --- deltas ----------------------------------------------------------------------------------
 
     def feed(self, batch: Iterable[Delta]) -> tuple[Delta, ...]:
-        """Process deltas of the model and return the deltas to emit. The end is not emitted but
-        stored in ``finish``."""
+        """Process deltas of the model and return the deltas to emit. The ``Finish`` delta is not
+        emitted. It is stored in ``finish``."""
         out: list[Delta] = []
         for delta in batch:
             if self.is_over:
@@ -375,7 +383,7 @@ class Turn:
         return tuple(out)
 
     def _read_end(self, delta: Delta) -> None:
-        """Process a delta behind a call that may not run."""
+        """Process a delta after a call that may not run. Only the ``Finish`` delta is used."""
         if isinstance(delta, Finish):
             self.finish = replace(delta, reason="stop", stop_text=None)
 
@@ -404,7 +412,7 @@ class Turn:
         return (delta,)
 
     def _end_current(self, *, is_cut: bool) -> Iterable[Delta]:
-        """Return the deltas of the item that is open at the end of the reply."""
+        """Return the last deltas of the item that is open when the reply ends."""
         if isinstance(self._current, ToolCall):
             call = self._current
             return call.argument_progress(
@@ -431,7 +439,8 @@ class Turn:
         return self._add_call(function, item, is_ignored=False, caller=self._caller).open_deltas()
 
     def _end_at(self, function: ToolFunction, item: it.Item) -> tuple[Delta, ...]:
-        """End the turn at a call that may not run. The model sees it without its arguments."""
+        """End the turn at a call that may not run because the limit is reached. The model sees the
+        call without its arguments."""
         call = self._add_call(function, item, is_ignored=True)
         if isinstance(item, it.FunctionCall):
             call.add_text("{}")
@@ -460,7 +469,7 @@ class Turn:
         return call
 
     def _open_plain(self, delta: Open) -> Iterable[Delta]:
-        """Open an item that is not a call of a server-side tool."""
+        """Open an item that is not a call of a server-side tool, and return the delta for it."""
         item = delta.item
         is_client_call = isinstance(item, _CLIENT_CALLS)
         self.awaits_client |= is_client_call

@@ -1,1 +1,1 @@
-"""Network access of boxes: a proxy outside of the box passes on only the allowed requests."""
+"""Network access of boxes. A proxy outside of the box forwards only the allowed requests."""

@@ -1,4 +1,5 @@
-"""A certificate authority that only one box trusts, so that its proxy can read HTTPS requests."""
+"""A certificate authority that only one box trusts. With it, the proxy of the box can read HTTPS
+requests."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ async def resolve(host: str, port: int) -> Sequence[tuple[str, int]]:
 
 
 class Dialer:
-    """Connects only to servers with public addresses and with addresses in ``networks``. ``tls``:
-    the context that verifies the certificates of servers; by default it trusts the certificate
+    """Connects only to servers that have a public address or an address in ``networks``. ``tls``:
+    the context that verifies the certificates of servers. By default it trusts the certificate
     authorities of the system."""
 
     def __init__(

@@ -1,4 +1,5 @@
-"""The domains that a box may reach, and secrets that its requests use but its code cannot read."""
+"""The domains that a box may reach, and the secrets that requests use but that the code in the box
+cannot read."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ __all__ = ["BoxSecret", "EgressPolicy"]
 
 class BoxSecret(Struct, frozen=True, kw_only=True):
     """A secret for requests to ``domain``. Code in the box reads ``placeholder`` from the variable
-    ``name``; the proxy replaces it by ``value``."""
+    ``name``. The proxy replaces the placeholder by ``value``."""
 
     domain: str
     name: str
@@ -28,11 +29,12 @@ class EgressPolicy(Struct, frozen=True, kw_only=True):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The variables of the secrets, for the box."""
+        """The environment variables with the placeholders of the secrets, for code in the box."""
         return {secret.name: secret.placeholder for secret in self.secrets}
 
     def insert_secrets(self, domain: str, text: str) -> str:
-        """Return text of a request to ``domain`` with the secrets of this domain."""
+        """Return the text of a request to ``domain``, with placeholders replaced by the secrets of
+        this domain."""
         for secret in self.secrets:
             if secret.domain == domain:
                 text = text.replace(secret.placeholder, secret.value)

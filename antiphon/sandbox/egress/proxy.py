@@ -1,9 +1,10 @@
 """The proxy of one box. It forwards HTTP and HTTPS requests to allowed domains, and inserts
 secrets.
 
-The proxy terminates the TLS connection of the box, whose programs trust the certificate authority
-of the proxy, and opens a TLS connection of its own to the server. So it can check each request, not
-only the name in a CONNECT, and the secrets never enter the box. A connection carries one request.
+The proxy terminates the TLS connection of the box, because programs in the box trust its
+certificate authority. It opens its own TLS connection to the server. So it can check each request,
+not only the name in a CONNECT, and the secrets never enter the box. A connection carries one
+request.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Connects(Protocol):
 
 
 class EgressProxy:
-    """A proxy with one policy. ``serve`` handles one connection of the box."""
+    """A proxy that enforces one policy. ``serve`` handles one connection of the box."""
 
     def __init__(self, policy: EgressPolicy, authority: BoxAuthority, dialer: Connects) -> None:
         self._policy = policy
@@ -59,12 +60,12 @@ class EgressProxy:
 
     @property
     def certificate(self) -> bytes:
-        """The certificate that programs in the box must trust, in PEM."""
+        """The certificate in PEM that programs in the box must trust."""
         return self._authority.pem
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The variables for code in the box."""
+        """The environment variables for code in the box."""
         url = f"http://127.0.0.1:{PROXY_PORT}"
         proxies = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
         return {**dict.fromkeys(proxies, url), **self._policy.environment}
@@ -116,7 +117,8 @@ class EgressProxy:
         await self._forward(request, reader, writer, uses_tls=is_tunnel)
 
     def _reason(self, request: ProxyRequest, port: int) -> str | None:
-        """Return why a request is not allowed, None if it is."""
+        """Return the reason why a request is not allowed. Returns None if the request is
+        allowed."""
         host = truncate_middle(request.host, 100)
         if request.host not in self._policy.domains:
             return f"The domain {host!r} is not on the allow-list of this container."

@@ -25,13 +25,13 @@ _DROPPED = frozenset(
 
 
 class InvalidProxyRequest(ValueError):
-    """A request that cannot be passed on. The message says why."""
+    """A request that cannot be forwarded. The message gives the reason."""
 
 
 class ProxyRequest(Struct, frozen=True, kw_only=True):
-    """A request. ``host`` and ``port``: its server. ``target``: the target that is sent to this
-    server. ``headers``: the headers that are passed on. ``length``: bytes of the body; None: the
-    body is chunked."""
+    """A request of a box. ``host`` and ``port``: the server it goes to. ``target``: the request
+    target that is sent to this server. ``headers``: the headers that are forwarded. ``length``:
+    number of bytes in the body; None means the body is chunked."""
 
     method: str
     host: str
@@ -41,7 +41,7 @@ class ProxyRequest(Struct, frozen=True, kw_only=True):
     length: int | None = 0
 
     def head(self) -> str:
-        """Return the request as it is sent, up to its body."""
+        """Return the request line and the headers in the form that is sent to the server."""
         port = "" if self.port in (80, 443) else f":{self.port}"
         lines = [f"{self.method} {self.target} HTTP/1.1", f"Host: {self.host}{port}"]
         lines += [f"{name}: {value}" for name, value in self.headers]
@@ -55,8 +55,8 @@ class ProxyRequest(Struct, frozen=True, kw_only=True):
 async def read_request(
     reader: asyncio.StreamReader, tunnel: tuple[str, int] | None = None
 ) -> ProxyRequest:
-    """Read a request up to its body. ``tunnel``: host and port of the CONNECT tunnel that the
-    request came through. Raises ``InvalidProxyRequest``, ``EOFError``."""
+    """Read the request line and the headers. ``tunnel``: host and port of the CONNECT tunnel that
+    the request came through. Raises ``InvalidProxyRequest``, ``EOFError``."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except asyncio.LimitOverrunError:
@@ -86,7 +86,7 @@ async def read_request(
 
 
 async def body_of(reader: asyncio.StreamReader, length: int | None) -> AsyncIterator[bytes]:
-    """Yield the body of a request, including the framing of its chunks. Raises
+    """Yield the body of a request. The chunk framing of a chunked body is included. Raises
     ``InvalidProxyRequest``, ``EOFError``."""
     if length is not None:
         while length:
@@ -152,7 +152,7 @@ def _check_host(headers: list[tuple[str, str]], tunnel: tuple[str, int]) -> None
 
 
 def _length(headers: list[tuple[str, str]]) -> int | None:
-    """Return the length of the body in bytes; None if the body comes in chunks. Raises
+    """Return the length of the body in bytes. Returns None if the body is chunked. Raises
     ``InvalidProxyRequest``."""
     lengths = [value for name, value in headers if name.lower() == "content-length"]
     encodings = [value for name, value in headers if name.lower() == "transfer-encoding"]

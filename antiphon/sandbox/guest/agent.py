@@ -1,9 +1,9 @@
-"""The agent inside a box: it serves the requests of the server.
+"""The agent inside a box. It serves the requests of the server.
 
 It runs Python code and shell commands, enforces their limits, and reads and writes files. It uses
 only the standard library, because the Python of the box is not the server's.
 
-In a bubblewrap box, the agent is the first process: the code cannot signal it, and all processes of
+In a bubblewrap box, the agent is the first process. So code cannot signal it, and all processes of
 the box end with it. In a pod (``pod.py``), the agent is one of several processes, and Kubernetes
 ends the pod.
 
@@ -50,7 +50,8 @@ _MEMORY_FIELDS = ("RssAnon:", "RssShmem:")
 
 
 class _OutputBuffer:
-    """The output of a process: its first and its last bytes, ``max_bytes`` together."""
+    """The output of a process: its first and its last bytes. Both parts together have at most
+    ``max_bytes``."""
 
     def __init__(self, max_bytes: int) -> None:
         self.half = max(1, max_bytes // 2)
@@ -81,7 +82,8 @@ class _OutputBuffer:
         del self.last[: -self.half]
 
     def new_text(self, ended: bool = False) -> str:
-        """Return the text since the last call, until the buffer starts to drop its middle."""
+        """Return the text since the last call. Once the buffer drops its middle, no further text is
+        returned."""
         kept = bytes(self.first + self.last) if self.size <= 2 * self.half else bytes(self.first)
         piece = kept[self.reported :]
         self.reported += len(piece)
@@ -105,8 +107,9 @@ class _OutputBuffer:
 def _set_limits(limits: Any) -> None:
     """Limit the calling process and its children, and lower their priority.
 
-    In a pod, Kubernetes shares out processors and limits processes, and kernels such as gVisor's
-    lack some of these limits."""
+    In a pod, the priority and the number of processes are left to Kubernetes. Limits that cannot be
+    set are ignored there, because kernels such as gVisor's lack some of them.
+    """
     in_pod = limits["in_pod"]
     if not in_pod:
         lower_priority()
@@ -128,7 +131,7 @@ def _set_limits(limits: Any) -> None:
 
 
 def _set_dumpable(enabled: bool) -> None:
-    """Set whether other processes of the same user may inspect this one (prctl(2),
+    """Set whether other processes of the same user may inspect this process (prctl(2),
     PR_SET_DUMPABLE)."""
     import ctypes
 
@@ -136,11 +139,12 @@ def _set_dumpable(enabled: bool) -> None:
 
 
 def _memory_used() -> int:
-    """Return the bytes of memory used by all processes but this one, by sockets, and by the
-    metadata of files.
+    """Return the number of bytes of memory used by all processes except this one, by sockets, and
+    by file metadata.
 
-    The size limit of a tmpfs does not limit the number of its files. In a pod, only processes
-    count: Kubernetes limits the rest."""
+    File metadata is counted because the size limit of a tmpfs does not limit the number of its
+    files. In a pod, only processes count, because Kubernetes limits the rest.
+    """
     total = 0
     for pid in _other_pids():
         try:
@@ -158,7 +162,8 @@ def _memory_used() -> int:
 
 
 def _socket_memory() -> int:
-    """Return an estimate of the bytes in socket buffers, which no process is charged for.
+    """Return an estimate of the memory in socket buffers, in bytes. The kernel charges this memory
+    to no process.
 
     Linux reports the queues of IP sockets. For each UNIX socket after the first ``FREE_SOCKETS``, a
     full buffer is assumed.
@@ -173,7 +178,7 @@ def _socket_memory() -> int:
 
 
 def _table(path: str) -> Any:
-    """Yield the fields of each line of a table in /proc, without its heading."""
+    """Yield the fields of each line of a table in /proc. The heading line is skipped."""
     try:
         with open(path) as file:
             next(file, None)
@@ -205,7 +210,7 @@ class _KernelExchange:
         return bool(self._unsent) and not self.is_over
 
     def advance(self) -> None:
-        """Send and receive what is possible now."""
+        """Send and receive as much as is possible without blocking."""
         try:
             if self._unsent:
                 self._unsent = self._unsent[self._connection.send(self._unsent[: 1 << 16]) :]
@@ -238,14 +243,14 @@ class _KernelExchange:
 
 
 def _is_first() -> bool:
-    """Return whether the agent is the first process of its PID namespace, so that code started all
-    other processes."""
+    """Whether the agent is the first process of its PID namespace. If it is, code started all other
+    processes."""
     return os.getpid() == 1
 
 
 def _other_pids() -> set[int]:
-    """Return the processes that code started. In a box, these are all processes but this one. In a
-    pod, these are the descendants of this process, including orphans, which become its children
+    """Return the processes that code started. In a box, these are all processes except this one. In
+    a pod, these are the descendants of this process, including orphans, which become its children
     (``pod.py``)."""
     pids = {int(name) for name in os.listdir("/proc") if name.isdigit()} - {os.getpid()}
     if _is_first():
@@ -277,7 +282,7 @@ def _signal_others(number: int) -> None:
 
 
 def _exit_fd(pid: int) -> int:
-    """Return a descriptor that becomes readable when a child ends."""
+    """Return a file descriptor that becomes readable when the child process ends."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):  # a kernel without them, such as some versions of gVisor
@@ -297,7 +302,7 @@ def _exit_fd(pid: int) -> int:
 
 
 def _reap() -> tuple[set[int], bool]:
-    """Collect ended processes, orphans included. Return their ids, and whether any process
+    """Collect ended processes, including orphans. Return their ids, and whether any process
     remains."""
     ended: set[int] = set()
     while True:
@@ -311,7 +316,7 @@ def _reap() -> tuple[set[int], bool]:
 
 
 def _kill_others() -> None:
-    """Kill every process but this one, and collect them."""
+    """Kill every process except this one, and collect them."""
     remaining = True
     while remaining:
         _signal_others(signal.SIGKILL)
@@ -358,7 +363,7 @@ class Agent:
         return {"python": sys.version.split()[0]}
 
     def open_network(self, request: Any) -> Any:
-        """Let code use the proxy outside of the box."""
+        """Give code access to the proxy outside of the box."""
         # The Python kernel and the commands inherit it.
         os.environ.update(request["environment"])  # noqa: TID251 - of the box, not of the server
         if self.listener is None:
@@ -450,7 +455,8 @@ class Agent:
         }
 
     def resume_processes(self) -> None:
-        """Resume, for the duration of a request, the processes that earlier requests have left."""
+        """Resume the processes that earlier requests have left. They run as long as the request
+        runs."""
         self.end_reason = None
         ended, _ = _reap()
         if self.kernel_pid in ended:
@@ -460,7 +466,7 @@ class Agent:
             self.start_forwarder(self.listener)
 
     def has_forwarder(self) -> bool:
-        """Return whether the forwarder runs. Code can kill it."""
+        """Whether the forwarder runs. Code can kill it."""
         try:
             return (
                 self.forwarder_pid is not None and not os.waitpid(self.forwarder_pid, os.WNOHANG)[0]
@@ -505,8 +511,9 @@ class Agent:
         """Wait until one of ``end_fds`` is readable or the ``exchange`` is over, enforcing the
         limits. Return "ended" or "killed".
 
-        Code that exceeds a limit is interrupted, then killed after ``GRACE_S``;
-        ``self.end_reason`` is the limit."""
+        Code that exceeds a limit is interrupted, and killed if it still runs after ``GRACE_S``
+        seconds. ``self.end_reason`` names the limit.
+        """
         deadline = time.monotonic() + request["timeout"]
         kill_at, interrupt_at, report_at, share_at = None, 0.0, 0.0, 0.0
         share = ProcessorShare(_other_pids())
@@ -541,7 +548,8 @@ class Agent:
                 interrupt()
 
     def wait_for_activity(self, outputs: Any, end_fds: Any, exchange: Any) -> Any:
-        """Wait, drain outputs and advance the exchange. Return the readable descriptors."""
+        """Wait until a descriptor is readable, read the outputs and advance the exchange. Return
+        the readable descriptors."""
         watched = {self.input_fd, *end_fds, *(output.read_fd for output in outputs)}
         if exchange is not None:
             watched.add(exchange.fd)
@@ -560,7 +568,7 @@ class Agent:
             send_frame(self.output_fd, {"written": written})
 
     def limit_exceeded(self, readable: Any, deadline: float, is_flooding: bool) -> str | None:
-        """Return why the running code must end, or None."""
+        """Return the reason why the running code must end. Returns None if no limit is exceeded."""
         if self.input_fd in readable:
             if receive_frame(self.input_fd) is None and _is_first():  # the server is gone
                 os._exit(0)
@@ -572,12 +580,13 @@ class Agent:
         return "memory" if _memory_used() > self.limits["memory"] else None
 
     def readable_fds(self, fds: Any, wait_s: float = 0, exchange: Any = None) -> Any:
-        """Wait until something can be read, or sent for the ``exchange``."""
+        """Wait until a descriptor is readable, or until the ``exchange`` can send data. Return the
+        readable descriptors."""
         sending = [exchange.fd] if exchange is not None and exchange.is_sending else []
         return set(select.select(list(fds), sending, [], wait_s)[0])
 
     def start_kernel(self, max_chars: int) -> None:
-        """Fork the Python kernel. Forking saves the start of a new interpreter."""
+        """Fork the Python kernel. A fork is faster than the start of a new interpreter."""
         self.kernel_output = output = _OutputBuffer(max_chars)
         ours, theirs = socket.socketpair()
         pid = os.fork()
@@ -600,13 +609,13 @@ class Agent:
         self.kernel_pid, self.kernel_socket = pid, ours
 
     def kill_kernel(self) -> None:
-        """Kill the Python kernel and everything it started."""
+        """Kill the Python kernel and all processes that it started."""
         if self.kernel_pid is not None:
             _kill_others()
             self.forget_kernel()
 
     def forget_kernel(self) -> None:
-        """Drop the ended Python kernel, after reading its last output."""
+        """Read the last output of the Python kernel, which has ended, and forget it."""
         if self.kernel_pid is not None:
             assert self.kernel_output is not None
             self.kernel_output.drain()

@@ -21,7 +21,7 @@ MAX_HOLE_BYTES = 1 << 20
 
 
 def list_files(request: Any) -> Any:
-    """List path, size and modification time of the regular files, hidden folders left out."""
+    """List path, size and modification time of the regular files. Hidden folders are left out."""
     listed: list[list[Any]] = []
     for folder, folders, names in os.walk(HOME):
         folders[:] = sorted(f for f in folders if not f.startswith("."))
@@ -35,7 +35,7 @@ def list_files(request: Any) -> Any:
 
 
 def read(request: Any) -> Any:
-    """Read a regular file; the content is None if there is none."""
+    """Read a regular file. The content is None if there is no such file."""
     path = _resolve(request["path"])
     if path is None:
         return {"content": None}
@@ -81,7 +81,8 @@ def remove(request: Any) -> Any:
 
 
 def _is_sparse(status: os.stat_result) -> bool:
-    """Return whether a file is much larger than the memory that it occupies, which is limited."""
+    """Whether a file is much larger than the memory that it occupies. The box's limits apply only
+    to the memory."""
     return status.st_size > 2 * 512 * status.st_blocks + MAX_HOLE_BYTES
 
 

@@ -1,4 +1,4 @@
-"""Forwards connections to a port of the box to the socket of the proxy outside.
+"""Forwards connections from a port of the box to the socket of the proxy outside of the box.
 
 The forwarder is a process of its own. If the code of the box kills or breaks it, the only effect is
 that the box has no network.
@@ -26,7 +26,7 @@ def listen(port: int) -> socket.socket:
 
 
 def forward(listener: socket.socket) -> None:
-    """Forward all connections. Never returns."""
+    """Forward all connections. This function never returns."""
     while True:
         connection, _ = listener.accept()
         threading.Thread(target=_pass_on, args=(connection,), daemon=True).start()

@@ -1,11 +1,11 @@
-"""The agent inside a pod, where a runtime starts it and passes requests on.
+"""The agent inside a pod. A runtime starts it and passes requests on.
 
-The runtime runs one command after another and returns their output, so the agent, which keeps the
-Python interpreter, listens on a socket. Each request is a command that connects to it:
+The runtime runs one command after another and returns their output. The agent has to keep the
+Python interpreter, so it listens on a socket. Each request is a command that connects to the
+socket:
 
-    python3 .antiphon.zip serve          start the agent
-    python3 .antiphon.zip call REQUEST   send the request in this file, and print the answer
-    python3 .antiphon.zip stop           interrupt the running request
+python3 .antiphon.zip serve start the agent python3 .antiphon.zip call REQUEST send the request in
+this file, and print the answer python3 .antiphon.zip stop interrupt the running request
 
 Uses only the standard library, because the Python of the pod is not the server's.
 """
@@ -43,7 +43,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class _PodAgent(Agent):
-    """Serves one connection after another. Its state is kept from one connection to the next."""
+    """The agent of a pod. Serves one connection after another, and its state is kept between
+    connections."""
 
     def __init__(self) -> None:
         super().__init__(-1, -1)
@@ -75,7 +76,8 @@ class _PodAgent(Agent):
 
 
 def serve() -> None:
-    """Start an agent in the background, unless there is one, and wait until it listens."""
+    """Start an agent in the background, unless an agent is already running. Wait until it
+    listens."""
     for folder in (HOME, SKILLS, FOLDER):
         os.makedirs(folder, exist_ok=True)
     listener = socket.socket(socket.AF_UNIX)
@@ -124,7 +126,8 @@ def call(path: str) -> None:
 
 
 def stop() -> None:
-    """End the process whose request is running: the agent then interrupts it."""
+    """Interrupt the running request, by ending the process that sent it. The agent notices the end
+    and interrupts the request."""
     with open(CALLER) as file:
         caller = int(file.read())
     try:
@@ -134,7 +137,7 @@ def stop() -> None:
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the subcommand that the command line names."""
     action, *arguments = sys.argv[1:]
     if action == "listen":
         listen(socket.socket(fileno=int(arguments[0])))

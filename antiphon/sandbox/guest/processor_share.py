@@ -2,8 +2,9 @@
 
 A short calculation must not wait behind a model that generates: in the idle scheduling class, 50 ms
 of work took 16 s on a machine with one busy process per processor. On the other hand, many
-computing processes must not slow the model down. So code starts with a tenth of the weight of other
-processes. It is moved to the idle class once it runs many tasks at a time or has computed for long.
+computing processes must not slow the model down. So code starts with a tenth of the scheduling
+weight of other processes. Code is moved to the idle class once it runs many tasks at a time or has
+computed for long.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ def lower_priority() -> None:
 
 
 class ProcessorShare:
-    """Watches the processes of one request, and moves them to the idle class if they are many or
-    compute for long.
+    """Watches the processes of one request, and moves them to the idle class if there are many or
+    if they compute for long.
 
-    ``pids``: the processes that run before the request."""
+    ``pids``: the processes that already run before the request.
+    """
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._cpu_s = _cpu_seconds(pids)
@@ -42,7 +44,7 @@ class ProcessorShare:
 
     def check(self, pids: Iterable[int]) -> None:
         """Measure the processes, and move them to the idle class if they exceed a threshold. Call
-        it repeatedly, to include processes that start later."""
+        it repeatedly, because later calls include processes that have started since."""
         pids = list(pids)
         self._is_used_up = (
             self._is_used_up
@@ -65,7 +67,7 @@ def _cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def _tasks(pids: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield the process and the id of each thread."""
+    """Yield the process id and the thread id of each thread."""
     for pid in pids:
         try:
             names = os.listdir(f"/proc/{pid}/task")
@@ -80,8 +82,8 @@ def _is_runnable(pid: int, task: int) -> bool:
 
 
 def _stat(path: str) -> list[str]:
-    """Return the fields of a ``stat`` file, beginning with the state (proc(5)); an empty list if
-    the process has ended."""
+    """Return the fields of a ``stat`` file, beginning with the state (proc(5)). Returns an empty
+    list if the process has ended."""
     try:
         with open(path) as file:
             return file.read().rpartition(")")[2].split()

@@ -151,7 +151,7 @@ class Kernel:
         sys.stderr.write("".join(lines))
 
     def display(self, *values: Any) -> None:
-        """Save values that have a PNG representation as image files; print the others."""
+        """Save values that have a PNG representation as image files. Print the other values."""
         for value in values:
             to_png = getattr(value, "_repr_png_", None)
             png = to_png() if callable(to_png) and not isinstance(value, type) else None

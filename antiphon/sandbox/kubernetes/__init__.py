@@ -1,1 +1,1 @@
-"""Boxes that are pods of a Kubernetes cluster, managed by agent-sandbox."""
+"""Boxes that are pods of a Kubernetes cluster. The controller agent-sandbox manages the pods."""

@@ -1,7 +1,7 @@
-"""Requests to the Kubernetes API: sandbox claims of agent-sandbox.
+"""Requests to the Kubernetes API for sandbox claims of agent-sandbox.
 
-https://agent-sandbox.sigs.k8s.io/docs/ describes the resources, of the API version v1beta1. A
-claim takes a sandbox, which is a pod, from a warm pool.
+https://agent-sandbox.sigs.k8s.io/docs/ describes the resources of the API version v1beta1. A claim
+takes a sandbox, which is a pod, from a warm pool.
 """
 
 from __future__ import annotations
@@ -66,24 +66,24 @@ class _Metadata(msgspec.Struct, frozen=True):
 
 
 class SandboxClaim(msgspec.Struct, frozen=True):
-    """A sandbox claim, with only the fields that the server reads."""
+    """A sandbox claim. It has only the fields that the server reads."""
 
     metadata: _Metadata
     status: _ClaimStatus = _ClaimStatus()
 
     @property
     def sandbox(self) -> str:
-        """The name of its sandbox and pod."""
+        """The name of the claim's sandbox, which is also the name of its pod."""
         return self.status.sandbox.name
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The IP addresses of its pod."""
+        """The IP addresses of the claim's pod."""
         return self.status.sandbox.podIPs
 
     @property
     def is_ready(self) -> bool:
-        """Whether the pod runs. Raises ``ClaimLost`` if it never will."""
+        """Whether the pod runs. Raises ``ClaimLost`` if the pod will never run."""
         if self.metadata.deletionTimestamp is not None:
             raise ClaimLost("the claim is deleted")
         ready = next((each for each in self.status.conditions if each.type == "Ready"), None)
@@ -100,9 +100,9 @@ class _WatchEvent(msgspec.Struct, frozen=True):
 
 
 class KubernetesApi:
-    """The sandbox claims of a namespace. ``credentials``: the folder of a service account, with
-    ``token``, ``namespace`` and ``ca.crt``; the token is read for each request, since it changes.
-    """
+    """Accesses the sandbox claims of a namespace. ``credentials``: the folder of a service account,
+    with ``token``, ``namespace`` and ``ca.crt``. The token is read for each request, because it
+    changes."""
 
     def __init__(
         self, session: aiohttp.ClientSession, url: str, credentials: Path, namespace: str
@@ -154,7 +154,8 @@ class KubernetesApi:
         return _decode(await self._send("PATCH", f"sandboxclaims/{name}", body))
 
     async def delete(self, name: str) -> None:
-        """Delete a claim, if it exists, with its pod. Raises ``ClusterError``."""
+        """Delete a claim and its pod. Do nothing if the claim does not exist. Raises
+        ``ClusterError``."""
         try:
             await self._send("DELETE", f"sandboxclaims/{name}")
         except ClaimLost:
@@ -163,8 +164,8 @@ class KubernetesApi:
     async def watch(
         self, claim: SandboxClaim, seconds: float
     ) -> AsyncGenerator[SandboxClaim, None]:
-        """Yield the claim whenever it changes, for the given number of seconds at most. Raises
-        ``ClaimLost`` when it is deleted, and ``ClusterError``."""
+        """Yield the claim whenever it changes, for at most the given number of seconds. Raises
+        ``ClaimLost`` when the claim is deleted, and ``ClusterError``."""
         import aiohttp
 
         query = {

@@ -1,4 +1,5 @@
-"""A box that is a pod. The agent runs in the pod, and the pod's runtime forwards requests to it."""
+"""A box that is a pod. The agent runs in the pod. The pod's runtime forwards requests to the
+agent."""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ class PodBox(AgentCalls):
         max_chars: int,
         on_output: OutputCallback | None = None,
     ) -> ExecutionResult:
-        """Run a command, as ``Box.command`` does. The runtime returns output only at the end."""
+        """Run a command, as ``Box.command`` does. ``on_output`` gets the output only when the
+        command has ended, because the runtime returns it then."""
         result = await super().command(command, timeout_s=timeout_s, max_chars=max_chars)
         if on_output is not None and (result.output or result.stderr):
             on_output(result.output[:max_chars], result.stderr[:max_chars])
@@ -102,8 +104,8 @@ class PodBox(AgentCalls):
                 raise ToolError(f"{path} could not be written: {error}") from None
 
     async def share(self, name: str, files: Mapping[str, bytes], scripts: Collection[str]) -> None:
-        """Put files at ``/mnt/skills/NAME``, as ``Box.share`` does. The files are not read-only
-        here: code can change them, but only in this pod."""
+        """Put files at ``/mnt/skills/NAME``, as ``Box.share`` does. In a pod the files are not
+        read-only. Code can change them, but the changes affect only this pod."""
         others = sum(size for other, size in self._shared_bytes.items() if other != name)
         size = sum(map(len, files.values()))
         if size + others > self._limits.disk_bytes:
@@ -154,8 +156,8 @@ class PodBox(AgentCalls):
 
     @asynccontextmanager
     async def _pod(self) -> AsyncIterator[PodRuntime]:
-        """Use the pod, one call at a time. If the pod is lost, mark the box as ended and raise
-        ``ToolError``."""
+        """Context manager for a call to the pod. Only one call runs at a time. If the pod is lost,
+        the box is marked as ended and ``ToolError`` is raised."""
         async with self._call_lock:
             if not self.is_alive:
                 raise ToolError(ENDED)
@@ -179,7 +181,7 @@ class PodBox(AgentCalls):
 
 
 def _agent_archive() -> bytes:
-    """Return the agent as a zip file that Python runs."""
+    """Return the agent as a zip file that Python can run."""
     guest = resources.files("antiphon.sandbox.guest")
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as opened:

@@ -1,6 +1,6 @@
-"""The runtime inside a pod: runs commands and transfers files, over HTTP.
+"""Client of the runtime inside a pod, which runs commands and transfers files over HTTP.
 
-Its API is that of agent-sandbox's ``python-runtime-sandbox``: ``execute``, ``upload`` and
+Its API is the API of agent-sandbox's ``python-runtime-sandbox``: ``execute``, ``upload`` and
 ``download``, below the folder ``SANDBOX_BASE_DIR``, which has to be ``/mnt``. A router in front of
 the pods selects the pod by request headers.
 """
@@ -38,7 +38,8 @@ class _Executed(msgspec.Struct, frozen=True):
 
 
 class PodRuntime:
-    """The runtime of one pod. ``headers``: tell the router which pod is meant."""
+    """The runtime of one pod. ``headers``: the request headers by which the router selects the
+    pod."""
 
     def __init__(
         self, session: aiohttp.ClientSession, url: str, headers: dict[str, str] | None = None
@@ -48,8 +49,8 @@ class PodRuntime:
         self._headers = headers or {}
 
     async def execute(self, command: str, *, timeout_s: float) -> bytes:
-        """Run a command without a shell and return its output. Raises ``PodLost``, also if the
-        command fails."""
+        """Run a command without a shell and return its output. Raises ``PodLost`` if the pod is
+        lost or if the command fails."""
         raw = await self._send("POST", "execute", timeout_s, body={"command": command})
         try:
             executed = msgspec.json.decode(raw, type=_Executed)
@@ -71,7 +72,8 @@ class PodRuntime:
         await self._send("POST", "upload", FILE_TIMEOUT_S, form=form)
 
     async def download(self, path: str, max_bytes: int) -> bytes | None:
-        """Return the first bytes of a file; None if there is none. Raises ``PodLost``."""
+        """Return the first bytes of a file. Returns None if there is no file. Raises
+        ``PodLost``."""
         try:
             return await self._send(
                 "GET", f"download/{quote(path, safe='')}", FILE_TIMEOUT_S, max_bytes=max_bytes
@@ -89,7 +91,8 @@ class PodRuntime:
         form: aiohttp.FormData | None = None,
         max_bytes: int | None = None,
     ) -> bytes:
-        """Send a request and return the answer, or its first ``max_bytes``."""
+        """Send a request and return the answer. Of a longer answer, return the first ``max_bytes``
+        bytes."""
         import aiohttp
         from yarl import URL
 

@@ -1,7 +1,7 @@
-"""Boxes from a warm pool of agent-sandbox: each box is the pod of a claim.
+"""Boxes from a warm pool of agent-sandbox. Each box is the pod of a claim.
 
-The cluster deletes a claim at its ``shutdownTime``. A server postpones this time for the claims of
-its boxes for as long as it runs. So a server that crashes leaves nothing behind.
+The cluster deletes a claim at its ``shutdownTime``. A running server postpones this time for the
+claims of its boxes. So a server that crashes leaves no pods behind.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _NO_LABEL, _LABEL_CHARS = re.compile(r"[^A-Za-z0-9_.-]"), 63
 
 class PodSettings(Struct, frozen=True, kw_only=True):
     """Settings of the boxes. ``pool``: name of the SandboxWarmPool. ``router``: URL of the sandbox
-    router; None: pods are reached directly by their IP addresses. ``port``: port of the runtime.
-    ``owner``: value of the label that marks the claims of this installation."""
+    router; None means that pods are reached directly by their IP addresses. ``port``: port of the
+    runtime. ``owner``: value of the label that marks the claims of this installation."""
 
     pool: str
     owner: str
@@ -53,7 +53,7 @@ class PodSettings(Struct, frozen=True, kw_only=True):
 
 
 class KubernetesSandbox:
-    """``Sandbox`` of pods. ``clock`` returns Unix seconds; ``ids`` makes unique names."""
+    """``Sandbox`` of pods. ``clock`` returns unix seconds. ``ids`` generates unique names."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class KubernetesSandbox:
         self._renewing: asyncio.Task[None] | None = None
 
     async def check(self) -> None:
-        """Raise ``SetupError`` if the warm pool does not exist or the API refuses."""
+        """Raise ``SetupError`` if the warm pool does not exist or the API refuses the request."""
         pool, namespace = self._settings.pool, self._api.namespace
         try:
             await self._api.check_pool(pool)
@@ -114,7 +114,7 @@ class KubernetesSandbox:
         await self._api.close()
 
     async def renew(self) -> None:
-        """Extend all claims. Mark the boxes of deleted claims as ended."""
+        """Extend all claims of this server. If a claim was deleted, mark its box as ended."""
         for name, box in tuple(self._boxes.items()):
             try:
                 # A pod that is not ready for a moment is not lost; one that never will be is.
@@ -155,7 +155,7 @@ class KubernetesSandbox:
         return claim
 
     async def _next(self, claim: SandboxClaim) -> SandboxClaim:
-        """Return a claim after it has changed, or after a timeout."""
+        """Return the current state of a claim after it has changed or after a timeout."""
         async with aclosing(self._api.watch(claim, _READY_S)) as changes:
             async for changed in changes:
                 return changed
@@ -178,7 +178,8 @@ class KubernetesSandbox:
         return PodRuntime(self._session, f"http://{host}:{port}")
 
     async def _release(self, name: str) -> None:
-        """Delete a claim. If that fails, the cluster deletes it at its shutdown time."""
+        """Delete a claim. If the deletion fails, the cluster deletes the claim at its shutdown
+        time."""
         self._boxes.pop(name, None)
         try:
             await self._api.delete(name)
