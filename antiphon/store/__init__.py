@@ -13,8 +13,8 @@ from .vector_setting import needs_postgres
 
 __all__ = ["StoreFactory", "open_store"]
 
-#: Opens a store from its URL. Other packages register one for a URL scheme as an entry point of
-#: the group ``antiphon.stores``. Raises ``SetupError``.
+#: Opens a store from its URL. Raises ``SetupError``. Other packages can register a factory for a
+#: URL scheme, as an entry point of the group ``antiphon.stores``.
 StoreFactory = Callable[[str], Awaitable[Store]]
 
 _ENTRY_POINT_GROUP = "antiphon.stores"
@@ -33,9 +33,9 @@ async def open_store(
 ) -> Store:
     """Open the store of a URL: ``memory:``, ``sqlite:PATH`` or a path, ``postgresql://…``.
 
-    ``vectors``, ``vectors_key``: how nearest vectors are found, as in the settings. ``peers``: a
-    folder for sockets, through which several processes of this machine share an SQLite database;
-    PostgreSQL needs no such folder. ``connections``, ``listen_url`` and ``bus``: as in
+    ``vectors``, ``vectors_key``: the way to find the nearest vectors, as in the settings.
+    ``peers``: a folder for sockets, through which several processes of this machine share an SQLite
+    database. PostgreSQL needs no such folder. ``connections``, ``listen_url`` and ``bus``: as in
     ``PostgresStore.open``. Raises ``SetupError``.
     """
     is_postgres = url.startswith(("postgresql://", "postgres://"))

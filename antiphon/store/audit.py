@@ -50,4 +50,5 @@ class AuditLog(Protocol):
         """Add a record. Return when it is durable."""
 
     async def list(self, query: AuditQuery) -> tuple[AuditRecord, ...] | None:
-        """Return a page of records, oldest first. Returns None if ``after`` is unknown."""
+        """Return a page of records, newest first or oldest first as in ``query``. Returns None if
+        ``query.after`` is unknown."""

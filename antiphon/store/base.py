@@ -1,7 +1,8 @@
 """The contract of a store: finished responses with their inputs and tokens, and conversations.
 
-A response is stored with its own input, output and tokens and a link to its parent, so a turn costs
-what the turn adds. The memory store is the reference.
+Each response is stored with a link to its parent, the response that it continues. Its row holds
+only its own input, output and tokens. So a turn of a long conversation needs no more space than a
+turn of a short one. The memory store is the reference implementation.
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ __all__ = ["Retention", "Store"]
 
 
 class Retention(Struct, frozen=True, kw_only=True):
-    """Bounds of a store, over all tenants. None means no bound. The oldest responses are deleted
-    first. To satisfy ``max_responses`` and ``max_bytes``, the oldest responses of the tenant that
-    stores most are deleted.
+    """Limits on the data that a store keeps, summed over all tenants. None means no limit. The
+    oldest responses are deleted first. If ``max_responses`` or ``max_bytes`` is exceeded, the
+    oldest responses of the tenant with the most data are deleted.
 
-    ``max_bytes`` counts all stored rows, including deleted ancestors that descendants still need.
+    ``max_bytes`` counts all stored rows, including deleted responses that later responses of their
+    chain still need.
     """
 
     max_age_s: float | None = None
@@ -70,9 +72,9 @@ class Store(Protocol):
     """The contract of a store. All methods are per tenant. The id of another tenant's object counts
     as unknown.
 
-    Safe for concurrent use in one event loop. A deleted or expired response cannot be loaded. The
-    parts of it that its descendants need are kept until the last descendant is deleted. They cannot
-    be loaded by the response's id.
+    Safe for concurrent use in one event loop. The responses that continue a response are its
+    descendants. A deleted or expired response cannot be loaded by its id. The store keeps the parts
+    that its descendants need until the last descendant is deleted.
     """
 
     @property
@@ -102,7 +104,7 @@ class Store(Protocol):
     @property
     def rates(self) -> RateStore:
         """Request counts of clients that have rate limits. The processes that share this store
-        exchange the counts."""
+        exchange the counts here."""
 
     @property
     def containers(self) -> ContainerDirectory:
@@ -120,22 +122,25 @@ class Store(Protocol):
         lock: ConversationLock | None = None,
         usage: UsageRecord | None = None,
     ) -> bool:
-        """Store a response. A stored response with the same id is replaced. Return when the
+        """Store a response, or replace the stored response with the same id. Return when the
         response is durable. A response that has a run must have ``background`` set in each call.
 
-        ``stored.response.previous_response_id`` links to the parent. ``lock``: append the input and
-        the output to this conversation in the same transaction, if the conversation still exists.
-        If the response has lost this lock, nothing is stored and False is returned, because other
-        responses may have been added to the conversation. A response that is already stored is left
-        as it is if ``lock`` is given, so a caller that got no answer can repeat the call. ``usage``
-        is added to the usage log in the same transaction.
+        ``stored.response.previous_response_id`` links to the parent. ``usage`` is added to the
+        usage log in the same transaction.
+
+        ``lock``: the lock of a conversation. The input and the output are appended to this
+        conversation in the same transaction, if the conversation still exists. Returns False and
+        stores nothing if the response has lost this lock, because other responses may have been
+        added to the conversation. With ``lock``, a response that is already stored is left as it
+        is. So a caller that got no answer can repeat the call.
         """
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
         """Return the response. Returns None if the response is unknown, deleted or expired."""
 
     async def has_response(self, tenant: str, response_id: str) -> bool:
-        """Whether ``load`` would return a response. The response itself is not read."""
+        """Whether ``load`` would return a response. This method does not read the response
+        itself."""
 
     async def load_chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
         """Return the response and all its ancestors, oldest first, including deleted ancestors.
@@ -158,9 +163,9 @@ class Store(Protocol):
         response."""
 
     async def delete_tenant(self, tenant: str) -> int:
-        """Delete everything that is stored of a tenant, in short steps, and return how many rows
-        were deleted. The next sweep deletes the events of the tenant's background runs. Data that
-        is stored during the call may remain. API keys and the audit log are not deleted."""
+        """Delete all stored data of a tenant, in short steps, and return how many rows were
+        deleted. The next sweep deletes the events of the tenant's background runs. Data that is
+        stored during the call may remain. API keys and the audit log are not deleted."""
 
     async def usage(self, tenant: str) -> TenantUsage:
         """Return how many responses, bytes and background runs the store holds for a tenant."""
@@ -175,19 +180,19 @@ class Store(Protocol):
         max_bytes: int | None,
         lease_s: float,
     ) -> bool:
-        """Reserve room for a response that will be saved.
+        """Make a reservation: room for a response that will be saved later.
 
-        Returns False if the tenant's responses and reservations would be more than
-        ``max_responses``, or if its stored bytes have reached ``max_bytes``. Concurrent calls
-        cannot together reserve more room than there is. A reservation counts until it is released,
-        until its response is saved, or until its owner is dead (see ``RunStore.claim``). A response
-        has at most one reservation, which belongs to the owner that reserved last. A refused call
-        changes nothing.
+        A reservation counts like a saved response. Returns False and changes nothing if the
+        tenant's responses and reservations would be more than ``max_responses``, or if its stored
+        bytes have reached ``max_bytes``. Concurrent calls cannot together reserve more room than
+        there is. A reservation counts until it is released, until its response is saved, or until
+        its owner is dead (see ``RunStore.claim``). A response has at most one reservation, which
+        belongs to the owner that reserved last.
         """
 
     async def release_reservation(self, tenant: str, response_id: str, owner: str) -> None:
-        """Remove a reservation if it belongs to this owner. If it belongs to another owner, it
-        stays, because that owner has reserved room for another attempt at the same response."""
+        """Remove the reservation of a response if it belongs to ``owner``. A reservation of another
+        owner stays, because that owner reserved room for another attempt at the same response."""
 
     async def check_writable(self) -> None:
         """Write a small value, as a test. Raises ``StoreError`` if the store does not answer or
@@ -201,21 +206,22 @@ class Store(Protocol):
         """
 
     async def load_sweep_record(self) -> SweepRecord | None:
-        """Return the record of the last sweep of the store. Returns None before the first sweep."""
+        """Return the record of the last sweep (deletion of expired data). Returns None before the
+        first sweep."""
 
     async def save_sweep_record(self, record: SweepRecord) -> None:
         """Replace the record of the last sweep."""
 
     async def sweep(self, retention: Retention, now: int) -> int:
-        """Delete everything that has expired, and delete parts of deleted responses that no
-        descendant needs. Return how many responses expired.
+        """Delete all expired data, and the parts of deleted responses that no descendant needs.
+        Return how many responses expired.
 
         The sweep deletes: responses beyond ``retention`` (``now``, in unix seconds, is compared
         with ``created_at``), responses with an expiry time in the past, events of runs that ended
         more than ``max_log_age_s`` ago, expired files, contents of expired vector stores, old
         records of the audit log, and claims of approvals older than ``max_age_s``. Old rows of the
-        usage log are added up into sums. Responses of active runs count towards the bounds but are
-        not deleted. After the sweep the store is within the bounds. A sweep works in short steps,
+        usage log are added up into sums. Responses of active runs count towards the limits but are
+        not deleted. After the sweep the store is within the limits. A sweep works in short steps,
         between which other calls proceed.
         """
 
@@ -272,12 +278,13 @@ class Store(Protocol):
     async def claim_approval(
         self, tenant: str, approval_id: str, response_id: str, now: int
     ) -> bool:
-        """Record that a response runs the call that this approval allows. ``now`` is in unix
+        """Record that a response runs the tool call that this approval allows. ``now`` is in unix
         seconds. Returns False if another response has already claimed the approval. Returns True if
         the same response claims it again."""
 
     async def release_approval(self, tenant: str, approval_id: str, response_id: str) -> None:
-        """Release an approval that a response claimed but whose call it did not run."""
+        """Release an approval that a response claimed, because the response did not run the tool
+        call."""
 
     async def get_or_create_secret(self, name: str, new_secret: bytes) -> bytes:
         """Return the secret with this name. If there is no such secret, store and return
@@ -285,16 +292,19 @@ class Store(Protocol):
 
     def use_blobs(self, blobs: BlobStorage, min_bytes: int) -> None:
         """From now on, keep the input, output and tokens of large responses in blobs. A response is
-        large if it has at least ``min_bytes`` bytes. If ``min_bytes`` is 0, no response is kept in
-        blobs. Responses that are already in blobs stay readable. A store may ignore this call."""
+        large if it has at least ``min_bytes`` bytes. If ``min_bytes`` is 0, no further response is
+        kept in blobs. Responses that are already in blobs stay readable. A store may ignore this
+        call."""
 
     async def has_blobs(self) -> bool:
         """Whether parts of responses are in blobs."""
 
     async def move_blobs(self, source: BlobStorage | None, target: BlobStorage | None) -> int:
-        """Move parts of responses from their blobs to ``target``. If ``target`` is None, move them
-        into the store. Return how many were moved. Raises ``StoreError``. Parts that were moved
-        before the error stay in ``target``."""
+        """Move the parts of responses that are in blobs of ``source`` to ``target``. If ``target``
+        is None, move them into the store. Return how many responses were moved. If ``source`` is
+        None, move nothing. Raises ``StoreError``. Parts that were moved before the error stay in
+        ``target``."""
 
     async def close(self) -> None:
-        """Finish pending operations. Later calls raise ``StoreError``."""
+        """Close the store after its pending operations have finished. Later calls raise
+        ``StoreError``."""

@@ -11,7 +11,7 @@ __all__ = ["BlobStorage", "KeepsResponses"]
 
 
 class BlobStorage(Protocol):
-    """A part of ``antiphon.blobs.base.Blobs``."""
+    """The methods of ``antiphon.blobs.base.Blobs`` that a store needs."""
 
     async def put(self, chunks: AsyncIterator[bytes]) -> BlobRef:
         """Store content under a new key, and return a reference to the blob. Raises
@@ -27,7 +27,7 @@ class BlobStorage(Protocol):
 
 
 class KeepsResponses:
-    """The methods of a ``Store`` that uses no blob storage for responses."""
+    """Base class of stores that keep all responses themselves and use no blob storage for them."""
 
     def use_blobs(self, blobs: BlobStorage, min_bytes: int) -> None:
         """Do nothing."""

@@ -13,23 +13,24 @@ Clock = Callable[[], float]
 
 
 class StoreClock:
-    """Clock that returns unix time. If the store has a clock of its own, the time is the store's
+    """A clock that returns unix time. If the store has a clock of its own, the time is the store's
     time; otherwise it is the server's time.
 
-    The store's time is used because data of a server with a wrong clock would expire at once, or
-    never. Between two readings of the store's clock, the monotonic clock is used, so jumps of the
-    server's clock have no effect. ``wall`` and ``monotonic`` are clocks of the server, in seconds.
+    With the time of a server whose clock is wrong, data would expire at once or never. Between two
+    readings of the store's clock, the monotonic clock is used, so jumps of the server's clock have
+    no effect. ``wall`` and ``monotonic`` are clocks of the server, in seconds.
     """
 
     def __init__(self, store: Store, *, wall: Clock, monotonic: Callable[[], float]) -> None:
         self._store = store
         self._wall = wall
         self._monotonic = monotonic
-        #: What has to be added to the monotonic clock; None: the store has no clock.
+        #: Difference between the store's clock and the monotonic clock, in seconds. None: the store
+        #: has no clock.
         self._offset: float | None = None
 
     def __call__(self) -> float:
-        """Return the time."""
+        """Return the current time in unix seconds."""
         return self._wall() if self._offset is None else self._monotonic() + self._offset
 
     async def synchronize(self) -> float:

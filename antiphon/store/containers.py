@@ -1,8 +1,8 @@
 """The contract of a container directory: which process owns which container.
 
-A container consists of processes and memory of one machine. The directory names its owner, so that
-any process of the store can pass requests on to the owner. It also counts the containers of a
-tenant.
+A container consists of processes and memory of one machine. The directory names the owner of each
+container, so any process of the store can forward requests to the owner. It also counts the
+containers of a tenant.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ EXPIRED_S = 3600.0
 
 
 class ContainerRecord(Struct, frozen=True, kw_only=True):
-    """A container. ``resource``: as its owner reported it last. ``owner``: the process that has it;
-    ``url``: where other servers reach this process, empty if they cannot. ``is_auto``: a response
-    created it for itself."""
+    """A container in the directory. ``resource``: the container as its owner reported it last.
+    ``owner``: the process that runs the container. ``url``: the address at which other servers
+    reach this process; empty if they cannot reach it. ``is_auto``: a response created the container
+    for itself."""
 
     tenant: str
     resource: ContainerResource
@@ -34,15 +35,16 @@ class ContainerRecord(Struct, frozen=True, kw_only=True):
 
     @property
     def is_active(self) -> bool:
-        """Whether the container has not expired, as far as the directory knows."""
+        """Whether the directory lists the container as active, not as expired."""
         return self.resource.status == "active"
 
 
 class ContainerDirectory(Protocol):
     """The contract of a container directory.
 
-    A container is active until its owner reports that it has expired, or until the owner's lease
-    ends. An expired container stays expired: an owner whose lease has ended has lost its
+    Each owner has a lease: a time after which it counts as dead if it does not renew the lease. A
+    container is active until its owner reports that it has expired, or until the owner's lease
+    ends. An expired container stays expired. So an owner whose lease has ended has lost its
     containers.
     """
 
@@ -50,32 +52,32 @@ class ContainerDirectory(Protocol):
         self, owner: str, url: str, *, lease_s: float, used: Sequence[ContainerResource] = ()
     ) -> frozenset[str]:
         """Begin or renew the lease of an owner, and return the ids of its active containers.
-        ``used``: new reports about some of them.
+        ``used``: new reports about some of these containers.
 
-        Also lets the containers of all owners whose lease has ended expire, and deletes containers
-        that expired ``EXPIRED_S`` ago.
+        The call also expires the containers of all owners whose lease has ended, and deletes
+        containers that expired ``EXPIRED_S`` seconds ago.
         """
 
     async def add(self, record: ContainerRecord, *, max_active: int | None, lease_s: float) -> bool:
-        """Add an active container. Its owner gets a lease if it has none. False, and nothing is
-        added, if its tenant has ``max_active`` active containers already."""
+        """Add an active container. Its owner gets a lease if it has none. Returns False and adds
+        nothing if the tenant already has ``max_active`` active containers."""
 
     async def expire(self, owner: str, ids: Collection[str]) -> None:
-        """Let containers of an owner expire."""
+        """Mark these containers of an owner as expired."""
 
     async def find(self, tenant: str, container_id: str) -> ContainerRecord | None:
-        """Return a container, or None."""
+        """Return a container of a tenant. Returns None if the container is unknown."""
 
     async def list(self, tenant: str) -> tuple[ContainerRecord, ...]:
         """Return all containers of a tenant, oldest first."""
 
     async def delete(self, tenant: str, container_id: str) -> bool:
-        """Delete a container. False if there is none."""
+        """Delete a container from the directory. Returns False if the container is unknown."""
 
     async def release(self, owner: str) -> None:
-        """End the lease of an owner. Its containers expire."""
+        """End the lease of an owner, which expires its containers."""
 
 
 def expired(resource: ContainerResource) -> ContainerResource:
-    """Return the resource of a container that has expired."""
+    """Return a copy of a container's resource with the status of an expired container."""
     return replace(resource, status="expired")

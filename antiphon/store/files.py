@@ -1,7 +1,7 @@
 """The contract of a file store.
 
-Files are immutable. Their content is in the store, where it is read as a whole, or outside of it:
-then the store has a reference to it.
+Files are immutable. The content of a file is either in the store, which reads it as a whole, or in
+a blob outside of the store. In the second case, the store has a reference to the blob.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ __all__ = ["BlobRef", "FileContents", "FileQuery", "FileStore", "StoredContent"]
 
 
 class BlobRef(Struct, frozen=True, kw_only=True):
-    """Content outside of the store: its key there, its SHA-256 in hex, and its size."""
+    """A reference to content outside of the store (a blob): its key in the blob storage, its
+    SHA-256 in hex, and its size."""
 
     key: str
     sha256: str
     bytes: int
 
 
-#: The content of a file, or where it is.
+#: The content of a file, or a reference to its blob.
 FileContents = bytes | BlobRef
 
 
 class StoredContent(Struct, frozen=True, kw_only=True):
-    """Where the content of a file is stored. ``blob``: its reference; None: it is in the store
-    itself. ``position``: a number that grows with each file."""
+    """A file and the place of its content. ``blob``: the reference to the content; None if the
+    content is in the store itself. ``position``: a number that grows with each new file."""
 
     position: int
     tenant: str
@@ -39,10 +40,10 @@ class StoredContent(Struct, frozen=True, kw_only=True):
 
 
 class FileQuery(Struct, frozen=True, kw_only=True):
-    """A page of a tenant's files.
+    """A query for a page of a tenant's files.
 
-    ``purpose``: only files with this purpose; None: all. ``after``: the last file before the page.
-    ``now``: unix seconds; files that have expired by then are left out.
+    ``purpose``: only files with this purpose; None means all files. ``after``: the id of the last
+    file before the page. ``now``: unix seconds. Files that have expired by then are left out.
     """
 
     purpose: str | None = None
@@ -53,8 +54,8 @@ class FileQuery(Struct, frozen=True, kw_only=True):
 
 
 class FileStore(Protocol):
-    """The contract of a file store. Methods with a tenant know only its files. Deletion, also by
-    ``Store.sweep``, is final.
+    """The contract of a file store. Methods with a tenant see only the files of this tenant.
+    Deletion, also by ``Store.sweep``, is final.
 
     Files of one tenant with the same SHA-256 share one blob. The transaction that deletes the last
     file of a blob marks the blob as unused. Callers then delete the blob and remove the mark
@@ -70,45 +71,49 @@ class FileStore(Protocol):
         max_bytes: int | None = None,
         max_files: int | None = None,
     ) -> bool:
-        """Store a new file. Return when it is durable.
+        """Store a new file. Return when the file is durable.
 
-        False, and nothing is stored, if the tenant would have more than ``max_files`` files, or
-        more than ``max_bytes`` bytes in all of them. This is exact under concurrency. If the tenant
-        already has this content in another blob, the file refers to that blob, and ``content``
-        becomes unused.
+        Returns False and stores nothing if the tenant would have more than ``max_files`` files, or
+        more than ``max_bytes`` bytes in all its files. Concurrent calls cannot together exceed
+        these limits. If the tenant already has this content in another blob, the file refers to
+        that blob, and the blob in ``content`` is marked as unused.
         """
 
     async def get(self, tenant: str, file_id: str) -> File | None:
-        """Return the file, or None."""
+        """Return the file. Returns None if it is unknown."""
 
     async def read(self, tenant: str, file_id: str) -> FileContents | None:
-        """Return the content of a file, or where it is; None for an unknown file."""
+        """Return the content of a file, or a reference to its content. Returns None if the file is
+        unknown."""
 
     async def list_page(self, tenant: str, query: FileQuery) -> tuple[File, ...] | None:
-        """Return a page of files in the order of creation; None if ``after`` is unknown."""
+        """Return a page of files in the order of creation. Returns None if ``query.after`` is
+        unknown."""
 
     async def delete(self, tenant: str, file_id: str) -> bool:
-        """Delete a file and its content. False if it is unknown."""
+        """Delete a file and its content. Returns False if the file is unknown."""
 
     async def replace_content(
         self, tenant: str, file_id: str, old: BlobRef | None, new: FileContents
     ) -> bool:
-        """Replace the place of a file's content, which is ``old`` now; None stands for the store
-        itself. From one blob to another, it changes for all files that share the blob. False, and
-        nothing is changed, if the content is no longer at ``old``."""
+        """Move the content of a file from ``old`` to ``new``. ``old``: the blob that holds the
+        content now; None if the store itself holds it. Content that moves from one blob to another
+        moves for all files that share the blob. Returns False and changes nothing if the content is
+        no longer at ``old``."""
 
     async def list_contents(
         self, *, after: int, limit: int, in_blobs: bool
     ) -> tuple[StoredContent, ...]:
-        """Return files of all tenants in the order of their positions, beginning after the position
-        ``after``: those whose content is in blobs, or those whose content is in the store itself.
-        """
+        """Return up to ``limit`` files of all tenants whose position is greater than ``after``, in
+        the order of their positions. ``in_blobs``: return files whose content is in blobs;
+        otherwise return files whose content is in the store itself."""
 
     async def list_unused_blobs(self, limit: int) -> tuple[str, ...]:
-        """Return keys of blobs that no file has any more."""
+        """Return the keys of blobs that are marked as unused because no file has them any more."""
 
     async def forget_blobs(self, keys: Collection[str]) -> None:
-        """Remove the records of unused blobs after their content has been deleted."""
+        """Remove the marks of unused blobs, after the blobs were deleted."""
 
     async def find_unknown_blobs(self, keys: Collection[str]) -> frozenset[str]:
-        """Return those keys that no file has and that are not unused either."""
+        """Return the keys that belong neither to a blob of a file nor to a blob that is marked as
+        unused."""

@@ -1,4 +1,4 @@
-"""Whether the store answers, asked at most once a second."""
+"""Checks of whether the store answers, at most one per second."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ __all__ = ["StoreHealth", "VectorHealth"]
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds for which an answer counts, and after which a store that does not answer is down.
+#: Seconds for which the result of a check is reused, and the timeout of a check.
 _FRESH_S, _TIMEOUT_S = 1.0, 3.0
 
 
 class _Health:
-    """Runs a check that raises ``StoreError`` on failure. ``log_texts``: the lines to log when the
-    check begins to succeed and when it begins to fail. One instance per process."""
+    """The result of a check, which is repeated at most once a second. One instance per process.
+
+    ``check`` raises ``StoreError`` on failure. ``log_texts``: the message to log when the check
+    begins to succeed, and the message to log when it begins to fail.
+    """
 
     def __init__(self, check: Callable[[], Awaitable[None]], log_texts: tuple[str, str]) -> None:
         self._check_store = check
@@ -32,7 +35,7 @@ class _Health:
         self._check: asyncio.Task[None] | None = None
 
     async def answers(self) -> bool:
-        """Return whether the check succeeds. Callers share one."""
+        """Return whether the check succeeds. Callers that wait at the same time share one check."""
         now = asyncio.get_running_loop().time()
         if self._checked_at is None or now - self._checked_at >= _FRESH_S:
             if self._check is None or self._check.done():
@@ -65,12 +68,13 @@ class StoreHealth(_Health):
         super().__init__(store.check_writable, texts)
 
     async def is_writable(self) -> bool:
-        """Return whether the store can be written. Callers share one check."""
+        """Return whether the store can be written. Callers that wait at the same time share one
+        check."""
         return await self.answers()
 
     async def require(self) -> None:
-        """Raise ``Overloaded`` (503) if the store cannot be written: nothing is generated that
-        could not be stored."""
+        """Raise ``Overloaded`` (503) if the store cannot be written. Otherwise the server would
+        generate responses that it cannot store."""
         if not await self.is_writable():
             raise Overloaded(
                 "The server cannot store responses at the moment.",
@@ -81,7 +85,7 @@ class StoreHealth(_Health):
 
 
 class VectorHealth(_Health):
-    """Checks whether what finds nearest vectors answers."""
+    """Checks whether the search for nearest vectors answers."""
 
     def __init__(self, vectors: VectorIndex) -> None:
         texts = ("vectors can be searched again", "vectors cannot be searched")

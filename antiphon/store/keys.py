@@ -12,7 +12,7 @@ __all__ = ["KeyRecord", "KeyStore"]
 class KeyRecord(Struct, frozen=True, kw_only=True):
     """An API key. ``sha256``: the digest of its secret in hex. ``hint``: the last characters of the
     secret. ``created_at``, ``rotated_at``: unix seconds. The other fields are limits, as in
-    ``antiphon.clients.ClientLimits``; None: no limit."""
+    ``antiphon.clients.ClientLimits``. None means no limit."""
 
     name: str
     sha256: str
@@ -30,17 +30,17 @@ class KeyRecord(Struct, frozen=True, kw_only=True):
 
 
 class KeyStore(Protocol):
-    """The contract of a key store. Names are unique and have no U+0000. Methods that change keys
-    return when the change is durable."""
+    """The contract of a key store. Names are unique and do not contain U+0000. Methods that change
+    keys return when the change is durable."""
 
     async def create(self, key: KeyRecord) -> bool:
-        """Add a key. False if there is one of this name."""
+        """Add a key. Returns False if a key with this name exists."""
 
     async def list(self) -> tuple[KeyRecord, ...]:
-        """Return all keys, by name."""
+        """Return all keys, in the order of their names."""
 
     async def replace(self, key: KeyRecord) -> bool:
-        """Replace the key of this name. False if there is none."""
+        """Replace the key with this name. Returns False if there is no such key."""
 
     async def delete(self, name: str) -> bool:
-        """Delete a key. False if there is none of this name."""
+        """Delete the key with this name. Returns False if there is no such key."""

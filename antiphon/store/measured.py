@@ -1,4 +1,5 @@
-"""A store whose operations are measured: how long they take, what they append and what was used."""
+"""A wrapper of a store that reports its operations: their duration, the appended events, and the
+usage records."""
 
 from __future__ import annotations
 
@@ -14,30 +15,32 @@ from .usage import UsageRecord
 
 __all__ = ["StoreObserver", "measured"]
 
-#: Parts of a store, whose operations are named after them.
+#: Parts of a store. Their names are prefixes of the names of their operations.
 _PARTS = ("runs", "files", "skills", "vectors", "usage_log")
 
 
 class StoreObserver(Protocol):
-    """Receives reports about store operations. Must not raise. Only the event loop calls it."""
+    """Receives reports about store operations. Its methods must not raise. They are called only on
+    the event loop."""
 
     def on_operation(self, operation: str, seconds: float, *, failed: bool) -> None:
-        """Called at the end of an operation, such as ``save`` or ``runs.append``. ``failed``: the
-        store did not answer."""
+        """Called at the end of an operation, such as ``save`` or ``runs.append``. ``seconds``:
+        duration of the operation. ``failed``: the operation raised ``StoreError``."""
 
     def on_append(self, batches: int, events: int) -> None:
-        """Called when batches of events are stored."""
+        """Called when batches of events have been appended. ``batches`` and ``events`` are their
+        numbers."""
 
     def on_usage(self, records: Sequence[UsageRecord]) -> None:
-        """Called when records of the usage log are stored."""
+        """Called when records of the usage log have been stored."""
 
     def on_follower(self, subscription: Subscription) -> None:
-        """Called when somebody follows a run."""
+        """Called when a reader subscribes to the events of a run."""
 
 
 def measured(store: Store, observer: StoreObserver, clock: Callable[[], float]) -> Store:
-    """Return ``store``, with its operations reported to ``observer``. ``clock`` returns monotonic
-    seconds."""
+    """Return a wrapper of ``store`` that reports its operations to ``observer``. ``clock`` returns
+    monotonic seconds."""
     wrapper = _Measured(store, "", observer, clock)
     for name in _PARTS:
         setattr(wrapper, name, _Measured(getattr(store, name), f"{name}.", observer, clock))
@@ -45,7 +48,8 @@ def measured(store: Store, observer: StoreObserver, clock: Callable[[], float]) 
 
 
 class _Measured:
-    """A store, or a part of one, under the prefix of its operations' names."""
+    """A wrapper of a store, or of a part of a store such as ``runs``. ``prefix``: the text before
+    the name of each operation, such as ``runs.``."""
 
     def __init__(
         self, inner: Any, prefix: str, observer: StoreObserver, clock: Callable[[], float]
@@ -88,7 +92,8 @@ class _Measured:
     def _report(
         self, operation: str, arguments: Sequence[Any], options: dict[str, Any], result: Any
     ) -> None:
-        """Report what an operation has stored. ``result`` is False if it stored nothing."""
+        """Report the events and usage records that an operation has stored. ``result``: the
+        operation's result, which is False if it stored nothing."""
         if operation == "runs.append":
             batches = [append.batch for append in arguments[0]]
             self._observer.on_append(len(batches), sum(batch.count for batch in batches))

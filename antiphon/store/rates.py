@@ -1,8 +1,8 @@
-"""The contract of a rate store: how processes of a store exchange the request counts of limited
-clients.
+"""The contract of a rate store: how the processes of a store exchange the request counts of clients
+with rate limits.
 
-No request waits for it. Each process admits requests by its own view, and exchanges it a few times
-a second (see ``antiphon/resources/admin/rate_limits.py``).
+No request waits for the rate store. Each process admits requests by its local counts, and exchanges
+these counts a few times a second (see ``antiphon/resources/admin/rate_limits.py``).
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ HEARD_S = 5.0
 
 
 class RateReport(Struct, frozen=True, kw_only=True):
-    """The report of a process about a scope, such as a key. ``per_minute``: the scope's limit of
-    requests per minute; None: only running requests are limited. ``taken``: requests that this
-    process has admitted since its last report. ``running``: requests that this process runs now."""
+    """The report of a process about a scope. A scope is the group of requests that share a limit,
+    such as the requests of a key.
+
+    ``per_minute``: the scope's limit of requests per minute. If None, only the number of running
+    requests is limited. ``taken``: requests that this process has admitted since its last report.
+    ``running``: requests that this process runs now.
+    """
 
     scope: str
     per_minute: int | None = None
@@ -30,9 +34,9 @@ class RateReport(Struct, frozen=True, kw_only=True):
 
 
 class RateState(Struct, frozen=True):
-    """The state of a scope after a report. ``level``: the tokens in its bucket; negative if
-    processes have admitted more than there were. ``running_elsewhere``: requests that other
-    processes run."""
+    """The state of a scope after a report. ``level``: the number of tokens in its bucket. It is
+    negative if the processes have admitted more requests than there were tokens.
+    ``running_elsewhere``: requests that other processes run."""
 
     level: float = 0.0
     running_elsewhere: int = 0
@@ -41,11 +45,12 @@ class RateState(Struct, frozen=True):
 class RateStore(Protocol):
     """The contract of a rate store.
 
-    A bucket holds the requests of one minute and fills at a constant rate. The requests in a report
-    count from the time of the previous report. A bucket starts full, and may be full again after a
-    crash of the store.
+    Each scope has a token bucket. A full bucket holds the requests of one minute, and a bucket
+    fills at a constant rate. The requests in a report count from the time of the previous report. A
+    new bucket is full. After a crash of the store, a bucket may be full again.
     """
 
     async def exchange(self, owner: str, reports: Sequence[RateReport]) -> tuple[RateState, ...]:
-        """Report about scopes, each at most once, and return their states, in the same order.
-        ``owner``: the process. Raises ``StoreError``."""
+        """Report the request counts of scopes, at most one report per scope. Return the states of
+        these scopes, in the order of the reports. ``owner``: the process that reports. Raises
+        ``StoreError``."""

@@ -31,8 +31,8 @@ __all__ = [
 
 
 class TurnTokens(Struct, frozen=True, kw_only=True):
-    """The token ids one turn added. All ids up to this turn are
-    ``all ids of the parent[:base] + ids``.
+    """The token ids that one turn added to those of its parent. The conversation up to this turn
+    has the ids ``all ids of the parent[:base] + ids``.
 
     ``ids``: packed little-endian 32-bit unsigned integers. ``fingerprint`` names the tokenizer.
     """
@@ -43,8 +43,9 @@ class TurnTokens(Struct, frozen=True, kw_only=True):
 
 
 class StoredResponse(Struct, frozen=True, kw_only=True):
-    """A response, its own input items, the token ids of its turn, and when its items were made. The
-    response is in a terminal state, except that of a background run still at work."""
+    """A response with its own input items, the token ids of its turn, and the times when its items
+    were made. The response is in a terminal state, unless it belongs to a background run that has
+    not ended."""
 
     response: Response
     input: tuple[Item, ...] = ()
@@ -54,8 +55,8 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
 
 class ItemQuery(Struct, frozen=True, kw_only=True):
     """A selection of a conversation's items: at most ``limit``, in the given order, after the item
-    ``after`` and before the item ``until``. ``kinds``: only items of these types, and messages of
-    these roles."""
+    ``after`` and before the item ``until``. ``kinds``: select only items of these types and
+    messages with these roles."""
 
     limit: int
     newest_first: bool = False
@@ -65,15 +66,16 @@ class ItemQuery(Struct, frozen=True, kw_only=True):
 
     @property
     def cursors(self) -> frozenset[str]:
-        """The ids of items that the query names."""
+        """The item ids in ``after`` and ``until``."""
         return frozenset(id for id in (self.after, self.until) if id is not None)
 
 
 class ResponseQuery(Struct, frozen=True, kw_only=True):
-    """A page of a tenant's responses. None means any.
+    """A query for a page of a tenant's responses. A field that is None does not restrict the query.
 
-    ``tool``: a kind in the summary's ``tools``. ``failed``: whether there is an error. ``text``:
-    occurs in a preview, ignoring case. ``after``: the last response before the page.
+    ``tool``: a kind of tool call that must be in the summary's ``tools``. ``failed``: whether the
+    response must have an error. ``text``: text that must occur in a preview of the summary,
+    ignoring case. ``after``: the id of the last response before the page.
     """
 
     status: str | None = None
@@ -90,12 +92,12 @@ class ResponseQuery(Struct, frozen=True, kw_only=True):
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """Everything needed to start or continue a background run, except its stored response.
+    """Everything that is needed to start or continue a background run, except its stored response.
 
-    ``id``: the id of the response. ``model``: the served model's own name. ``request``: the request
-    as JSON without its input, which the stored response holds, and with its secrets encrypted.
-    ``prompt``: token ids of the first prompt, packed little-endian 32-bit; empty if the prompt's
-    ids are unknown.
+    ``id``: the id of the response. ``model``: the name of the served model, not an alias.
+    ``request``: the request as JSON, without its input and with its secrets encrypted. The stored
+    response holds the input. ``prompt``: token ids of the first prompt, packed little-endian
+    32-bit; empty if the ids are unknown.
     """
 
     tenant: str
@@ -106,9 +108,12 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """The right to work on a run. It ends when another owner raises the run's epoch. ``attempts``:
-    how many times the run was claimed since its last append, this claim included. ``row``: the
-    number of the run in the store; with it, the store need not search the run by its id."""
+    """The right of one owner to work on a run. Each claim of a run gets a higher ``epoch`` than the
+    claim before. A claim ends when the run is claimed again.
+
+    ``attempts``: how many times the run was claimed since its last append, this claim included.
+    ``row``: the number of the run in the store, which saves a search by the run's id.
+    """
 
     job: Job
     epoch: int
@@ -117,15 +122,16 @@ class Claim(Struct, frozen=True, kw_only=True):
 
 
 class ConversationLock(Struct, frozen=True):
-    """The lock of a conversation, as the response that holds it names it. ``owner``: the server
-    that locked it for this response."""
+    """The lock of a conversation that one response holds. ``conversation``: the id of the
+    conversation. ``owner``: the server that locked the conversation for this response."""
 
     conversation: str
     owner: str
 
 
 class RunLimit(Struct, frozen=True):
-    """A limit on the unfinished runs of a tenant. ``api_key``: only runs of this key count."""
+    """A limit on the number of a tenant's runs that have not ended. ``api_key``: only runs of this
+    key count. None: all runs count."""
 
     max_runs: int
     api_key: str | None = None
@@ -134,12 +140,14 @@ class RunLimit(Struct, frozen=True):
 class EventBatch(Struct, frozen=True, kw_only=True):
     """Consecutive events of one run.
 
-    ``first``: sequence number of the first event. ``lines``: one line of JSON an event, each ended
-    by LF. ``tokens``: the token ids sampled behind these events, packed as in ``Job.prompt``.
-    ``at``: unix seconds when the batch was made, soon after its events; None if unknown.
-    ``parts``: the batch as several ones, which are made while a store iterates over them, perhaps
-    repeatedly and in another thread; ``lines`` and ``tokens`` are empty then. So a batch may be
-    larger than what should be in memory at once.
+    ``first``: sequence number of the first event. ``count``: number of events. ``lines``: one line
+    of JSON per event, each ended by LF. ``tokens``: the token ids that the model sampled for these
+    events, packed as in ``Job.prompt``. ``at``: unix seconds when the batch was made, soon after
+    its events; None if unknown.
+
+    ``parts``: smaller batches with the events of this batch. ``lines`` and ``tokens`` are empty
+    then. A store iterates over the parts, perhaps repeatedly and in another thread, and each part
+    is made only when its turn comes. So a batch may be too large to be in memory as a whole.
     """
 
     first: int
@@ -151,7 +159,7 @@ class EventBatch(Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> Iterable[EventBatch]:
-        """The batches to store."""
+        """The batches that a store writes: the parts, or this batch if it has no parts."""
         return self.parts or (self,)
 
     @property
@@ -185,7 +193,8 @@ class DueWebhook(Struct, frozen=True):
 
 
 class EventPage(Struct, frozen=True):
-    """Batches in order. ``ended``: the run has ended and no events follow these."""
+    """A page of an event log: batches in order. ``ended``: the run has ended, and its log has no
+    events after this page."""
 
     batches: tuple[EventBatch, ...]
     ended: bool
@@ -194,9 +203,9 @@ class EventPage(Struct, frozen=True):
 class TenantUsage(Struct, frozen=True):
     """The amount of data that a store holds of one tenant.
 
-    ``responses``: those that can be loaded. ``responses_bytes``: size of these and of the deleted
-    ancestors that they need. ``queued_runs``, ``running_runs``: background runs without and with an
-    owner.
+    ``responses``: the number of responses that can be loaded. ``responses_bytes``: the size of
+    these responses and of the deleted ancestors that they need. ``queued_runs``: background runs
+    without an owner. ``running_runs``: background runs with an owner.
     """
 
     responses: int = 0
@@ -210,10 +219,11 @@ class TenantUsage(Struct, frozen=True):
 
 
 class SweepRecord(Struct, frozen=True):
-    """When the store was swept last, in unix seconds, so that a wrong clock is noticed.
+    """The time of the last sweep, in unix seconds. It shows whether a clock is wrong.
 
-    ``doubted_since`` and ``doubted_at``: the first and the latest time shown by a clock that is
-    implausibly far ahead of ``swept_at``; None while the clock is plausible.
+    A clock is in doubt if it is implausibly far ahead of ``swept_at``. ``doubted_since`` and
+    ``doubted_at``: the first and the latest time that such a clock has shown. Both are None while
+    the clock is plausible.
     """
 
     swept_at: int

@@ -15,7 +15,8 @@ __all__ = ["SkillDraft", "SkillStore"]
 
 
 class SkillDraft(Struct, frozen=True, kw_only=True):
-    """A version that has no number yet. ``id``: the id of the version."""
+    """A new version of a skill, before the store gives it a number. ``id``: the id of the
+    version."""
 
     id: str
     skill_id: str
@@ -24,7 +25,7 @@ class SkillDraft(Struct, frozen=True, kw_only=True):
     description: str
 
     def to_version(self, number: int) -> SkillVersion:
-        """Return the version with its number."""
+        """Return the draft as a version with this number."""
         return SkillVersion(
             id=self.id,
             created_at=self.created_at,
@@ -36,16 +37,17 @@ class SkillDraft(Struct, frozen=True, kw_only=True):
 
 
 class SkillStore(Protocol):
-    """The contract. All methods are per tenant: the id of another tenant is unknown. Version
-    numbers start at 1 and are never reused. Methods that store return when the data is durable.
-    """
+    """The contract of a skill store. All methods are per tenant. The id of another tenant's skill
+    counts as unknown. Version numbers start at 1 and are never reused. Methods that store data
+    return when the data is durable."""
 
     async def create(
         self, tenant: str, draft: SkillDraft, bundle: bytes, *, max_bytes: int | None = None
     ) -> bool:
-        """Store a new skill with the draft as version 1, its default.
+        """Store a new skill. Its first and default version is the draft.
 
-        False, and nothing is stored, if the tenant's bundles would exceed ``max_bytes`` in all.
+        Returns False and stores nothing if all bundles of the tenant together would have more than
+        ``max_bytes`` bytes.
         """
 
     async def add_version(
@@ -59,29 +61,29 @@ class SkillStore(Protocol):
     ) -> SkillVersion | None:
         """Store a new version of a skill. ``default``: make it the default version.
 
-        None, and nothing is stored, if the skill is unknown or the tenant's bundles would exceed
-        ``max_bytes`` in all.
+        Returns None and stores nothing if the skill is unknown, or if all bundles of the tenant
+        together would have more than ``max_bytes`` bytes.
         """
 
     async def set_default_version(self, tenant: str, skill_id: str, version: int) -> bool:
-        """Make a version the default. False if there is no such version."""
+        """Make a version the default version. Returns False if there is no such version."""
 
     async def get(self, tenant: str, skill_id: str) -> Skill | None:
-        """Return the skill, or None."""
+        """Return the skill. Returns None if it is unknown."""
 
     async def list_skills(self, tenant: str) -> tuple[Skill, ...]:
-        """Return all skills in the order of creation."""
+        """Return all skills of a tenant in the order of creation."""
 
     async def list_versions(self, tenant: str, skill_id: str) -> tuple[SkillVersion, ...]:
-        """Return all versions, oldest first; none if the skill is unknown."""
+        """Return all versions of a skill, oldest first. Returns no versions if the skill is
+        unknown."""
 
     async def read_bundle(self, tenant: str, skill_id: str, version: int) -> bytes | None:
-        """Return the files of a version, or None."""
+        """Return the bundle of a version. Returns None if the version is unknown."""
 
     async def delete(self, tenant: str, skill_id: str) -> bool:
-        """Delete a skill with all its versions. False if it is unknown."""
+        """Delete a skill with all its versions. Returns False if the skill is unknown."""
 
     async def delete_version(self, tenant: str, skill_id: str, version: int) -> bool:
-        """Delete a version; deleting the last version deletes the skill. False if it is unknown, or
-        if it is the default and there are others.
-        """
+        """Delete a version. Deleting the only version deletes the skill. Returns False if the
+        version is unknown, or if it is the default version of a skill that has other versions."""

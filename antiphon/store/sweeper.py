@@ -1,9 +1,9 @@
-"""Sweeps a store every minute, by a clock that is checked.
+"""Deletes expired data of a store every minute (a sweep), after a check of the clock.
 
-A clock that is far ahead would make everything expire at once, and swept data is lost. So if a
-clock is implausibly far ahead of the last sweep, it does not count until it has kept this time for
-a day. That leaves time to correct it. A store that was out of use for long expires its data a day
-later.
+A clock that is far ahead would make all data expire at once, and deleted data cannot be restored.
+So a clock that is implausibly far ahead of the last sweep is ignored for a day, which leaves time
+to correct it. A store that was unused for a long time therefore deletes its expired data one day
+late.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from .records import SweepRecord
 __all__ = ["Sweeper", "check_clock"]
 
 _SWEEP_S = 60
-#: Seconds between two sweeps from which on the clock is doubted, and for how long.
+#: A clock that shows more than this many seconds since the last sweep is implausible. It is
+#: ignored for ``_DOUBT_S`` seconds.
 _IMPLAUSIBLE_S, _DOUBT_S = 7 * 86_400, 86_400
 
 
 def check_clock(record: SweepRecord | None, now: int) -> tuple[int, SweepRecord]:
-    """Return the time for a sweep, and the new record. ``record``: that of the last sweep.
+    """Return the unix time that a sweep must use, and the new record. ``record``: the record of the
+    last sweep. ``now``: the time that the clock shows.
 
-    If ``now`` is implausible, the time is that of the last sweep.
+    The sweep uses the time of the last sweep if ``now`` is implausibly late and the clock has not
+    been ahead for a day.
     """
     if record is None or now - record.swept_at <= _IMPLAUSIBLE_S:
         swept_at = now if record is None else max(now, record.swept_at)
@@ -40,8 +43,9 @@ def check_clock(record: SweepRecord | None, now: int) -> tuple[int, SweepRecord]
 
 
 class Sweeper:
-    """Deletes expired data from a store, at the start and every minute, while the block runs.
-    ``read_clock`` returns the store's time in unix seconds (``Store.clock``)."""
+    """Deletes expired data from a store, at the start and every minute. A context manager, which
+    works while its block runs. ``read_clock`` returns the store's time in unix seconds
+    (``Store.clock``)."""
 
     def __init__(
         self,

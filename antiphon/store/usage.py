@@ -1,7 +1,8 @@
-"""The contract of a usage log: what each request used, in rows that are summed up as they age.
+"""The contract of a usage log: what each request used, in rows that are added up as they age.
 
-A row is kept for ten minutes, then added to its minute; after a day to its hour, after a month to
-its day. So the size of the log depends on time, models and API keys, not on the number of requests.
+A new row describes one request. After ten minutes, the rows of a minute are added up into one row.
+After a day, the rows of an hour are added up; after 32 days, the rows of a day. So the size of the
+log depends on time, models and API keys, not on the number of requests.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ UsageKind = Literal["completion", "embedding"]
 class UsageRecord(Struct, frozen=True, kw_only=True):
     """The usage of one request.
 
-    ``id``: the id of the response; of several records with one id, the first counts. ``start``:
-    when the request ended, in unix seconds. ``api_key``: the name of the key; "" without one. The
-    order of the fields is that of the columns.
+    ``id``: the id of the response. Of several records with the same id, only the first counts.
+    ``start``: the unix second at which the request ended. ``api_key``: the name of the key, or ""
+    for a request without a key. The fields have the same order as the columns of the table.
     """
 
     id: str
@@ -52,11 +53,11 @@ class UsageRecord(Struct, frozen=True, kw_only=True):
 
 class UsageQuery(Struct, frozen=True, kw_only=True):
     """A query for sums of a time range, ``start`` included and ``end`` excluded, in buckets of
-    ``width`` seconds. Sums that are stored by the hour or day count in the bucket in which that
+    ``width`` seconds. A sum that is stored for an hour or a day counts in the bucket in which that
     hour or day begins.
 
     ``group_by``: the properties by which sums are grouped. ``tenants``, ``api_keys``, ``models``:
-    only these; None: all.
+    the query counts only rows with these values. None means no restriction.
     """
 
     start: int
@@ -70,8 +71,8 @@ class UsageQuery(Struct, frozen=True, kw_only=True):
 
 
 class UsageTotals(Struct, frozen=True, kw_only=True):
-    """Sums of a bucket that begins at ``start``. ``tenant``, ``api_key``, ``model``: None if they
-    are not grouped by."""
+    """Sums over one bucket, which begins at ``start``. ``tenant``, ``api_key`` and ``model`` are
+    None if the query does not group by them."""
 
     start: int
     tenant: str | None
@@ -89,8 +90,9 @@ class UsageTotals(Struct, frozen=True, kw_only=True):
 
 
 class Rollup(Struct, frozen=True):
-    """Sums of ``width`` seconds that are older than ``age_s`` become sums of ``to`` seconds; width
-    0: the rows of single requests."""
+    """A rule that makes old sums coarser. Sums over ``width`` seconds that are older than ``age_s``
+    seconds are added up into sums over ``to`` seconds. A ``width`` of 0 stands for the rows of
+    single requests."""
 
     width: int
     to: int
@@ -99,7 +101,7 @@ class Rollup(Struct, frozen=True):
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
-#: From the finest to the coarsest.
+#: All rollups, from the finest to the coarsest.
 ROLLUPS = (
     Rollup(0, _MINUTE, 10 * _MINUTE),
     Rollup(_MINUTE, _HOUR, _DAY),
@@ -108,16 +110,19 @@ ROLLUPS = (
 
 
 def usage_cutoffs(now: int) -> tuple[tuple[Rollup, int], ...]:
-    """Return each rollup with the time before which it applies."""
+    """Return each rollup with the unix time before which sums are old enough for it."""
     return tuple((each, now - each.age_s) for each in ROLLUPS)
 
 
 class UsageLog(Protocol):
     """The contract of a usage log. ``Store.save`` and ``RunStore.end`` add the record of a response
-    in the transaction that stores it. ``Store.sweep`` sums up old rows and deletes the oldest."""
+    in the transaction that stores the response. ``Store.sweep`` adds up old rows and deletes the
+    oldest rows."""
 
     async def add(self, records: Sequence[UsageRecord]) -> None:
-        """Add the records of requests that store nothing else. Return when they are durable."""
+        """Add the records of requests for which nothing else is stored. Return when the records are
+        durable."""
 
     async def totals(self, query: UsageQuery) -> tuple[UsageTotals, ...]:
-        """Return the sums, in order of time, without buckets in which nothing happened."""
+        """Return the sums that a query asks for, in order of time. Buckets without requests are
+        left out."""

@@ -11,12 +11,13 @@ _QDRANT = ("qdrant://", "qdrants://")
 
 
 def is_qdrant(vectors: str) -> bool:
-    """Return whether a value is the URL of a Qdrant server."""
+    """Return whether the setting is the URL of a Qdrant server."""
     return vectors.startswith(_QDRANT)
 
 
 def needs_postgres(vectors: str) -> bool:
-    """Return whether a value needs a PostgreSQL store. Raises ``SetupError`` for an unknown one."""
+    """Return whether the setting needs a PostgreSQL store. Raises ``SetupError`` for an unknown
+    value."""
     if vectors not in (EXACT, PGVECTOR) and not is_qdrant(vectors):
         raise SetupError(
             'vectors: use "exact", "pgvector" or qdrant://HOST:PORT, with TLS qdrants://HOST:PORT'

@@ -1,6 +1,8 @@
-"""The contract of a vector index: files cut into chunks, found by their words or their vectors.
+"""The contract of a vector index. Files are cut into chunks, which are found by their words or by
+their vectors.
 
-The index ranks chunks by words. It may also rank them by vectors; if it does not, its callers do.
+The index ranks chunks by words. An index may also rank chunks by vectors. If it does not, its
+callers do.
 """
 
 from __future__ import annotations
@@ -39,9 +41,9 @@ class IndexedFile(Struct, frozen=True, kw_only=True):
 
 
 class VectorFileQuery(Struct, frozen=True, kw_only=True):
-    """A page of the files of a vector store: at most ``limit``, in this order, after the file
-    ``after`` and before the file ``until``. ``status`` and ``batch`` restrict it to files with this
-    status or of this batch; None means no restriction."""
+    """A query for a page of the files of a vector store: at most ``limit``, in the given order,
+    after the file ``after`` and before the file ``until``. ``status`` and ``batch`` restrict the
+    page to files with this status or of this batch. None means no restriction."""
 
     limit: int
     newest_first: bool = False
@@ -52,8 +54,8 @@ class VectorFileQuery(Struct, frozen=True, kw_only=True):
 
 
 class IndexedChunk(Struct, frozen=True, kw_only=True):
-    """A piece of a file's text. ``start``: offset in characters. ``vector``: packed 32-bit
-    floats."""
+    """A piece of a file's text. ``start``: offset of the piece in the text, in characters.
+    ``vector``: packed 32-bit floats; None if the piece has no vector."""
 
     start: int
     text: str
@@ -61,9 +63,8 @@ class IndexedChunk(Struct, frozen=True, kw_only=True):
 
 
 class ChunkHit(Struct, frozen=True, kw_only=True):
-    """A chunk that matches a search, by its number. Scores can only be compared within one search;
-    higher is better.
-    """
+    """A chunk that matches a search. ``chunk``: the number of the chunk. Scores can only be
+    compared within one search; a higher score is better."""
 
     chunk: int
     file_id: str
@@ -71,14 +72,15 @@ class ChunkHit(Struct, frozen=True, kw_only=True):
 
 
 class VectorsVersion(Struct, frozen=True):
-    """A value that differs whenever the vectors of a vector store have changed."""
+    """A value that changes whenever the vectors of a vector store change."""
 
     last: int
     count: int
 
 
 class ChunkVectors(Struct, frozen=True, kw_only=True):
-    """The vectors of a vector store, concatenated."""
+    """All vectors of a vector store, concatenated, with the chunk number and the file id of each
+    vector."""
 
     chunks: tuple[int, ...]
     file_ids: tuple[str, ...]
@@ -86,8 +88,8 @@ class ChunkVectors(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_rows(cls, rows: Sequence[tuple[int, str, bytes]]) -> ChunkVectors:
-        """Return the vectors of rows with the number of the chunk, the id of its file and its
-        vector."""
+        """Build the value from rows. Each row has the number of the chunk, the id of its file and
+        its vector."""
         return cls(
             chunks=tuple(row[0] for row in rows),
             file_ids=tuple(row[1] for row in rows),
@@ -96,14 +98,15 @@ class ChunkVectors(Struct, frozen=True, kw_only=True):
 
 
 class IndexUsage(Struct, frozen=True, kw_only=True):
-    """Number of files by status, and index size in bytes, of a vector store or a batch."""
+    """The number of files by status and the size of the index in bytes, for a vector store or one
+    of its batches."""
 
     counts: FileCounts
     bytes: int
 
 
 class IndexingTask(Struct, frozen=True, kw_only=True):
-    """A file that waits to be indexed."""
+    """A file that is not indexed yet."""
 
     tenant: str
     store_id: str
@@ -111,54 +114,54 @@ class IndexingTask(Struct, frozen=True, kw_only=True):
 
 
 class VectorIndex(Protocol):
-    """The contract. All methods are per tenant: the id of another tenant is unknown.
+    """The contract of a vector index. All methods are per tenant. The id of another tenant's object
+    counts as unknown.
 
-    An unknown vector store behaves like an empty one. Deleting a file from the store removes it
-    from all vector stores.
+    An unknown vector store behaves like an empty one. Deleting a file from the store also removes
+    it from all vector stores.
     """
 
     async def put(self, tenant: str, store: VectorStore, *, max_stores: int | None = None) -> bool:
         """Store a new vector store, or changes of an existing one.
 
-        False, and nothing is stored, if it is new and the tenant has ``max_stores`` already. That
-        is exact under concurrency.
+        Returns False and stores nothing if the vector store is new and the tenant already has
+        ``max_stores`` vector stores. Concurrent calls cannot together exceed this limit.
         """
 
     async def get(self, tenant: str, store_id: str) -> VectorStore | None:
-        """Return the vector store, or None."""
+        """Return the vector store. Returns None if it is unknown."""
 
     async def list_stores(self, tenant: str) -> tuple[VectorStore, ...]:
-        """Return all vector stores in the order of creation."""
+        """Return all vector stores of a tenant in the order of creation."""
 
     async def delete(self, tenant: str, store_id: str) -> bool:
-        """Delete a vector store with its contents. False if it is unknown."""
+        """Delete a vector store with its contents. Returns False if the vector store is unknown."""
 
     async def usage(self, tenant: str, store_id: str, batch: str | None = None) -> IndexUsage:
-        """Return counts and size of a vector store, or of one of its batches."""
+        """Return the file counts and the size of a vector store, or of one of its batches."""
 
     async def add_files(
         self, tenant: str, files: Sequence[IndexedFile], batch: FileBatch | None
     ) -> bool:
-        """Add files of one vector store and the batch they belong to. Files with the same ids are
-        replaced and lose their chunks. False if the vector store is unknown.
-        """
+        """Add files to one vector store, and the batch to which they belong. A file that the vector
+        store already has is replaced and loses its chunks. Returns False if the vector store is
+        unknown."""
 
     async def finish_file(
         self, tenant: str, indexed: IndexedFile, chunks: Sequence[IndexedChunk], model: str
     ) -> bool:
-        """Store the result of indexing a file. False, and nothing is stored, if the file is no
-        longer in progress. ``model``: the model that computed the vectors.
-        """
+        """Store the result of indexing a file. ``model``: the model that computed the vectors.
+        Returns False and stores nothing if the file is no longer in progress."""
 
     async def update_attributes(self, tenant: str, indexed: IndexedFile) -> bool:
-        """Store new attributes of a file. False if it is unknown or its status changed
-        meanwhile."""
+        """Store new attributes of a file. Returns False if the file is unknown, or if its status
+        has changed meanwhile."""
 
     async def get_file(self, tenant: str, store_id: str, file_id: str) -> IndexedFile | None:
-        """Return the file, or None."""
+        """Return a file of a vector store. Returns None if it is unknown."""
 
     async def list_files(self, tenant: str, store_id: str) -> tuple[IndexedFile, ...]:
-        """Return all files in the order they were added."""
+        """Return all files of a vector store in the order they were added."""
 
     async def list_file_page(
         self, tenant: str, store_id: str, query: VectorFileQuery
@@ -167,10 +170,10 @@ class VectorIndex(Protocol):
         an unknown file as a boundary, the page is empty."""
 
     async def remove_file(self, tenant: str, store_id: str, file_id: str) -> bool:
-        """Remove a file. False if it is unknown."""
+        """Remove a file from a vector store. Returns False if the file is unknown."""
 
     async def get_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch | None:
-        """Return the batch, or None."""
+        """Return a batch of a vector store. Returns None if it is unknown."""
 
     async def list_chunks(
         self, tenant: str, store_id: str, file_id: str
@@ -180,18 +183,18 @@ class VectorIndex(Protocol):
     async def chunk_texts(
         self, tenant: str, store_id: str, chunks: Collection[int]
     ) -> dict[int, str]:
-        """Return the texts of chunks by chunk number."""
+        """Return the texts of these chunks by chunk number."""
 
     async def search_words(
         self, tenant: str, store_id: str, words: Sequence[str], files: Collection[str], limit: int
     ) -> tuple[ChunkHit, ...]:
-        """Return the chunks of these files that contain any of the words, best first."""
+        """Return the chunks of these files that contain at least one of the words, best first."""
 
     async def vectors_version(self, tenant: str, store_id: str, model: str) -> VectorsVersion:
-        """Return the version of a model's vectors."""
+        """Return the version of the vectors that this model computed for a vector store."""
 
     async def load_vectors(self, tenant: str, store_id: str, model: str) -> ChunkVectors:
-        """Return all vectors of a model."""
+        """Return all vectors that this model computed for a vector store."""
 
     async def search_vectors(
         self,
@@ -202,12 +205,13 @@ class VectorIndex(Protocol):
         files: Collection[str] | None,
         limit: int,
     ) -> tuple[ChunkHit, ...] | None:
-        """Return the chunks of these files that are nearest to a vector of the model, nearest
-        first. ``files``: None for all. Scores are cosines. None instead of chunks: this index has
-        no vector search, and callers compare the vectors."""
+        """Return the chunks of these files whose vectors are nearest to ``vector``, nearest first.
+        ``model``: the model that computed the vectors. If ``files`` is None, search all files.
+        Scores are cosines. Returns None if this index has no vector search. Then the caller
+        compares the vectors itself."""
 
     async def check(self) -> None:
-        """Raise ``StoreError`` if the vector search does not answer."""
+        """Raise ``StoreError`` if the search for vectors does not answer."""
 
     async def list_unfinished(self) -> tuple[IndexingTask, ...]:
-        """Return the files of all tenants that are in progress, oldest first."""
+        """Return the files of all tenants whose indexing is in progress, oldest first."""
