@@ -1,1 +1,1 @@
-"""What several kinds of stores share."""
+"""Code that several kinds of stores share."""

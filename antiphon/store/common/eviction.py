@@ -1,4 +1,4 @@
-"""Which tenant's responses a sweep deletes when a store holds too many."""
+"""The choice of the tenant whose responses a sweep deletes when a store holds too many."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ __all__ = ["TenantTotals"]
 
 
 class TenantTotals:
-    """The number of responses and their bytes, by tenant, during a sweep.
+    """The number of responses and their bytes of each tenant, kept up to date during a sweep.
 
-    Tenants share the bounds of a store. If a bound is exceeded, responses of the tenant that holds
-    most are deleted. So a tenant that floods the store loses its own responses first. ``totals``:
-    rows of tenant, number of responses, bytes; several rows of one tenant are added up.
+    All tenants share the limits of a store. If a limit is exceeded, responses of the tenant with
+    the largest total are deleted. So a tenant that floods the store loses its own responses first.
+    ``totals``: rows of tenant, number of responses and bytes. Several rows of one tenant are added
+    up.
     """
 
     def __init__(self, retention: Retention, totals: Iterable[tuple[str, int, int]]) -> None:
@@ -29,8 +30,8 @@ class TenantTotals:
         self._bytes = sum(size for _, size in self._totals.values())
 
     def largest(self) -> str | None:
-        """Return the tenant whose oldest response is to be deleted; None if no bound is exceeded or
-        nothing can be deleted."""
+        """Return the tenant whose oldest response must be deleted next. Returns None if no limit is
+        exceeded, or if nothing can be deleted."""
         if (excess := self._excess()) is None:
             return None
         column = excess[0]
@@ -39,8 +40,9 @@ class TenantTotals:
         )
 
     def select(self, tenant: str, oldest: Sequence[tuple[int, int]]) -> list[int]:
-        """Return those of the oldest responses of the largest tenant that are to be deleted before
-        this is called again: at least one. Each is a pair of row and bytes."""
+        """Return the rows of the responses to delete before the next call. There is at least one if
+        ``oldest`` is not empty. ``tenant``: the largest tenant. ``oldest``: the row and the bytes
+        of each of its oldest responses."""
         column, surplus = self._excess() or (0, 0)
         others = (self._totals[name][column] for name in self._candidates if name != tenant)
         surplus = min(surplus, self._totals[tenant][column] - max(others, default=0))
@@ -54,14 +56,15 @@ class TenantTotals:
         return selected
 
     def remove_responses(self, tenant: str, count: int, freed_bytes: int) -> None:
-        """Subtract deleted responses."""
+        """Subtract deleted responses from the totals."""
         self._totals[tenant][0] -= count
         self._totals[tenant][1] -= freed_bytes
         self._responses -= count
         self._bytes -= freed_bytes
 
     def _excess(self) -> tuple[int, int] | None:
-        """Return the column of the totals whose bound is exceeded, and by how much."""
+        """Return the column of the totals whose limit is exceeded, and the excess. Column 0 is the
+        number of responses, column 1 their bytes. Returns None if no limit is exceeded."""
         retention = self._retention
         if retention.max_responses is not None and self._responses > retention.max_responses:
             return 0, self._responses - retention.max_responses

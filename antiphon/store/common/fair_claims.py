@@ -18,14 +18,16 @@ def choose_fairly(
     limit: int,
     room: Mapping[str, int] | None = None,
 ) -> list[_T]:
-    """Choose up to ``limit`` runs, each time of the tenant with the fewest running ones.
+    """Choose up to ``limit`` runs. Each next run is the oldest queued run of the tenant with the
+    fewest running runs.
 
-    ``queued``: the runs of each tenant with their rank in the queue, oldest first; no more are read
-    than necessary. Among tenants with equally many running, the oldest run is chosen. ``room``:
-    how many runs of a tenant may be chosen; None: any number.
+    ``queued``: the runs of each tenant with their rank in the queue, oldest first. The function
+    reads only as many of them as it needs. ``running``: the number of running runs of each tenant.
+    Among tenants with equal numbers, the oldest run is chosen. ``room``: how many runs of each
+    tenant may be chosen. None means no limit.
     """
     sources = {tenant: iter(runs) for tenant, runs in queued.items()}
-    #: Running ones, rank of the next run, tenant, the run; the first is the next.
+    #: Heap of the next run of each tenant: number of running runs, rank, tenant, run.
     heads: list[tuple[int, int, str, _T]] = []
     chosen: list[_T] = []
     left = {tenant: limit if room is None else room[tenant] for tenant in sources}

@@ -1,4 +1,4 @@
-"""Heartbeats and conversation locks of a store that one process uses. They live in memory."""
+"""Heartbeats and conversation locks of a store that one process uses. They are kept in memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OwnerHeartbeats:
     def living_owners(self, lease_s: float) -> frozenset[str]:
         """Return the owners whose last heartbeat is less than ``lease_s`` seconds old.
 
-        Owners without a heartbeat belonged to an earlier process and are dead.
+        An owner without a heartbeat belonged to an earlier process and is dead.
         """
         since = time.monotonic() - lease_s
         return frozenset(owner for owner, time_s in self._last_heartbeats.items() if time_s > since)
@@ -29,15 +29,16 @@ class OwnerHeartbeats:
     def free_runs(
         self, owner: str, lease_s: float, held: Collection[str] | None
     ) -> Callable[[str, str | None], bool]:
-        """Call ``free_runs`` with the owners whose heartbeats are recent."""
+        """Call the function ``free_runs`` with the owners whose last heartbeat is less than
+        ``lease_s`` seconds old."""
         return free_runs(owner, self.living_owners(lease_s), held)
 
 
 def free_runs(
     owner: str, living_owners: Collection[str], held: Collection[str] | None
 ) -> Callable[[str, str | None], bool]:
-    """Return a predicate of a run's id and its owner: whether ``owner`` may claim the run.
-    ``held``: as in ``RunStore.claim``."""
+    """Return a function of a run's id and the run's owner that tells whether ``owner`` may claim
+    this run. ``held``: as in ``RunStore.claim``."""
     alive = {owner, *living_owners}
 
     def is_free(response_id: str, run_owner: str | None) -> bool:
@@ -48,17 +49,19 @@ def free_runs(
 
 
 class ConversationLocks:
-    """Which response holds the lock of which conversation, and for which owner."""
+    """The locks of conversations. A response (the holder) holds the lock of a conversation on
+    behalf of an owner, a server."""
 
     def __init__(self, owners: OwnerHeartbeats) -> None:
         self._owners = owners
-        #: Holder and owner, by tenant and conversation.
+        #: The holder and the owner of each lock, by tenant and conversation.
         self._locks: dict[tuple[str, str], tuple[str, str]] = {}
-        #: Tenants and holders that have a run that has not ended, or are about to have one.
+        #: Tenant and id of each response that has an unended run, or whose run is being created.
         self._running: set[tuple[str, str]] = set()
 
     def is_held(self, tenant: str, conversation_id: str, holder: str, owner: str) -> bool:
-        """Return whether ``holder`` holds the lock, for ``owner``."""
+        """Return whether the response ``holder`` holds the lock of a conversation on behalf of
+        ``owner``."""
         return self._locks.get((tenant, conversation_id)) == (holder, owner)
 
     def acquire(
@@ -70,10 +73,10 @@ class ConversationLocks:
         *,
         lease_s: float,
     ) -> bool:
-        """Lock a conversation for ``holder``.
+        """Lock a conversation for the response ``holder``.
 
-        False if another response holds the lock and its owner is alive or its run has not ended:
-        another owner will continue it.
+        Returns False if another response holds the lock, and its owner is alive or its run has not
+        ended. An unended run keeps its lock, because another owner will continue it.
         """
         current, current_owner = self._locks.get((tenant, conversation_id), (holder, owner))
         if current != holder and (
@@ -85,7 +88,7 @@ class ConversationLocks:
         return True
 
     def release(self, tenant: str, conversation_id: str, holder: str) -> None:
-        """Release a lock if ``holder`` still holds it and has no run."""
+        """Release a lock if ``holder`` still holds it and has no unended run."""
         if self.has_run(tenant, holder):
             return
         lock = self._locks.get((tenant, conversation_id))
@@ -93,47 +96,47 @@ class ConversationLocks:
             del self._locks[tenant, conversation_id]
 
     def has_run(self, tenant: str, holder: str) -> bool:
-        """Return whether ``holder`` has a run that has not ended, or is about to have one."""
+        """Return whether the response ``holder`` has an unended run, or whether one is being
+        created."""
         return (tenant, holder) in self._running
 
     def add_run(self, tenant: str, holder: str) -> bool:
-        """Record that ``holder`` has a run, or is about to have one: ``remove_holder`` releases its
-        locks. Returns False if it was recorded before."""
+        """Record that the response ``holder`` has a run, or that one is being created. From now on,
+        only ``remove_holder`` releases its locks. Returns False if this was recorded before."""
         is_new = (tenant, holder) not in self._running
         self._running.add((tenant, holder))
         return is_new
 
     def restore_run(self, tenant: str, holder: str, conversation_id: str | None) -> None:
-        """Add a run of an earlier process, with the lock of its conversation. The owner that claims
-        the run becomes the owner of the lock."""
+        """Add a run of an earlier process, with the lock of its conversation. The lock has no owner
+        until an owner claims the run."""
         self.add_run(tenant, holder)
         if conversation_id is not None:
             self._locks[tenant, conversation_id] = (holder, "")
 
     def remove_run(self, tenant: str, holder: str) -> None:
-        """Record that ``holder`` has no run: it could not be created."""
+        """Record that the response ``holder`` has no run, because the run could not be created."""
         self._running.discard((tenant, holder))
 
     def transfer(self, tenant: str, holder: str, owner: str) -> None:
-        """Transfer the locks of a run to the owner that claimed it."""
+        """Transfer the locks of a run to the owner that has claimed the run."""
         for key in self._keys_held_by(tenant, holder):
             self._locks[key] = (holder, owner)
 
     def remove_holder(self, tenant: str, holder: str) -> None:
-        """Release the locks of a response that ended or was deleted."""
+        """Release the locks of a response that has ended or was deleted."""
         self._running.discard((tenant, holder))
         for key in self._keys_held_by(tenant, holder):
             del self._locks[key]
 
     def remove_tenant(self, tenant: str) -> None:
-        """Release all locks of a tenant, which has no more runs."""
+        """Release all locks of a tenant whose runs were deleted."""
         self._running = {key for key in self._running if key[0] != tenant}
         self._locks = {key: lock for key, lock in self._locks.items() if key[0] != tenant}
 
     def release_owner(self, owner: str) -> None:
-        """Release the locks of an owner that stops, except those of its runs: they pass to the next
-        owner.
-        """
+        """Release the locks of an owner that stops. The locks of its unended runs stay and pass to
+        the next owner of each run."""
         for (tenant, conversation_id), (holder, lock_owner) in list(self._locks.items()):
             if lock_owner == owner and not self.has_run(tenant, holder):
                 del self._locks[tenant, conversation_id]

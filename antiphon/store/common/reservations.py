@@ -1,6 +1,6 @@
-"""Reservations of a store that one process uses: responses that are being generated count against
-the quota of their tenant before they are saved. They live in memory.
-"""
+"""Reservations of a store that one process uses. A reservation makes a response that is being
+generated count against the quota of its tenant before it is saved. Reservations are kept in
+memory."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ __all__ = ["Reservations", "exceeds"]
 
 
 def exceeds(total: int, limit: int | None) -> bool:
-    """Return whether a total is larger than a limit; None: no limit."""
+    """Return whether a total is larger than a limit. None means no limit."""
     return limit is not None and total > limit
 
 
 class Reservations:
-    """The ids of reserved responses with their owners, by tenant."""
+    """The reservations of all tenants: the ids of the reserved responses, with the owner of each
+    reservation."""
 
     def __init__(self, owners: OwnerHeartbeats) -> None:
         self._owners = owners
         self._reserved: dict[str, dict[str, str]] = {}
 
     def add(self, tenant: str, response_id: str, owner: str) -> Callable[[], None]:
-        """Add a reservation, or give an existing one to another owner. Also counts as a heartbeat
-        of the owner.
+        """Add a reservation for a response. An existing reservation passes to the new owner. The
+        call also counts as a heartbeat of the owner.
 
-        Returns a function that restores the former reservation, if the new one still belongs to
-        this owner.
+        Returns a function that restores the former state, if the reservation still belongs to this
+        owner.
         """
         self._owners.record(owner)
         reserved = self._reserved.setdefault(tenant, {})
@@ -56,7 +57,8 @@ class Reservations:
         self._reserved.pop(tenant, None)
 
     def ids(self, tenant: str, lease_s: float) -> tuple[str, ...]:
-        """Return the reserved ids of a tenant. Those of dead owners are removed."""
+        """Return the ids of a tenant's reserved responses. Reservations of dead owners are removed
+        first."""
         alive = self._owners.living_owners(lease_s)
         for response_id, owner in list(self._reserved.get(tenant, {}).items()):
             if owner not in alive:

@@ -1,7 +1,7 @@
-"""Conversion between values and database rows, the same for every database.
+"""Conversion between values and database rows. It is the same for all databases.
 
-Bodies, inputs and outputs are stored as their JSON on the wire, token ids packed. A ``*_row``
-function returns columns; a ``*_of`` function reads them.
+Bodies, inputs and outputs are stored as the JSON that the API uses, token ids as packed integers. A
+function ``*_row`` returns the columns of a value. A function ``*_of`` returns the value of a row.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def response_row(tenant: str, stored: StoredResponse, expires_at: int | None) ->
 
 
 def summary_row(stored: StoredResponse) -> tuple[Any, ...]:
-    """Return the columns status, model, parent, conversation, background, failed, tools, text, body
-    of a response's summary."""
+    """Return the columns status, model, parent, conversation, background, failed, tools, text and
+    body of a response's summary."""
     summary = summarize(stored.response, stored.input)
     return (
         summary.status,
@@ -122,13 +122,13 @@ def summary_row(stored: StoredResponse) -> tuple[Any, ...]:
 
 
 def summary_of(row: Row) -> ResponseSummary:
-    """Read the column body."""
+    """Return the response summary in the column body."""
     return _decode_summary(row[0])
 
 
 def summary_filters(query: ResponseQuery) -> tuple[Any, ...]:
-    """Return the values that the columns of ``summary_row`` before body must have; None: any value.
-    The columns tools and text only have to contain their value."""
+    """Return the values with which a query compares the columns of ``summary_row`` before body.
+    None means any value. The columns tools and text only have to contain their value."""
     return (
         query.status,
         _word(query.model),
@@ -142,12 +142,13 @@ def summary_filters(query: ResponseQuery) -> tuple[Any, ...]:
 
 
 def _word(text: str | None) -> str | None:
-    """Return a text without U+0000, which PostgreSQL cannot store."""
+    """Return a text in which U+FFFD replaces U+0000, because PostgreSQL cannot store U+0000."""
     return None if text is None else text.replace("\0", "\ufffd")
 
 
 def stored_of(row: Row) -> StoredResponse:
-    """Read the columns body, input, output, base, tokens, fingerprint, times."""
+    """Return the stored response in the columns body, input, output, base, tokens, fingerprint and
+    times."""
     body, input_, output, base, tokens, fingerprint, times = row
     return StoredResponse(
         response=replace(_decode_response(body), output=_decode_items(output)),
@@ -160,28 +161,28 @@ def stored_of(row: Row) -> StoredResponse:
 
 
 def items_of(row: Row) -> tuple[Item, ...]:
-    """Read the columns input, output."""
+    """Return the items in the columns input and output."""
     return (*_decode_items(row[0]), *_decode_items(row[1]))
 
 
 def item_kind(item: Item) -> str:
-    """Return the role of a message, or the type of another item."""
+    """Return the role of a message, or the type of any other item."""
     return item.role if isinstance(item, Message) else str(type(item).__struct_config__.tag)
 
 
 def item_of(row: Row) -> Item:
-    """Read the column body."""
+    """Return the item in the column body."""
     item: Item = _decode_item(row[0])
     return item
 
 
 def key_of(row: Row) -> KeyRecord:
-    """Read the column body."""
+    """Return the API key in the column body."""
     return _decode_key(row[0])
 
 
 def container_of(row: Row) -> ContainerRecord:
-    """Read the columns tenant, owner, is_auto, url, whether it is active, and body."""
+    """Return the container in the columns tenant, owner, is_auto, url, is_active and body."""
     tenant, owner, is_auto, url, is_active, body = row
     resource = _decode_container(body)
     return ContainerRecord(
@@ -194,7 +195,7 @@ def container_of(row: Row) -> ContainerRecord:
 
 
 def conversation_of(row: Row) -> ConversationResource:
-    """Read the column body."""
+    """Return the conversation in the column body."""
     return _decode_conversation(row[0])
 
 
@@ -205,23 +206,24 @@ def file_row(tenant: str, file: File) -> tuple[Any, ...]:
 
 
 def file_of(row: Row) -> File:
-    """Read the column body."""
+    """Return the file in the column body."""
     return _decode_file(row[0])
 
 
 def blob_of(row: Row) -> BlobRef:
-    """Read the columns key, sha256, bytes."""
+    """Return the reference to a blob in the columns key, sha256 and bytes."""
     return BlobRef(key=row[0], sha256=row[1], bytes=row[2])
 
 
 def stored_content_of(row: Row) -> StoredContent:
-    """Read the columns body, seq, tenant and, of a file in a blob, those of ``blob_of``."""
+    """Return the file and its place in the columns body, seq and tenant. For a file in a blob, the
+    columns of ``blob_of`` follow."""
     blob = blob_of(row[3:6]) if len(row) > 3 else None
     return StoredContent(position=row[1], tenant=row[2], file=_decode_file(row[0]), blob=blob)
 
 
 def vector_store_of(row: Row) -> VectorStore:
-    """Read the column body."""
+    """Return the vector store in the column body."""
     return _decode_vector_store(row[0])
 
 
@@ -232,23 +234,25 @@ def indexed_file_row(indexed: IndexedFile) -> tuple[Any, ...]:
 
 
 def indexed_file_of(row: Row) -> IndexedFile:
-    """Read the column body."""
+    """Return the indexed file in the column body."""
     return _decode_indexed_file(row[0])
 
 
 def chunk_row(chunk: IndexedChunk) -> tuple[int, str, str | None]:
-    """Return the columns start, text, and the text to index, None if it is the same."""
+    """Return the columns start, text and text to index. The last column is None if both texts are
+    the same."""
     words = index_terms(chunk.text)
     return chunk.start, chunk.text, None if words == chunk.text else words
 
 
 def file_batch_of(row: Row) -> FileBatch:
-    """Read the column body."""
+    """Return the file batch in the column body."""
     return _decode_batch(row[0])
 
 
 def usage_of(rows: Sequence[Row]) -> IndexUsage:
-    """Read rows of the columns status, count, bytes, one row per status."""
+    """Return the usage of a vector index in rows of the columns status, count and bytes, one row
+    per status."""
     counts = {status: count for status, count, _ in rows}
     return IndexUsage(
         counts=FileCounts(**counts, total=sum(counts.values())),
@@ -257,12 +261,13 @@ def usage_of(rows: Sequence[Row]) -> IndexUsage:
 
 
 def skill_version_of(row: Row) -> SkillVersion:
-    """Read the column body."""
+    """Return the skill version in the column body."""
     return _decode_skill_version(row[0])
 
 
 def skill_of(row: Row) -> Skill:
-    """Read the columns id, created_at, highest version number, body of the default version."""
+    """Return the skill in the columns id, created_at, highest version number and body of the
+    default version."""
     name, created_at, latest, body = row
     chosen = _decode_skill_version(body)
     return Skill(
@@ -276,7 +281,8 @@ def skill_of(row: Row) -> Skill:
 
 
 def event_batch_of(row: Row) -> EventBatch:
-    """Read the columns first, count, lines, tokens and, if they are there, at."""
+    """Return the event batch in the columns first, count, lines, tokens and at. The column at may
+    be missing."""
     first, count, lines, tokens, *at = row
     return EventBatch(
         first=first, count=count, lines=lines, tokens=tokens, at=at[0] if at else None
@@ -284,26 +290,28 @@ def event_batch_of(row: Row) -> EventBatch:
 
 
 def claim_of(row: Row) -> Claim:
-    """Read the columns tenant, id, model, request, prompt, epoch, attempts, seq."""
+    """Return the claim in the columns tenant, id, model, request, prompt, epoch, attempts and
+    seq."""
     tenant, name, model, request, prompt, epoch, attempts, seq = row
     job = Job(tenant=tenant, id=name, model=model, request=request, prompt=prompt)
     return Claim(job=job, epoch=epoch, attempts=attempts, row=seq)
 
 
 def encode_usage(records: Sequence[UsageRecord]) -> str:
-    """Return records as a JSON list of rows."""
+    """Return usage records as a JSON list of rows."""
     return encode(records).decode()
 
 
 def usage_filters(query: UsageQuery, lists: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the arguments of a query of usage. ``lists``: tenants, keys and models, as the
-    database takes lists."""
+    """Return the arguments of the query for usage totals. ``lists``: the tenants, keys and models
+    of ``query``, in the form in which the database takes lists."""
     groups = (name in query.group_by for name in ("tenant", "api_key", "model"))
     return (query.start, query.end, query.width, query.kind, *lists, *groups)
 
 
 def usage_totals_of(rows: Sequence[Row]) -> tuple[UsageTotals, ...]:
-    """Read rows whose columns are the fields, and sort them."""
+    """Return the usage totals in these rows, sorted. The columns are the fields of
+    ``UsageTotals``."""
     names = UsageTotals.__struct_fields__
     totals = (UsageTotals(**dict(zip(names, row, strict=True))) for row in rows)
     return tuple(

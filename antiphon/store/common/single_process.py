@@ -1,6 +1,5 @@
-"""Run store parts that a single process keeps in memory: heartbeats, conversation locks,
-subscriptions and the listener.
-"""
+"""The parts of a run store that a single process keeps in memory: heartbeats, conversation locks,
+reservations, subscriptions and the listener."""
 
 from __future__ import annotations
 
@@ -18,14 +17,14 @@ __all__ = ["SingleProcessRuns"]
 
 
 class SingleProcessRuns:
-    """Base of the run stores that one process uses. ``check`` raises ``StoreError`` if the store is
-    closed."""
+    """Base class of the run stores that only one process uses. ``check`` raises ``StoreError`` if
+    the store is closed."""
 
     def __init__(self, check: Callable[[], None] | None = None) -> None:
         self._check = check or (lambda: None)
         self._owners = OwnerHeartbeats()
         self._locks = ConversationLocks(self._owners)
-        #: Responses that are being generated.
+        #: Reservations for responses that are being generated.
         self.reservations = Reservations(self._owners)
         self._subscriptions = Subscriptions()
         self._listener: RunListener | None = None
@@ -64,7 +63,8 @@ class SingleProcessRuns:
     def is_locked(self, tenant: str, holder: str, lock: ConversationLock) -> bool:
         """Return whether the response ``holder`` still has this lock.
 
-        Its owner is this process, so the lock does not expire during the write that follows.
+        A held lock counts as a heartbeat of its owner, which is this process. So the lock does not
+        expire during the write that follows.
         """
         is_locked = self._locks.is_held(tenant, lock.conversation, holder, lock.owner)
         if is_locked:
@@ -77,7 +77,8 @@ class SingleProcessRuns:
     async def _has_free_run(
         self, models: Collection[str], is_free: Callable[[str, str | None], bool]
     ) -> bool:
-        """Return whether an unended run of these models is free, by its id and owner."""
+        """Return whether any unended run of these models is free. ``is_free`` gets the id and the
+        owner of a run."""
         raise NotImplementedError
 
     async def _has_ended(self, tenant: str, response_id: str) -> bool:
@@ -89,6 +90,7 @@ class SingleProcessRuns:
             self._listener.on_run_queued()
 
     def _notify_lost(self, response_id: str, epoch: int, old_owner: str | None) -> None:
-        """Notify the listener that a run was taken from ``old_owner``, if it had an owner."""
+        """Notify the listener that another owner took over a run from ``old_owner``. If the run had
+        no owner, do nothing."""
         if old_owner and self._listener is not None:
             self._listener.on_run_lost(response_id, epoch)

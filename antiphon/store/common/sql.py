@@ -12,14 +12,16 @@ _NAME = re.compile(r"^-- (\w+)\n", re.MULTILINE)
 
 
 def queries(package: str) -> Mapping[str, str]:
-    """Return the queries of a store package's ``queries.sql`` by the name in the comment above."""
+    """Return the queries in the file ``queries.sql`` of a store package. The key of a query is its
+    name, which is in the comment above the query."""
     text = resources.files(package).joinpath("queries.sql").read_text("utf-8")
     _, *pieces = _NAME.split(text)
     return {name: body.strip() for name, body in zip(pieces[::2], pieces[1::2], strict=True)}
 
 
 def migrations(package: str) -> tuple[tuple[str, str], ...]:
-    """Return (name, script) of a store package's migrations, in the order they are applied."""
+    """Return the name and the script of each migration of a store package, in the order in which
+    they are applied."""
     folder = resources.files(package).joinpath("migrations")
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
     return tuple((file.name.removesuffix(".sql"), file.read_text("utf-8")) for file in files)

@@ -1,7 +1,7 @@
-"""Subscriptions: batches that runs append, delivered to the readers in this process.
+"""Subscriptions deliver the batches that runs append to the readers in this process.
 
-A subscription buffers few batches. A reader that lags finds a gap and reads the store again, so
-that slow readers cost no memory and block nobody.
+A subscription buffers few batches. If a reader is slow, its subscription drops batches, and the
+reader reads them from the store. So slow readers need no memory and block nobody.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ __all__ = ["Subscription", "Subscriptions"]
 
 _Key = tuple[str, str]
 
-#: Batches that a subscription buffers for a busy reader, and their bytes.
+#: Largest number of batches that a subscription buffers for a busy reader, and of their bytes.
 _MAX_BATCHES, _MAX_BYTES = 64, 1 << 20
 
 
 class Subscription:
-    """One reader's view of one run, a context manager. Made by ``Subscriptions.subscribe``."""
+    """The subscription of one reader to one run. A context manager. Made by
+    ``Subscriptions.subscribe``."""
 
     __slots__ = (
         "__weakref__",
@@ -60,10 +61,10 @@ class Subscription:
         return len(self._batches)
 
     def next_batch(self, after: int) -> EventBatch | None:
-        """Return the batch with the event after ``after``, if it is buffered. Older batches are
-        dropped.
+        """Return the buffered batch that contains the event ``after + 1``, and drop older batches.
 
-        None if there is a gap; ``is_stale`` is set then.
+        Returns None if this batch is not buffered. If later batches are buffered, they are dropped
+        too, and ``is_stale`` is set.
         """
         while self._batches:
             batch = self._batches[0]
@@ -84,7 +85,8 @@ class Subscription:
             await self._waiter
 
     def add(self, batch: EventBatch) -> None:
-        """Add the next batch of the run. One in parts is read from the store."""
+        """Buffer the next batch of the run. If the buffer is full or the batch has parts, drop the
+        buffer instead; the reader then reads the store."""
         size = len(batch.lines)
         if len(self._batches) >= _MAX_BATCHES or self._bytes + size > _MAX_BYTES or batch.parts:
             self._clear()
@@ -94,13 +96,13 @@ class Subscription:
         self._wake()
 
     def mark_stale(self) -> None:
-        """Tell the reader to read the store: the run ended, or its batches are not buffered
-        here."""
+        """Set ``is_stale``, which makes the reader read the store. Called when the run has ended,
+        or when its batches are not buffered here."""
         self.is_stale = True
         self._wake()
 
     def _clear(self) -> None:
-        """Drop what is buffered. The reader must read the store."""
+        """Drop all buffered batches. The reader must read them from the store."""
         self._batches.clear()
         self._bytes = 0
         self.is_stale = True
@@ -111,8 +113,8 @@ class Subscription:
 
 
 class Subscriptions:
-    """All subscriptions of a process, by run. ``on_wait`` is called whenever a reader begins to
-    wait for the next batch of a run."""
+    """All subscriptions of a process, by run. ``on_wait`` is called with the key of the run (tenant
+    and id) whenever a reader begins to wait for the next batch."""
 
     def __init__(self) -> None:
         self.on_wait: Callable[[_Key], None] = lambda key: None
@@ -126,7 +128,7 @@ class Subscriptions:
         return subscription
 
     def subscribed_runs(self) -> tuple[_Key, ...]:
-        """Return the runs that have subscriptions here."""
+        """Return the keys of the runs that have subscriptions in this process."""
         return tuple(self._by_run)
 
     def publish(self, tenant: str, response_id: str, batch: EventBatch) -> None:
@@ -135,9 +137,8 @@ class Subscriptions:
             subscription.add(batch)
 
     def mark_stale(self, keys: Iterable[_Key] | None = None) -> None:
-        """Tell the readers of these runs (None: of all runs) to read the store: the runs ended or
-        were deleted, or notifications may have been lost.
-        """
+        """Make the readers of these runs read the store. ``keys``: the runs that ended or were
+        deleted, or whose notifications may have been lost. None means all runs."""
         for key in self.subscribed_runs() if keys is None else keys:
             for subscription in self._by_run.get(key, ()):
                 subscription.mark_stale()

@@ -1,5 +1,5 @@
-"""The order in which a database deletes what it stores of a tenant: in steps that change few rows,
-so that other writes do not wait for them."""
+"""The steps in which a database deletes all data of a tenant, in their order. Each step changes few
+rows, so other writes do not wait long for it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 __all__ = ["TENANT_STEPS"]
 
-#: Rows that one step deletes at most, and large ones.
+#: Largest number of rows that one step deletes, and of large rows.
 _ROWS, _LARGE_ROWS = 500, 10
 
-#: Query → rows that one execution deletes. Each is repeated until none are left. Parts come before
-#: the whole.
+#: Query → number of rows that one execution deletes. Each query is repeated until no rows are left.
+#: The rows of a part are deleted before the row of the whole.
 TENANT_STEPS: Mapping[str, int] = {
     "drop_tenant_jobs": _ROWS,
     "drop_tenant_runs": _ROWS,

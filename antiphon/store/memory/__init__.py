@@ -1,1 +1,1 @@
-"""The in-memory store, the reference for the other stores."""
+"""The in-memory store, the reference implementation of a store."""

@@ -1,4 +1,4 @@
-"""The in-memory audit log, the reference of the contract."""
+"""The in-memory audit log, the reference implementation of the contract."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["MemoryAudit"]
 
 
 class MemoryAudit:
-    """``AuditLog`` over a list. ``check`` raises if the store is closed."""
+    """``AuditLog`` over a list. ``check`` raises ``StoreError`` if the store is closed."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
@@ -33,7 +33,7 @@ class MemoryAudit:
         return tuple(islice(found, query.limit))
 
     def expire(self, before: float) -> None:
-        """Delete the records from before a time in unix seconds."""
+        """Delete the records that are older than ``before``, in unix seconds."""
         self._records = [record for record in self._records if record.at >= before]
 
 

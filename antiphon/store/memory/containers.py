@@ -1,5 +1,5 @@
-"""The in-memory container directory, the reference of the contract: for stores that one process
-opens."""
+"""The in-memory container directory, the reference implementation of the contract. For stores that
+only one process opens."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _Key = tuple[str, str]
 
 
 class MemoryContainers:
-    """``ContainerDirectory`` over dictionaries. ``check`` raises if the store is closed. ``timer``
-    returns monotonic seconds."""
+    """``ContainerDirectory`` over dictionaries. ``check`` raises ``StoreError`` if the store is
+    closed. ``timer`` returns monotonic seconds."""
 
     def __init__(
         self, check: Callable[[], None], timer: Callable[[], float] = time.monotonic
@@ -26,9 +26,9 @@ class MemoryContainers:
         self._check = check
         self._timer = timer
         self._records: dict[_Key, ContainerRecord] = {}
-        #: When containers expired.
+        #: Time at which each expired container expired.
         self._expired_at: dict[_Key, float] = {}
-        #: URL of each owner, and when its lease is over.
+        #: URL of each owner, and the time at which its lease ends.
         self._leases: dict[str, tuple[str, float]] = {}
 
     async def renew(

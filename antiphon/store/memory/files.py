@@ -1,4 +1,4 @@
-"""The in-memory file store, the reference of the contract."""
+"""The in-memory file store, the reference implementation of the contract."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _FileRow(Struct):
 
 
 class _BlobRow(Struct):
-    """A blob and how many files have it."""
+    """A blob and the number of files that share it."""
 
     blob: BlobRef
     files: int = 0
@@ -30,8 +30,8 @@ class _BlobRow(Struct):
 class MemoryFiles:
     """``FileStore`` over a dictionary.
 
-    ``check`` raises if the store is closed. ``on_deleted`` is called with tenant and id of each
-    deleted file.
+    ``check`` raises ``StoreError`` if the store is closed. ``on_deleted`` is called with the tenant
+    and the id of each deleted file.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class MemoryFiles:
         self._check = check
         self._on_deleted = on_deleted
         self._files: dict[tuple[str, str], _FileRow] = {}
-        #: By tenant and SHA-256.
+        #: Blobs by tenant and SHA-256.
         self._blobs: dict[tuple[str, str], _BlobRow] = {}
         self._unused: dict[str, None] = {}
         self._last_position = 0
@@ -136,15 +136,16 @@ class MemoryFiles:
         return frozenset(keys) - {row.blob.key for row in self._blobs.values()} - set(self._unused)
 
     def expire(self, now: int) -> None:
-        """Delete the files that expired by ``now``."""
+        """Delete the files that have expired by ``now``, in unix seconds."""
         for key, row in list(self._files.items()):
             if _is_expired(row.file, now):
                 self._delete(*key)
                 self._on_deleted(*key)
 
     def delete_tenant(self, tenant: str) -> int:
-        """Delete the files of a tenant and those of its pending uploads, whose tenant names begin
-        with this one and U+001F. Return their number."""
+        """Delete the files of a tenant and the files of its pending uploads. Return their number.
+        Pending uploads have a tenant name of their own: the name of the tenant, U+001F and more
+        text."""
         keys = [key for key in self._files if key[0].partition("\x1f")[0] == tenant]
         for key in keys:
             self._delete(*key)
@@ -165,7 +166,8 @@ class MemoryFiles:
         return row is not None
 
     def _add_content(self, tenant: str, content: FileContents) -> FileContents:
-        """Count a file with this content. Return the content that it gets."""
+        """Count one more file with this content. Return the content to store with the file: if the
+        tenant already has the content in another blob, a reference to that blob."""
         if not isinstance(content, BlobRef):
             return content
         row = self._blobs.setdefault((tenant, content.sha256), _BlobRow(content))

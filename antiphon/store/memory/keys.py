@@ -1,4 +1,4 @@
-"""The in-memory key store, the reference of the contract."""
+"""The in-memory key store, the reference implementation of the contract."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["MemoryKeys"]
 
 
 class MemoryKeys:
-    """``KeyStore`` over a dictionary. ``check`` raises if the store is closed."""
+    """``KeyStore`` over a dictionary. ``check`` raises ``StoreError`` if the store is closed."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check

@@ -1,4 +1,5 @@
-"""The in-memory rate store, the reference of the contract: for stores that one process opens."""
+"""The in-memory rate store, the reference implementation of the contract. For stores that only one
+process opens."""
 
 from __future__ import annotations
 
@@ -9,22 +10,22 @@ from antiphon.store.rates import HEARD_S, RateReport, RateState
 
 __all__ = ["MemoryRates"]
 
-#: Scopes whose state is kept.
+#: Largest number of scopes whose state is kept.
 _MAX_SCOPES = 100_000
 
 
 class MemoryRates:
-    """``RateStore`` over dictionaries. ``check`` raises if the store is closed. ``timer`` returns
-    monotonic seconds."""
+    """``RateStore`` over dictionaries. ``check`` raises ``StoreError`` if the store is closed.
+    ``timer`` returns monotonic seconds."""
 
     def __init__(
         self, check: Callable[[], None], timer: Callable[[], float] = time.monotonic
     ) -> None:
         self._check = check
         self._timer = timer
-        #: Tokens, and when they were counted, by scope.
+        #: Tokens in the bucket of each scope, and the time when they were counted.
         self._levels: dict[str, tuple[float, float]] = {}
-        #: Running requests, and when they were reported, by scope and owner.
+        #: Running requests by scope and owner, and the time when they were reported.
         self._running: dict[str, dict[str, tuple[int, float]]] = {}
 
     async def exchange(self, owner: str, reports: Sequence[RateReport]) -> tuple[RateState, ...]:

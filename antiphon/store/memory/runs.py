@@ -1,4 +1,5 @@
-"""The in-memory run store, the reference of the contract. Runs do not survive the process."""
+"""The in-memory run store, the reference implementation of the contract. Runs do not survive the
+process."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ _TAKEN_OVER = ""
 class _Run(Struct):
     """A run and its event log.
 
-    ``ended_at``: None while the run is active, 0 once it has ended, then the unix seconds of the
-    first sweep after its end.
+    ``ended_at`` is None while the run is active and 0 after its end. The first sweep after the end
+    sets it to the unix time of that sweep.
     """
 
     job: Job
@@ -61,7 +62,8 @@ class _Run(Struct):
 
 
 class _SaveResponse(Protocol):
-    """Stores a response. ``listed``: its items can be referenced."""
+    """A function that stores a response. ``listed``: whether other requests can refer to its items
+    by id."""
 
     def __call__(
         self,
@@ -76,7 +78,7 @@ class _SaveResponse(Protocol):
 
 
 class MemoryRuns(SingleProcessRuns):
-    """``RunStore`` over dictionaries. ``save`` stores responses in the same store."""
+    """``RunStore`` over dictionaries. ``save`` stores a response in the same store."""
 
     def __init__(self, save: _SaveResponse, check: Callable[[], None]) -> None:
         super().__init__(check)
@@ -263,21 +265,23 @@ class MemoryRuns(SingleProcessRuns):
         return len(keys)
 
     def count_active(self, tenant: str) -> tuple[int, int]:
-        """Return the number of a tenant's runs without and with an owner."""
+        """Return the number of a tenant's unended runs without an owner, and the number of those
+        with an owner."""
         active = [run for run in self._runs.values() if run.job.tenant == tenant]
         active = [run for run in active if run.ended_at is None]
         queued = sum(run.owner is None for run in active)
         return queued, len(active) - queued
 
     def is_running(self, key: _Key) -> bool:
-        """Return whether the response has a run that has not ended."""
+        """Return whether the response has an unended run."""
         run = self._runs.get(key)
         return run is not None and run.ended_at is None
 
     def expire(self, before: int | None, now: int) -> None:
-        """Delete the events of runs that ended before ``before``.
+        """Delete the events of runs that ended before ``before``, in unix seconds.
 
-        The store has no clock: the end of a run is dated by the first sweep after it.
+        The store has no clock. So the time of the first sweep after the end of a run, ``now``,
+        counts as the time of its end.
         """
         for key, run in list(self._runs.items()):
             if run.ended_at == 0:

@@ -1,4 +1,4 @@
-"""The in-memory skill store, the reference of the contract."""
+"""The in-memory skill store, the reference implementation of the contract."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ __all__ = ["MemorySkills"]
 
 
 class _SkillRow(Struct):
-    """A skill with its versions by number. ``default`` and ``last``: version numbers."""
+    """A skill with its versions by number. ``default``: the number of the default version.
+    ``last``: the highest number ever used."""
 
     created_at: int
     default: int
@@ -23,7 +24,7 @@ class _SkillRow(Struct):
 
 
 class MemorySkills:
-    """``SkillStore`` over a dictionary. ``check`` raises if the store is closed."""
+    """``SkillStore`` over a dictionary. ``check`` raises ``StoreError`` if the store is closed."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
@@ -116,7 +117,7 @@ class MemorySkills:
         return len(keys)
 
     def total_bytes(self, tenant: str) -> int:
-        """Return the bytes of a tenant's bundles."""
+        """Return the size of all bundles of a tenant, in bytes."""
         return sum(
             len(content)
             for (owner, _), row in self._skills.items()

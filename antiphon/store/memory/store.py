@@ -1,4 +1,5 @@
-"""The in-memory store, the reference for the other stores. Nothing survives the process."""
+"""The in-memory store, the reference implementation of a store. Its data does not survive the
+process."""
 
 from __future__ import annotations
 
@@ -45,9 +46,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _ResponseRow(Struct):
-    """A response. ``live``: its id can be used. ``order``: rank of its first save. ``listed``: its
-    items can be referenced.
-    """
+    """A stored response. ``order``: the rank of its first save. ``listed``: other requests can
+    refer to its items by id. ``live``: the response was not deleted."""
 
     stored: StoredResponse
     bytes: int
@@ -62,7 +62,7 @@ class _ResponseRow(Struct):
 
 
 class _ConversationRow(Struct):
-    """A conversation and its items by id, in order."""
+    """A conversation and its items by id, in the order of the conversation."""
 
     conversation: ConversationResource
     items: dict[str, Item] = {}
@@ -72,7 +72,7 @@ class _ConversationRow(Struct):
             self.items.setdefault(item.id, item)
 
     def select(self, query: ItemQuery) -> Iterator[Item]:
-        """Yield the items of a query, without its limit."""
+        """Yield the items that a query selects, ignoring the limit of the query."""
         ids: Iterator[str] = reversed(self.items) if query.newest_first else iter(self.items)
         if query.after is not None:
             for id in ids:
@@ -96,12 +96,13 @@ class MemoryStore(KeepsResponses):
 
     def __init__(self) -> None:
         self._rows: dict[_Key, _ResponseRow] = {}
-        #: Keys of responses by the key of their parent, and by tenant and id of their items.
+        #: Keys of responses, by the key of their parent (``_children``), and by the tenant and id
+        #: of each of their items (``_holders``).
         self._children: dict[_Key, set[_Key]] = {}
         self._holders: dict[_Key, set[_Key]] = {}
         self._conversations: dict[_Key, _ConversationRow] = {}
         self._secrets: dict[str, bytes] = {}
-        #: The response that claimed an approval, and when, by tenant and approval.
+        #: By tenant and approval: the response that claimed it, and the time of the claim.
         self._approvals: dict[_Key, tuple[str, int]] = {}
         self._sweep_record: SweepRecord | None = None
         self._order = 0
@@ -340,7 +341,7 @@ class MemoryStore(KeepsResponses):
         return self._rows[key].stored.response.created_at
 
     def _expire_row(self, key: _Key) -> int:
-        """Delete a response and its run. Return the freed bytes."""
+        """Delete a response and its run. Return how many bytes became free."""
         self._rows[key].live = False
         self.runs.delete(key)
         return self._free_unneeded(key)
@@ -438,7 +439,7 @@ class MemoryStore(KeepsResponses):
         self._closed = True
 
     def _conversation_item(self, tenant: str, item_id: str) -> Item | None:
-        """Return the item from whichever conversation of the tenant contains it."""
+        """Return the item from the first conversation of the tenant that contains it."""
         conversation_rows = (
             conversation_row
             for (owner, _), conversation_row in self._conversations.items()
@@ -458,8 +459,8 @@ class MemoryStore(KeepsResponses):
             raise StoreError("The store is closed.")
 
     def _free_unneeded(self, key: _Key) -> int:
-        """Free a deleted response without descendants, then its ancestors that have become free in
-        the same way. Return the freed bytes."""
+        """Remove a deleted response from memory if it has no descendants. Then remove its ancestors
+        in the same way. Return how many bytes became free."""
         freed = 0
         row = self._rows.get(key)
         while row is not None and not row.live and key not in self._children:
@@ -477,7 +478,8 @@ class MemoryStore(KeepsResponses):
 
 
 def _parent(key: _Key, row: _ResponseRow) -> _Key:
-    """Return the key of the parent. Without a parent it is a key that no response has."""
+    """Return the key of the response's parent. For a response without a parent, return a key that
+    no response has."""
     return (key[0], row.stored.response.previous_response_id or "")
 
 
@@ -490,7 +492,7 @@ def _drop_tenant(rows: dict[_Key, Any], tenant: str) -> int:
 
 
 def _discard(index: dict[_Key, set[_Key]], entry: _Key, key: _Key) -> None:
-    """Remove a key from an index and drop the entry if it becomes empty."""
+    """Remove a key from an entry of an index. Remove the entry if it becomes empty."""
     found = index.get(entry, set())
     found.discard(key)
     if not found:

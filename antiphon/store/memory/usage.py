@@ -1,4 +1,4 @@
-"""The in-memory usage log, the reference of the contract."""
+"""The in-memory usage log, the reference implementation of the contract."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from antiphon.store.usage import (
 
 __all__ = ["MemoryUsage"]
 
-#: Start, kind, tenant, API key, model.
+#: Start, kind, tenant, API key and model of a sum.
 _Key = tuple[int, str, str, str, str]
 _Sums = tuple[int, ...]
 
 
 class MemoryUsage:
-    """``UsageLog`` over dictionaries. ``check`` raises if the store is closed."""
+    """``UsageLog`` over dictionaries. ``check`` raises ``StoreError`` if the store is closed."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
         self._records: dict[str, UsageRecord] = {}
-        #: Sums by width.
+        #: Sums by their width in seconds.
         self._sums: dict[int, dict[_Key, _Sums]] = {}
 
     async def add(self, records: Sequence[UsageRecord]) -> None:
@@ -35,7 +35,7 @@ class MemoryUsage:
         self.add_now(*records)
 
     def add_now(self, *records: UsageRecord) -> None:
-        """Add records."""
+        """Add records without waiting."""
         for record in records:
             self._records.setdefault(record.id, record)
 
@@ -65,7 +65,7 @@ class MemoryUsage:
         return tuple(_totals(*bucket, sums) for bucket, sums in ordered)
 
     def delete_tenant(self, tenant: str) -> int:
-        """Delete what a tenant used. Return the number of rows."""
+        """Delete the usage of a tenant. Return the number of deleted rows."""
         records = [id for id, record in self._records.items() if record.tenant == tenant]
         for id in records:
             del self._records[id]
@@ -78,7 +78,8 @@ class MemoryUsage:
         return total
 
     def sweep(self, now: int, keep_s: float | None) -> None:
-        """Sum up what is old, and delete what is older than ``keep_s``."""
+        """Add up old rows, and delete the sums that are older than ``keep_s`` seconds. If
+        ``keep_s`` is None, delete nothing. ``now`` is in unix seconds."""
         for rollup, before in usage_cutoffs(now):
             self._roll_up(rollup, before)
         if keep_s is not None:

@@ -1,4 +1,4 @@
-"""The in-memory vector index, the reference of the contract."""
+"""The in-memory vector index, the reference implementation of the contract."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _K1, _B = 1.2, 0.75
 
 
 class _ChunkRow(Struct):
-    """A chunk with its number and the model of its vector."""
+    """A chunk with its number and the model that computed its vector."""
 
     number: int
     chunk: IndexedChunk
@@ -57,7 +57,7 @@ class _StoreRow(Struct):
 
 
 class MemoryVectorIndex:
-    """``VectorIndex`` over dictionaries. ``check`` raises if the store is closed."""
+    """``VectorIndex`` over dictionaries. ``check`` raises ``StoreError`` if the store is closed."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
@@ -249,7 +249,7 @@ class MemoryVectorIndex:
         return len(keys)
 
     def expire(self, now: int) -> None:
-        """Remove the files of vector stores that expired by ``now``."""
+        """Remove the files of vector stores that have expired by ``now``, in unix seconds."""
         for store_row in self._stores.values():
             if store_row.store.expires_at is not None and store_row.store.expires_at <= now:
                 store_row.files.clear()
