@@ -1,12 +1,12 @@
 """An SQLite database for an event loop: one thread writes, one thread reads.
 
-If several processes share a database, a lock on a file orders their writes. A process waits for
-this lock without polling, which SQLite's own lock does not permit.
+If several processes share a database, a lock on a file orders their writes. A process can wait for
+this lock without polling; SQLite's own lock has to be polled.
 
-Writes that arrive during a commit share the next commit; a single write never waits for others.
-With ``synchronous=NORMAL``, a commit returns once it is handed to the operating system. So a killed
-process loses nothing and corrupts nothing. A power failure may lose the last commits, but never
-earlier ones.
+Writes that arrive during a commit share the next commit. A single write does not wait for others.
+With ``synchronous=NORMAL``, a commit returns when the operating system has the data. So a killed
+process loses nothing and corrupts nothing. A power failure may lose the last commits, but no
+earlier commits.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ _T = TypeVar("_T")
 
 _log = structlog.get_logger(__name__)
 
-#: Locks of the processes that share a database: of transactions that write, and of sweeps.
+#: Names of the locks of processes that share a database: one for writes, one for sweeps.
 _SHARED_LOCKS = _WRITES, _SWEEPS = "writes", "sweeps"
 
 
-#: Types of arguments that SQLite stores as they are. Before sqlite3 passes one on, it looks for an
-#: adapter in three places, which raises two exceptions inside; a registered one is found first.
+#: Types of arguments that SQLite stores as they are. For such an argument, sqlite3 looks for an
+#: adapter in three places and raises two exceptions internally. A registered adapter avoids this.
 _STORED_AS_IS = (bool, bytes, type(None))
 
 
 class _Write:
-    """A queued write: its work, its future, and a callback for after the commit."""
+    """A queued write. ``work``: the function that writes. ``future``: the future of its caller.
+    ``then``: a callback for the time after the commit."""
 
     __slots__ = ("error", "future", "result", "then", "work")
 
@@ -75,9 +76,10 @@ class _Write:
 
 
 class Database:
-    """One database file, locked by this process, or shared. Made by ``open``.
+    """One database file, which this process has locked alone or shares with other processes. Made
+    by ``open``.
 
-    ``loop``: the event loop of its callers.
+    ``loop``: the event loop of the callers.
     """
 
     def __init__(
@@ -101,15 +103,16 @@ class Database:
         self._write_thread = threading.Thread(
             target=self._write_loop, args=(writer,), name="sqlite-write", daemon=True
         )
-        #: Number of commits.
+        #: Number of commits so far.
         self.commits = 0
 
     @classmethod
     async def open(cls, path: Path, *, is_shared: bool = False) -> Database:
-        """Open or create the database. ``is_shared``: other processes may open it in the same way.
+        """Open or create the database. ``is_shared``: other processes may open it too, if they also
+        set ``is_shared``.
 
-        Raises ``SetupError`` if another process uses it, the folder is not writable, or the file is
-        not a database or belongs to a newer version.
+        Raises ``SetupError`` if another process uses the database, if the folder is not writable,
+        or if the file is not a database or belongs to a newer version.
         """
         return await asyncio.to_thread(cls._open, asyncio.get_running_loop(), path, is_shared)
 
@@ -158,7 +161,8 @@ class Database:
 
     @contextlib.contextmanager
     def sweeping(self) -> Iterator[bool]:
-        """Yield whether no other process sweeps the database; none begins within the block."""
+        """Context manager that yields whether no other process sweeps the database. If it yields
+        True, no other process begins a sweep within the block."""
         if self._sweep_lock is None:
             yield True
             return
@@ -174,9 +178,8 @@ class Database:
     async def rows(
         self, name: str, arguments: tuple[Any, ...], decode: Callable[[tuple[Any, ...]], _T]
     ) -> list[_T]:
-        """Run a query and decode its rows in the reader thread, so that long results do not block
-        the event loop.
-        """
+        """Run a query by its name, and return its decoded rows. The rows are decoded in the reader
+        thread, so a long result does not block the event loop."""
         query = self.queries[name]
         return await self.read(
             lambda connection: [decode(row) for row in connection.execute(query, arguments)]
@@ -202,10 +205,11 @@ class Database:
         *,
         then: Callable[[_T], None] | None = None,
     ) -> _T:
-        """Run ``work`` in the writer thread, in one transaction. Return after the commit.
+        """Run ``work`` in the writer thread, as part of one transaction. Return its result after
+        the commit.
 
         ``then`` is called on the event loop with the result, even if the caller was cancelled,
-        because subscribers must hear of committed data. It must not raise.
+        because subscribers must be notified of committed data. It must not raise.
         """
         self.check_open()
         done: asyncio.Future[_T] = self._loop.create_future()
@@ -213,7 +217,8 @@ class Database:
         return await done
 
     def _write_loop(self, connection: sqlite3.Connection) -> None:
-        """Commit all queued writes together, in the writer thread."""
+        """Take all queued writes and commit them together, again and again. Runs in the writer
+        thread."""
         with contextlib.closing(connection):
             job = self._writes.get()
             while job is not None:
@@ -227,7 +232,8 @@ class Database:
                     job = self._writes.get()
 
     def _take_group(self, first: _Write) -> tuple[list[_Write], _Write | None]:
-        """Return all queued writes, and what follows them: ``None`` ends the thread."""
+        """Return ``first`` with all queued writes, and a value that follows the group: None ends
+        the thread, ``_QUEUE_EMPTY`` waits for the next write."""
         group = [first]
         while not self._writes.empty():
             job = self._writes.get()
@@ -263,7 +269,7 @@ class Database:
                 raise
 
 
-#: The queue is empty: wait for the next write.
+#: Stands for an empty queue: the writer thread waits for the next write.
 _QUEUE_EMPTY: Any = object()
 
 
@@ -277,11 +283,11 @@ def _settle_writes(jobs: list[_Write]) -> None:
 
 
 def _acquire_file_lock(path: Path, *, is_shared: bool) -> IO[bytes]:
-    """Lock the database for this process, or for all processes that share it. The lock ends with
-    the process.
+    """Lock the database for this process alone, or for all processes that share it. The lock ends
+    with the process.
 
-    The lock is on a separate file, because closing the database file would release SQLite's own
-    locks.
+    The lock is on a separate file. If this process opened and closed the database file itself,
+    SQLite's own locks would be released.
     """
     import fcntl
 
@@ -321,7 +327,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _report_damage(wal: WalScan, connection: sqlite3.Connection, path: Path) -> None:
-    """Log the commits that SQLite dropped because pages of its log are damaged."""
+    """Log how many commits SQLite dropped because pages of its write-ahead log are damaged."""
     _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     dropped = wal.dropped_commits(frames)
     if dropped or wal.is_damaged:
@@ -333,7 +339,7 @@ def _report_damage(wal: WalScan, connection: sqlite3.Connection, path: Path) -> 
 
 
 def _log_damage(error: Exception) -> None:
-    """Log an error that means that the database itself is damaged."""
+    """Log the error if it means that the database itself is damaged."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         _log.error("the store is damaged: restore it from a backup", error=str(error))

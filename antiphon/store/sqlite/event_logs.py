@@ -1,4 +1,5 @@
-"""Event logs of runs in SQLite: appended, read, ended; and the webhooks that runs leave behind."""
+"""Event logs of runs in SQLite. They are appended, read and ended here. Also the webhooks that
+ended runs still have to deliver."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ _MAX_SEQUENCE_NUMBER = 2**31 - 1
 
 
 class SaveResponse(Protocol):
-    """Returns the work that stores a response."""
+    """A function that returns the work that stores a response. The work is a function that runs
+    within a write."""
 
     def __call__(
         self,
@@ -44,8 +46,8 @@ class SaveResponse(Protocol):
 
 
 class SqliteEventLogs:
-    """The part of ``RunStore`` that is the same for one process and for several. ``save`` makes the
-    work that stores a response."""
+    """The part of ``RunStore`` that is the same for one process and for several processes. ``save``
+    returns the work that stores a response."""
 
     def __init__(self, database: Database, save: SaveResponse) -> None:
         self._database = database
@@ -148,11 +150,12 @@ class SqliteEventLogs:
         return await self._database.read(work)
 
     def forget(self, connection: sqlite3.Connection, tenant: str, response_id: str) -> None:
-        """Delete what the database holds for a run that ended or was deleted, in the transaction
-        that ends it."""
+        """Delete the locks of a run that has ended or was deleted. Called within the transaction
+        that ends or deletes the run."""
 
     def remove(self, tenant: str, response_id: str) -> None:
-        """Notify the subscribers of a run that ended or was deleted, after the transaction."""
+        """Notify the subscribers of a run that has ended or was deleted. Called after the
+        transaction."""
         raise NotImplementedError
 
     def _publish(self, claim: Claim, batch: EventBatch) -> None:

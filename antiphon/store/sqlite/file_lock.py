@@ -15,14 +15,15 @@ def open_private(path: str, flags: int) -> int:
 
 
 def open_lock_file(path: Path, name: str = "") -> IO[bytes]:
-    """Open the file of a lock of the database at ``path``. The path is resolved, so that links to
-    one database share a lock."""
+    """Open the file of a lock of the database at ``path``. Links to the same database lead to the
+    same lock, because the path is resolved."""
     suffix = f".{name}.lock" if name else ".lock"
     return open(f"{path.resolve()}{suffix}", "wb", opener=open_private)
 
 
 class FileLock:
-    """A lock that one process at a time holds. A context manager that waits for it."""
+    """A lock on a file, which only one process at a time can hold. As a context manager, it waits
+    until it holds the lock."""
 
     def __init__(self, file: IO[bytes]) -> None:
         import fcntl
@@ -32,7 +33,7 @@ class FileLock:
 
     @classmethod
     def open(cls, path: Path, name: str) -> FileLock:
-        """Return the lock of this name of the database at ``path``."""
+        """Return the lock with this name of the database at ``path``."""
         return cls(open_lock_file(path, name))
 
     def __enter__(self) -> FileLock:
@@ -43,7 +44,7 @@ class FileLock:
         self.release()
 
     def try_acquire(self) -> bool:
-        """Acquire the lock if it is free. Return whether it was."""
+        """Acquire the lock if no other process holds it. Return whether the lock was acquired."""
         try:
             self._fcntl.flock(self._file, self._fcntl.LOCK_EX | self._fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,6 +1,6 @@
 """The tables of runs: reads and writes within one transaction.
 
-All functions are called in the thread that runs the transaction.
+All functions must be called in the thread that runs the transaction.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from antiphon.store.records import Claim, ConversationLock, EventBatch, EventPag
 
 __all__ = ["LARGE_BYTES", "ClaimedFrom", "RunTables", "page_of"]
 
-#: Bytes of events after which a page ends, and from which on a batch is large.
+#: A page ends after this many bytes of events. A batch with more bytes than this is large.
 _PAGE_BYTES = LARGE_BYTES = 1 << 20
 
 #: A claim, and the former owner of the run.
@@ -25,7 +25,7 @@ ClaimedFrom = tuple[Claim, str | None]
 
 
 class RunTables:
-    """The statements of runs, by ``queries``."""
+    """Runs the statements on the tables of runs. ``queries``: the statements by name."""
 
     def __init__(self, queries: Mapping[str, str]) -> None:
         self._queries = queries
@@ -33,7 +33,8 @@ class RunTables:
     def find_reached_limit(
         self, connection: sqlite3.Connection, tenant: str, limits: Sequence[RunLimit]
     ) -> RunLimit | None:
-        """Return a limit that allows the tenant no further run; None if there is none."""
+        """Return a limit that the tenant's runs have reached. Returns None if the tenant may have
+        another run."""
         query = self._queries["count_unended_runs"]
         for limit in limits:
             ((count,),) = connection.execute(query, (tenant, limit.api_key))
@@ -67,8 +68,8 @@ class RunTables:
         limit: int,
         tenant_limit: int | None,
     ) -> list[ClaimedFrom]:
-        """Claim runs for ``owner``; see ``RunStore.claim``. ``is_free``: whether it may claim a
-        run, by the run's id and owner."""
+        """Claim runs for ``owner``; see ``RunStore.claim``. ``is_free`` gets the id and the owner
+        of a run, and tells whether ``owner`` may claim the run."""
         running, own = Counter[str](), Counter[str]()
         for tenant, response_id, old_owner in connection.execute(self._queries["owned"]):
             running[tenant] += 1
@@ -93,21 +94,22 @@ class RunTables:
         models: Collection[str],
         is_free: Callable[[str, str | None], bool],
     ) -> bool:
-        """Return whether ``claim`` would find a run, if nothing limited it."""
+        """Return whether ``claim`` would find a run without its limits."""
         with closing(connection.execute(self._queries["all_unended"])) as runs:
             return any(model in models and is_free(name, owner) for name, model, owner in runs)
 
     def take_over(
         self, connection: sqlite3.Connection, tenant: str, response_id: str, owner: str
     ) -> ClaimedFrom | None:
-        """Claim one run from its owner; None if it is unknown or has ended."""
+        """Claim one run from its owner. Returns None if the run is unknown or has ended."""
         row = connection.execute(self._queries["run"], (tenant, response_id)).fetchone()
         if row is None or row[3] is not None:
             return None
         return self._take(connection, row[0], owner), row[4]
 
     def end(self, connection: sqlite3.Connection, claim: Claim, batch: EventBatch) -> bool:
-        """End a run with its last events. False if the claim is no longer valid."""
+        """End a run with its last events. Returns False and changes nothing if the claim is no
+        longer valid."""
         run = self.claimed_run(connection, claim)
         if run is None:
             return False
@@ -123,7 +125,8 @@ class RunTables:
         models: Collection[str],
         is_free: Callable[[str, str | None], bool],
     ) -> Generator[tuple[int, tuple[int, str | None]], None, None]:
-        """Yield the runs of a tenant that can be claimed: their rank, row and former owner."""
+        """Yield the runs of a tenant that can be claimed, oldest first: the rank of each run, its
+        row and its former owner."""
         with closing(connection.execute(self._queries["unended"], (tenant,))) as runs:
             for run, response_id, model, old_owner in runs:
                 if model in models and is_free(response_id, old_owner):
@@ -134,7 +137,8 @@ class RunTables:
         return claim_of(connection.execute(self._queries["claim"], (run,)).fetchone())
 
     def claimed_run(self, connection: sqlite3.Connection, claim: Claim) -> tuple[int, int] | None:
-        """Return the run's row and next sequence number; None if the claim is not valid."""
+        """Return the row of the claimed run and the sequence number of its next event. Returns None
+        if the claim is no longer valid."""
         key = (claim.job.tenant, claim.job.id)
         row = connection.execute(self._queries["run"], key).fetchone()
         if row is None or row[1] != claim.epoch or row[3] is not None:
@@ -142,11 +146,11 @@ class RunTables:
         return row[0], row[2]
 
     def add_batch(self, connection: sqlite3.Connection, run: int | None, batch: EventBatch) -> None:
-        """Append a batch to a run, by its row."""
+        """Append a batch to a run. ``run``: the row of the run."""
         if batch.count:
             for part in batch.rows:
                 self._add_row(connection, run, part)
-                del part  # or it stays in memory while the next one is made
+                del part  # otherwise it stays in memory while the next part is made
             connection.execute(self._queries["advance_run"], (batch.last + 1, run))
 
     def _add_row(self, connection: sqlite3.Connection, run: int | None, batch: EventBatch) -> None:
@@ -155,7 +159,7 @@ class RunTables:
             row = (run, batch.first, batch.count, batch.at, *columns.values())
             connection.execute(self._queries["add_batch"], row)
             return
-        # Written in place: SQLite makes two copies of a value that it is given.
+        # Written in place, because SQLite makes two copies of a value that it gets as an argument.
         sizes = map(len, columns.values())
         row = (run, batch.first, batch.count, batch.at, *sizes)
         row_id = connection.execute(self._queries["add_large_batch"], row).lastrowid
@@ -168,8 +172,9 @@ class RunTables:
 def page_of(
     connection: sqlite3.Connection, rows: Iterable[tuple[Any, ...]], after: int, limit: int
 ) -> EventPage | None:
-    """Make a page of rows (ended, first, count, rowid, lines), reading no more rows than necessary.
-    ``lines`` is None for a batch of more than ``LARGE_BYTES``."""
+    """Make a page of the events after ``after`` from rows (ended, first, count, rowid, lines). The
+    function reads no more rows than necessary. ``lines`` is None for a batch of more than
+    ``LARGE_BYTES``. Returns None if there are no rows."""
     batches: list[EventBatch] = []
     has_ended = None
     size = 0

@@ -1,6 +1,7 @@
-"""The SQLite run store for one process: event logs with one row per batch, next to the responses.
+"""The SQLite run store for one process: event logs with one row per batch, in the database of the
+responses.
 
-Heartbeats, locks and reservations are in memory, and owners of an earlier process are dead.
+Heartbeats, locks and reservations are kept in memory. Owners of an earlier process are dead.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ TAKEN_OVER = ""
 
 
 class SqliteRuns(SqliteEventLogs, SingleProcessRuns):
-    """``RunStore`` over a database that this process alone uses."""
+    """``RunStore`` over a database that only this process uses."""
 
     def __init__(self, database: Database, save: SaveResponse) -> None:
         SqliteEventLogs.__init__(self, database, save)
         SingleProcessRuns.__init__(self)
 
     async def open(self) -> None:
-        """Restore the locks of conversations whose runs an earlier process has not ended."""
+        """Restore the conversation locks of the runs that an earlier process has not ended."""
         for run in await self._database.rows("running", (), tuple):
             self._locks.restore_run(*run)
 
     async def close(self) -> None:
-        """Do nothing: everything is in memory."""
+        """Do nothing: there is no connection to close."""
 
     async def create(
         self,
@@ -143,7 +144,8 @@ class SqliteRuns(SqliteEventLogs, SingleProcessRuns):
     def locked(
         self, tenant: str, holder: str, lock: ConversationLock
     ) -> Callable[[sqlite3.Connection], bool]:
-        """Return the work that finds out whether the response ``holder`` has this lock."""
+        """Return a function that tells, within a write, whether the response ``holder`` has this
+        lock."""
         is_locked = self.is_locked(tenant, holder, lock)
         return lambda connection: is_locked
 
@@ -159,7 +161,7 @@ class SqliteRuns(SqliteEventLogs, SingleProcessRuns):
     ) -> bool:
         """See ``Store.reserve_response``."""
         reservations = self.reservations
-        # first, so that concurrent calls count each other
+        # Reserve first: then concurrent calls count each other's reservations.
         undo = reservations.add(tenant, response_id, owner)
         reserved = encode(reservations.ids(tenant, lease_s)).decode()
 
@@ -186,7 +188,7 @@ class SqliteRuns(SqliteEventLogs, SingleProcessRuns):
         self.reservations.remove(tenant, response_id, owner)
 
     def remove(self, tenant: str, response_id: str) -> None:
-        """Release the locks of a run that ended or was deleted, and notify its subscribers."""
+        """Release the locks of a run that has ended or was deleted, and notify its subscribers."""
         self._locks.remove_holder(tenant, response_id)
         self._subscriptions.mark_stale([(tenant, response_id)])
 

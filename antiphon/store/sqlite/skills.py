@@ -1,4 +1,4 @@
-"""The SQLite skill store: skills, versions and bundles in one table each."""
+"""The SQLite skill store. Skills, versions and bundles have one table each."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class SqliteSkills:
     async def delete_version(self, tenant: str, skill_id: str, version: int) -> bool:
         def work(connection: sqlite3.Connection) -> bool:
             key = (tenant, skill_id, version)
-            # the default one only goes with the skill
+            # This query keeps the default version: it is deleted only with the skill.
             if connection.execute(self._queries["drop_skill_version"], key).rowcount:
                 return True
             return connection.execute(self._queries["drop_last_version"], key).rowcount > 0

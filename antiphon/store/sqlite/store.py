@@ -1,6 +1,7 @@
-"""The SQLite store, for one process or several of one machine: responses and conversations.
+"""The SQLite store, for one process or several processes of one machine: responses and
+conversations.
 
-Bodies, inputs and outputs are stored as their JSON on the wire, token ids packed.
+Bodies, inputs and outputs are stored as the JSON that the API uses, token ids as packed integers.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ _FORGET_PROCESSES = (
 
 
 class SqliteStore(KeepsResponses):
-    """``Store`` over one database file. Made by ``open``."""
+    """``Store`` over one database file. Made by ``open``. ``peers``: as in ``open``."""
 
     def __init__(self, database: Database, peers: Path | None = None) -> None:
         self._database = database
@@ -96,7 +97,8 @@ class SqliteStore(KeepsResponses):
     @classmethod
     async def open(cls, path: Path, *, peers: Path | None = None) -> SqliteStore:
         """Open or create the database. ``peers``: a folder for the sockets of all processes that
-        share it; None: this process alone uses it. Raises ``SetupError``; see ``Database.open``."""
+        share the database. None means that only this process uses it. Raises ``SetupError``; see
+        ``Database.open``."""
         store = cls(await Database.open(path, is_shared=peers is not None), peers)
         try:
             await store.runs.open()
@@ -106,8 +108,9 @@ class SqliteStore(KeepsResponses):
         return store
 
     async def forget_processes(self) -> None:
-        """Forget the processes that shared the database before, except for the locks of their
-        runs. Call it before the first one of those that will share it opens it."""
+        """Delete the records of processes that shared the database earlier, such as their leases.
+        The locks of unended runs are kept. Call this method before new processes share the
+        database."""
 
         def work(connection: sqlite3.Connection) -> None:
             for query in _FORGET_PROCESSES:
@@ -117,7 +120,7 @@ class SqliteStore(KeepsResponses):
 
     @property
     def commits(self) -> int:
-        """Number of commits."""
+        """Number of commits since the database was opened."""
         return self._database.commits
 
     # --- the contract ----------------------------------------------------------------------------
@@ -209,8 +212,8 @@ class SqliteStore(KeepsResponses):
         return total
 
     async def _repeat(self, statement: str, arguments: tuple[Any, ...]) -> int:
-        """Repeat a statement, each time in a write, until it changes no row. Return how many rows
-        it changed."""
+        """Execute a statement again and again, each time in a write of its own, until it changes no
+        row. Return how many rows it changed in all."""
         total = 0
         while count := await self._database.write(
             lambda connection: connection.execute(statement, arguments).rowcount
@@ -372,13 +375,14 @@ class SqliteStore(KeepsResponses):
         listed: bool = True,
         usage: UsageRecord | None = None,
     ) -> Callable[[sqlite3.Connection], None]:
-        """Return the work that stores a response. ``listed``: its items can be referenced."""
+        """Return the function that stores a response within a write. ``listed``: whether other
+        requests can refer to the items of the response by id."""
         added = (*stored.input, *stored.response.output)
         ids = encode([item.id for item in added]).decode() if listed else None
 
         def work(connection: sqlite3.Connection) -> None:
-            # Encoded here: a long response takes a while, and memory only while it is written.
-            # Each statement switches between this thread and the event loop's, so use few.
+            # Encode in this thread, because encoding a long response takes a while and needs
+            # memory. Each statement switches between this thread and the event loop, so use few.
             row = self._put_response(connection, response_row(tenant, stored, expires_at))
             connection.execute(self._queries["save_summary"], (row, tenant, *summary_row(stored)))
             if ids is not None:
@@ -391,7 +395,7 @@ class SqliteStore(KeepsResponses):
         return work
 
     def _put_response(self, connection: sqlite3.Connection, columns: tuple[Any, ...]) -> int:
-        """Insert or replace a response. Return its row."""
+        """Insert or replace a response. Return the number of its row."""
         inserted = connection.execute(self._queries["insert"], columns)
         if inserted.rowcount:
             return inserted.lastrowid or 0

@@ -1,7 +1,8 @@
-"""The sweep of the SQLite store, in short writes, so that other writes do not wait for it.
+"""The sweep of the SQLite store: it deletes expired data in short writes, so other writes need not
+wait long.
 
-A deleted or expired run is first only renamed (``bury_run``), so that no write deletes many
-batches. A sweep deletes the batches of such runs bit by bit.
+A run can have many batches. So the write that deletes a run only renames it (``bury_run``). A later
+step of the sweep deletes the batches of renamed runs, a few at a time.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from .database import Database
 
 __all__ = ["SqliteSweep", "free_unneeded"]
 
-#: Rows that one write changes at most, and files, which are larger.
+#: Largest number of rows that one write changes, and of files, which are larger.
 _ROWS, _FILES = 500, 10
-#: Small rows of the usage log that one write sums up.
+#: Number of usage log rows, which are small, that one write adds up.
 _USAGE_ROWS = 5000
-#: Rows of one tenant that are looked up at a time.
+#: Number of responses of one tenant that one query reads.
 _TENANT_ROWS = 50
 #: Seconds after which a write that deletes responses ends.
 _SLICE_S = 0.02
@@ -34,18 +35,18 @@ _Step = Callable[[sqlite3.Connection], int]
 
 
 class SqliteSweep:
-    """One sweep at ``now``, in unix seconds."""
+    """One sweep. ``now``: the time of the sweep, in unix seconds."""
 
     def __init__(self, database: Database, retention: Retention, now: int) -> None:
         self._database = database
         self._queries = database.queries
         self._retention = retention
         self._now = now
-        #: What the tenants hold, read once: it takes a whole index.
+        #: The totals of all tenants. They are read only once, because that reads a whole index.
         self._totals = TenantTotals(retention, ())
 
     async def run(self) -> int:
-        """Delete everything that expired. Return how many responses did."""
+        """Delete all expired data. Return how many responses have expired."""
         for step in self._first_steps():
             await self._repeat(step)
         expired = await self._repeat(self._expire_by_time)
@@ -96,15 +97,15 @@ class SqliteSweep:
         return lambda connection: connection.execute(query, arguments).rowcount
 
     async def _drop_buried(self) -> bool:
-        """Delete the batches of deleted runs, then the runs that have none. Return whether there
-        were any."""
+        """Delete the batches of renamed runs, then the renamed runs that have no batches left.
+        Return whether anything was deleted."""
         batches = await self._repeat(self._query("drop_buried_batches", _ROWS))
         runs = await self._repeat(self._query("drop_buried_runs", _ROWS))
         return bool(batches or runs)
 
     async def _repeat(self, step: _Step) -> int:
-        """Repeat a step, each time in a write, until nothing is left for it. Return how many rows
-        it changed."""
+        """Run a step again and again, each time in a write of its own, until it changes no row.
+        Return how many rows it changed in all."""
         total = 0
         while count := await self._database.write(step):
             total += count
@@ -120,7 +121,8 @@ class SqliteSweep:
         return self._delete_responses(connection, "outdated", arguments)
 
     def _expire_by_size(self, connection: sqlite3.Connection) -> int:
-        """Delete the oldest responses of the tenant that holds most, until the bounds hold."""
+        """Delete the oldest responses of the tenant with the most data, until the limits are met or
+        the time of one write is over. Return how many responses were deleted."""
         end = time.monotonic() + _SLICE_S
         deleted = 0
         oldest: dict[str, deque[int]] = {}
@@ -141,8 +143,8 @@ class SqliteSweep:
     def _delete_responses(
         self, connection: sqlite3.Connection, query: str, arguments: tuple[Any, ...]
     ) -> int:
-        """Delete the responses that a query finds, for the time that one write may take. Return how
-        many."""
+        """Delete the responses that a query finds, until the time of one write is over. Return how
+        many responses were deleted."""
         end = time.monotonic() + _SLICE_S
         deleted = 0
         for (seq,) in connection.execute(self._queries[query], arguments).fetchall():
@@ -159,8 +161,8 @@ class SqliteSweep:
 
 
 def free_unneeded(connection: sqlite3.Connection, queries: Mapping[str, str], seq: int) -> int:
-    """Free a deleted response without descendants, then its ancestors that have become free in the
-    same way. Return the freed bytes."""
+    """Delete the row of a deleted response if it has no descendants. Then treat its ancestors in
+    the same way. Return how many bytes became free."""
     freed = 0
     row: tuple[int] | None = (seq,)
     while row is not None:

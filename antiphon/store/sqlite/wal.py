@@ -1,8 +1,8 @@
-"""Notice damaged pages of a write-ahead log (WAL).
+"""Detection of damaged pages in the write-ahead log (WAL) of a database.
 
-SQLite silently drops a WAL from the first frame on whose checksum is wrong, with all later
-commits. Each frame is marked with the salt of its log and, at the end of a transaction, as a
-commit; so commits that SQLite dropped can be counted. https://www.sqlite.org/fileformat2.html#walformat
+If the checksum of a frame is wrong, SQLite silently drops this frame and all later commits. Each
+frame contains the salt of its log. The last frame of a transaction is marked as a commit. So the
+commits that SQLite dropped can be counted. https://www.sqlite.org/fileformat2.html#walformat
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ _HEADER, _FRAME_HEADER = 32, 24
 
 
 class WalScan(Struct, frozen=True):
-    """A WAL before SQLite has read it. ``commits``: numbers of the frames that end a transaction,
-    from 1. ``is_damaged``: the header is damaged, so SQLite drops everything.
-    """
+    """The state of a WAL before SQLite has read it. ``commits``: the numbers of the frames that end
+    a transaction, from 1. ``is_damaged``: the header is damaged, so SQLite drops all commits."""
 
     commits: tuple[int, ...] = ()
     is_damaged: bool = False
 
     def dropped_commits(self, frames: int) -> int:
-        """Return how many commits lie behind the ``frames`` that SQLite has read."""
+        """Return how many commits come after the last frame that SQLite has read. ``frames``: the
+        number of frames that it has read."""
         return sum(number > frames for number in self.commits)
 
 
 def scan_wal(database: Path) -> WalScan:
-    """Read the headers of a database's WAL, which no process may have open. Raises ``OSError``."""
+    """Read the headers of a database's WAL. No process may have the WAL open. Raises
+    ``OSError``."""
     try:
         wal = open(f"{database.resolve()}-wal", "rb")
     except FileNotFoundError:
@@ -52,7 +53,7 @@ def scan_wal(database: Path) -> WalScan:
         while len(frame := wal.read(_FRAME_HEADER)) == _FRAME_HEADER:
             number += 1
             page_end = wal.seek(page_bytes, 1)
-            # A frame of an earlier log has other salts. Its rest may be cut off by a kill.
+            # A frame of an earlier log has other salts. A kill may have cut off the last frame.
             if frame[8:16] == salts and frame[4:8] != b"\0\0\0\0" and page_end <= size:
                 commits.append(number)
     return WalScan(tuple(commits))

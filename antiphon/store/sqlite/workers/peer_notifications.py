@@ -1,8 +1,8 @@
-"""Notifications about runs between the processes that share a database.
+"""Notifications about runs between the processes that share an SQLite database (the peers).
 
-A process that has readers of a run tells the other processes, and the writer of the run sends it
-the batches. A message may be lost, so followed runs are also read from the database every few
-seconds.
+A process that has readers of a run sends a message to the other processes: it follows the run. The
+writer of the run then sends it the batches. A message may be lost, so the readers of followed runs
+also read the database every few seconds.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .peers import AppendedBatch, Follow, Following, PeerMessage, Peers, RunsCha
 
 __all__ = ["PeerNotifications"]
 
-#: Seconds between looks at followed runs, and after which a process follows no more if it has not
-#: repeated that it does.
+#: Seconds between two checks of the followed runs. A process counts as a follower of a run for
+#: ``_FOLLOWS_S`` seconds after its last message about this run.
 _LOOK_S, _FOLLOWS_S = 2.0, 7.0
-#: Bytes of lines that are sent; longer ones are read from the database.
+#: Largest size of the lines in a message, in bytes. Followers read longer lines from the database.
 _MAX_LINES_BYTES = 64 * 2**10
 #: Stands for runs whose ids are not known.
 _UNKNOWN = ""
@@ -32,7 +32,8 @@ _Key = tuple[str, str]
 
 
 class PeerNotifications:
-    """The notifications of one process. The sockets of all processes are in ``folder``."""
+    """The notifications that one process sends and receives. ``folder``: the folder with the
+    sockets of all processes."""
 
     def __init__(self, folder: Path) -> None:
         self._peers = Peers(folder, self._on_message, self._on_gone)
@@ -40,11 +41,11 @@ class PeerNotifications:
         self._subscriptions.on_wait = self._follow
         self._listener: RunListener | None = None
         self._queue = QueuedElsewhere(self._notify_queued)
-        #: Followed runs, and whether a batch came since the last look.
+        #: The followed runs, and whether a batch has come since the last check.
         self._followed: dict[_Key, bool] = {}
-        #: Runs that this process has claimed: only it appends to them.
+        #: Runs that this process has claimed. Only this process appends to them.
         self._claimed: set[str] = set()
-        #: Processes that follow a run, and until when.
+        #: The processes that follow each run, and the time until which they do.
         self._followers: dict[_Key, dict[str, float]] = {}
         self._look_task: asyncio.Task[None] | None = None
 
@@ -61,23 +62,23 @@ class PeerNotifications:
             await asyncio.wait([self._look_task])
 
     def set_listener(self, listener: RunListener) -> None:
-        """Notify this listener from now on."""
+        """Notify this listener of changes from now on."""
         self._listener = listener
 
     def subscribe(self, tenant: str, response_id: str) -> Subscription:
-        """Subscribe to a run."""
+        """Return a new subscription to a run."""
         return self._subscriptions.subscribe(tenant, response_id)
 
     # --- changes by this process -----------------------------------------------------------------
 
     def on_created(self, response_id: str) -> None:
-        """Notify of a new run."""
+        """Notify the listener and the other processes of a new run."""
         self._notify_queued()
         self._peers.broadcast(RunsChanged(queued=(response_id,)))
 
     def on_claimed(self, claims: Sequence[Claim], lost: Sequence[tuple[str, int]]) -> None:
-        """Notify the other processes of the runs that this process claimed, and of the runs that
-        their previous owners lost by these claims."""
+        """Notify the other processes of the runs that this process has claimed. ``lost``: the ids
+        and new epochs of those runs that had another owner before."""
         ids = tuple(claim.job.id for claim in claims)
         if ids:
             self._queue.remove(ids)
@@ -86,13 +87,14 @@ class PeerNotifications:
             self._peers.broadcast(RunsChanged(claimed=ids, lost=tuple(lost)))
 
     def on_released(self) -> None:
-        """Notify of runs that were released."""
+        """Notify the listener and the other processes that this process has released its runs."""
         self._claimed.clear()
         self._notify_queued()
         self._peers.broadcast(RunsChanged(released=True))
 
     def on_appended(self, tenant: str, response_id: str, batch: EventBatch) -> None:
-        """Deliver a committed batch."""
+        """Deliver a committed batch to the readers in this process, and send it to the processes
+        that follow its run."""
         key = (tenant, response_id)
         self._subscriptions.publish(tenant, response_id, batch)
         if key in self._followers:
@@ -103,7 +105,7 @@ class PeerNotifications:
                 self._peers.send(process_id, message)
 
     def on_over(self, tenant: str, response_id: str) -> None:
-        """Notify of a run that ended or was deleted."""
+        """Notify the readers and the other processes of a run that has ended or was deleted."""
         key = (tenant, response_id)
         self._claimed.discard(response_id)
         self._followers.pop(key, None)
@@ -113,7 +115,8 @@ class PeerNotifications:
     # --- following -------------------------------------------------------------------------------
 
     def _follow(self, key: _Key) -> None:
-        """Follow a run for a reader that waits, unless this process writes it."""
+        """Follow a run for a reader that waits. If this process writes the run itself, do
+        nothing."""
         if key not in self._followed and key[1] not in self._claimed:
             self._followed[key] = False
             self._peers.broadcast(Follow(key))
@@ -121,8 +124,8 @@ class PeerNotifications:
                 self._look_task = asyncio.create_task(self._look_regularly(), name="follow runs")
 
     async def _look_regularly(self) -> None:
-        """Repeat the messages about the runs that this process follows, and wake the readers of
-        runs without new batches."""
+        """Every few seconds, repeat the messages about the runs that this process follows, and make
+        the readers of runs without new batches read the database."""
         while self._followed:
             await asyncio.sleep(_LOOK_S)
             subscribed = set(self._subscriptions.subscribed_runs())
@@ -175,7 +178,7 @@ class PeerNotifications:
             self._queue.add((*change.queued, *((_UNKNOWN,) if change.released else ())))
         self._claimed.difference_update(run_id for run_id, _ in change.lost)
         self._notify_lost(change.lost)
-        if change.lost:  # their readers here follow them from now on
+        if change.lost:  # readers in this process follow the lost runs from now on
             lost = {run_id for run_id, _ in change.lost}
             runs = self._subscriptions.subscribed_runs()
             self._subscriptions.mark_stale([key for key in runs if key[1] in lost])

@@ -1,7 +1,9 @@
-"""Messages between the processes that share a database, over Unix sockets in one folder.
+"""Messages between the processes that share a database (the peers), over Unix sockets in one
+folder.
 
-Each process listens at a socket of its own and connects to those that it finds when it starts, so
-any two have a connection. A message may be lost when a process ends.
+Each process listens at a socket of its own. When it starts, it connects to all sockets in the
+folder. So each process has a connection to each other process. A message may be lost when a process
+ends.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ class _Hello(Struct, frozen=True, array_like=True, tag=0):
 
 
 class RunsChanged(Struct, frozen=True, array_like=True, tag=1):
-    """What a transaction changed.
+    """A message about the runs that a transaction changed.
 
-    ``queued``: new runs to claim. ``claimed``: runs that were claimed. ``released``: a process that
-    stopped has released its runs. ``lost``: runs that another owner took over, with the epoch.
-    ``over``: runs that ended or were deleted.
+    ``queued``: new runs that can be claimed. ``claimed``: runs that were claimed. ``released``:
+    whether a process that stops has released its runs. ``lost``: runs that another owner has taken
+    over, each with its new epoch. ``over``: runs that ended or were deleted.
     """
 
     queued: tuple[str, ...] = ()
@@ -49,19 +51,21 @@ class RunsChanged(Struct, frozen=True, array_like=True, tag=1):
 
 
 class Follow(Struct, frozen=True, array_like=True, tag=2):
-    """The sender has readers of this run."""
+    """A message: the sender has readers of this run and wants its batches."""
 
     key: _Key
 
 
 class Following(Struct, frozen=True, array_like=True, tag=3):
-    """The sender sends the batches of this run from now on; earlier ones are in the database."""
+    """The answer to ``Follow``: the sender sends the batches of this run from now on. Earlier
+    batches are in the database."""
 
     key: _Key
 
 
 class AppendedBatch(Struct, frozen=True, array_like=True, tag=4):
-    """A batch of a followed run. ``lines`` is empty if they are too long: read the database."""
+    """A message with a batch of a followed run. ``lines`` is empty if the lines are too long; then
+    the receiver reads the database."""
 
     key: _Key
     first: int
@@ -76,8 +80,9 @@ _decode = msgspec.msgpack.Decoder(_Hello | PeerMessage).decode
 
 
 class Peers:
-    """The connections of one process to the others. ``on_message`` gets the sender's id and the
-    message, ``on_gone`` the id of a process whose connection is closed; both on the event loop."""
+    """The connections of one process to the other processes. ``on_message`` is called with the id
+    of the sender and the message. ``on_gone`` is called with the id of a process whose connection
+    has closed. Both are called on the event loop."""
 
     def __init__(
         self,
@@ -94,7 +99,7 @@ class Peers:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Listen, and connect to the processes that listen already."""
+        """Listen, and connect to the processes that already listen."""
         loop = asyncio.get_running_loop()
         own = self._folder / f"{self._process_id}{_SUFFIX}"
         self._server = await loop.create_unix_server(self._accept, str(own))
@@ -102,7 +107,7 @@ class Peers:
         for path in self._folder.glob(f"*{_SUFFIX}"):
             if path != own:
                 greeted: asyncio.Future[None] = loop.create_future()
-                with suppress(OSError):  # of a process that ended
+                with suppress(OSError):  # the process of this socket has ended
                     await loop.create_unix_connection(partial(self._connect, greeted), str(path))
                     greetings.append(greeted)
         if greetings:
@@ -116,7 +121,7 @@ class Peers:
                 connection.send(frame)
 
     def send(self, process_id: str, message: PeerMessage) -> None:
-        """Send a message to one process, if it is still there."""
+        """Send a message to one process. Do nothing if the process has ended."""
         if (connection := self._connections.get(process_id)) is not None:
             connection.send(_encode(message))
 
@@ -129,7 +134,8 @@ class Peers:
             connection.close()
 
     def _connect(self, greeted: asyncio.Future[None]) -> FrameConnection:
-        """Make a connection to a process that listens. It answers the greeting."""
+        """Make a connection to a process that already listens. ``greeted`` gets a result when that
+        process has answered the greeting."""
 
         def on_hello() -> None:
             if not greeted.done():

@@ -1,5 +1,5 @@
-"""The container directory of several processes that share an SQLite database, by the machine's
-monotonic clock."""
+"""The container directory of several processes that share an SQLite database. Times are those of
+the machine's monotonic clock, which all processes share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["SharedSqliteContainers"]
 
 
 class SharedSqliteContainers:
-    """``ContainerDirectory`` over tables."""
+    """``ContainerDirectory`` over tables of a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -83,7 +83,7 @@ class SharedSqliteContainers:
         await self._database.write(work)
 
     def _end_leases(self, connection: sqlite3.Connection) -> float:
-        """Let the containers of lost owners expire, and return the time."""
+        """Expire the containers of owners whose lease has ended, and return the current time."""
         now = time.monotonic()
         connection.execute(self._queries["expire_lost_containers"], (now,))
         connection.execute(self._queries["drop_lost_container_owners"], (now,))

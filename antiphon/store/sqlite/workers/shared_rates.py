@@ -1,5 +1,5 @@
-"""The rate store of several processes that share an SQLite database, by the machine's monotonic
-clock."""
+"""The rate store of several processes that share an SQLite database. Times are those of the
+machine's monotonic clock, which all processes share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["SharedSqliteRates"]
 
 
 class SharedSqliteRates:
-    """``RateStore`` over tables."""
+    """``RateStore`` over tables of a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

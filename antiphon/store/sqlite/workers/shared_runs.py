@@ -1,8 +1,8 @@
 """The SQLite run store for several processes of one machine.
 
-Heartbeats, locks and reservations, which a single process keeps in memory, are in tables. Each is
-read and written in the transaction that depends on it. Times are those of the machine's monotonic
-clock, which all processes share.
+Heartbeats, locks and reservations are in tables here; a single process keeps them in memory. They
+are read and written in the transaction that depends on them. Times are those of the machine's
+monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ __all__ = ["SharedSqliteRuns"]
 
 
 class SharedSqliteRuns(SqliteEventLogs):
-    """``RunStore`` over a database that several processes use. ``folder``: where their sockets
-    are."""
+    """``RunStore`` over a database that several processes use. ``folder``: the folder with the
+    sockets of these processes."""
 
     def __init__(self, database: Database, save: SaveResponse, folder: Path) -> None:
         super().__init__(database, save)
@@ -183,7 +183,8 @@ class SharedSqliteRuns(SqliteEventLogs):
     def locked(
         self, tenant: str, holder: str, lock: ConversationLock
     ) -> Callable[[sqlite3.Connection], bool]:
-        """Return the work that finds out whether the response ``holder`` has this lock."""
+        """Return a function that tells, within a write, whether the response ``holder`` has this
+        lock."""
         return lambda connection: self._has_lock(connection, tenant, holder, lock)
 
     async def reserve_response(
@@ -226,7 +227,8 @@ class SharedSqliteRuns(SqliteEventLogs):
         await self._execute("drop_reservation", (tenant, response_id, owner))
 
     def forget_tenant(self, tenant: str) -> None:
-        """Do nothing: the tenant's locks and reservations are in the database."""
+        """Do nothing: the locks and reservations of the tenant are in the database, where other
+        steps delete them."""
 
     def forget(self, connection: sqlite3.Connection, tenant: str, response_id: str) -> None:
         connection.execute(self._queries["drop_locks"], (tenant, response_id))
@@ -250,7 +252,8 @@ class SharedSqliteRuns(SqliteEventLogs):
         lease_s: float,
         held: Collection[str] | None,
     ) -> Callable[[str, str | None], bool]:
-        """Call ``free_runs`` with the owners whose heartbeats are recent."""
+        """Call the function ``free_runs`` with the owners whose last heartbeat is less than
+        ``lease_s`` seconds old."""
         return free_runs(owner, self._living_owners(connection, lease_s), held)
 
     def _living_owners(self, connection: sqlite3.Connection, lease_s: float) -> frozenset[str]:
@@ -267,6 +270,7 @@ class SharedSqliteRuns(SqliteEventLogs):
     def _run_has_ended(
         self, connection: sqlite3.Connection, tenant: str, response_id: str
     ) -> bool | None:
-        """Return whether the run of a response has ended; None if it has none."""
+        """Return whether the run of a response has ended. Returns None if the response has no
+        run."""
         row = connection.execute(self._queries["run"], (tenant, response_id)).fetchone()
         return None if row is None else row[3] is not None
