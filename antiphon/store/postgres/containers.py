@@ -1,4 +1,4 @@
-"""The PostgreSQL container directory, by the clock of the database."""
+"""The PostgreSQL container directory. Times are those of the database's clock."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class PostgresContainers:
 
 
 async def _end_leases(transaction: Transaction) -> None:
-    """Let the containers of lost owners expire."""
+    """Expire the containers of owners whose lease has ended."""
     lost = await transaction.rows("drop_lost_container_owners")
     if lost:
         await transaction.rows("expire_containers_of_owners", [row[0] for row in lost])

@@ -1,4 +1,5 @@
-"""The PostgreSQL file store: metadata in one table, contents or references to them in others."""
+"""The PostgreSQL file store. Metadata is in one table; contents, or references to contents, are in
+other tables."""
 
 from __future__ import annotations
 

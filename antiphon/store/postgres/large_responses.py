@@ -1,4 +1,4 @@
-"""Inputs, outputs and tokens of large responses, in blobs outside of the database."""
+"""Large responses: their inputs, outputs and tokens are in blobs outside of the database."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Contents", "LargeResponses", "encode_reference", "put_contents", "re
 
 _log = structlog.get_logger(__name__)
 
-#: Places of the columns input, output and tokens in a row of ``response_row``.
+#: Indexes of the columns input, output and tokens in a row from ``response_row``.
 _INPUT, _OUTPUT, _TOKENS = 6, 7, 9
 
 _encode = msgspec.json.Encoder().encode
@@ -25,7 +25,7 @@ _decode_reference = msgspec.json.Decoder(BlobRef).decode
 
 
 class Contents(Struct, frozen=True):
-    """The large columns of a response."""
+    """The large columns of a response: its input, output and tokens."""
 
     input: bytes
     output: bytes
@@ -33,7 +33,7 @@ class Contents(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Their size, in bytes."""
+        """The size of the three columns together, in bytes."""
         return len(self.input) + len(self.output) + len(self.tokens or b"")
 
 
@@ -42,26 +42,30 @@ _unpack = msgspec.msgpack.Decoder(Contents).decode
 
 
 def encode_reference(blob: BlobRef) -> bytes:
-    """Return what the column input holds of a response in a blob."""
+    """Return the value of the column input for a response whose contents are in a blob: the
+    reference to the blob."""
     return _encode(blob)
 
 
 class LargeResponses:
-    """Writes large responses to blobs and reads them, once ``use`` was called."""
+    """Writes the contents of large responses to blobs and reads them. Without a call of ``use``,
+    all contents stay in the database."""
 
     def __init__(self) -> None:
         self._blobs: BlobStorage | None = None
         self._min_bytes = 0
 
     def use(self, blobs: BlobStorage, min_bytes: int) -> None:
-        """From now on, keep responses with at least ``min_bytes`` bytes in ``blobs``; 0: none.
-        Responses that are already there stay readable."""
+        """From now on, keep the contents of responses with at least ``min_bytes`` bytes in
+        ``blobs``. If ``min_bytes`` is 0, no further response is kept in blobs. Responses that are
+        already in blobs stay readable."""
         self._blobs = blobs
         self._min_bytes = min_bytes
 
     async def put(self, row: tuple[Any, ...]) -> tuple[tuple[Any, ...], str | None]:
-        """Return the columns of a response as the database stores them, and the key of its blob. If
-        the blob cannot be written, the database stores everything."""
+        """Write the contents of a response to a blob if they are large. Return the columns of the
+        response as the database stores them, and the key of the blob, or None without a blob. If
+        the blob cannot be written, the database stores the contents."""
         contents = Contents(row[_INPUT], row[_OUTPUT], row[_TOKENS])
         if self._blobs is None or not 0 < self._min_bytes <= contents.size:
             return row, None
@@ -75,7 +79,8 @@ class LargeResponses:
         return tuple(columns), blob.key
 
     async def restore(self, reference: bytes) -> Contents:
-        """Return the contents of a response, given its column input. Raises ``StoreError``."""
+        """Return the contents of a response from its blob. ``reference``: the value of the
+        response's column input. Raises ``StoreError``."""
         if self._blobs is None:
             raise StoreError(
                 "The response is outside of the store, and `files` does not say where."
@@ -84,7 +89,7 @@ class LargeResponses:
 
     async def restore_stored(self, row: Sequence[Any]) -> Sequence[Any]:
         """Return the columns body, input, output, base, tokens, fingerprint and times of a
-        response. ``row`` has the stored values of these columns, and the blob's key."""
+        response. ``row``: the stored values of these columns, and the key of the blob."""
         body, input_, _, base, _, fingerprint, times, blob = row
         if blob is None:
             return row[:-1]
@@ -92,7 +97,8 @@ class LargeResponses:
         return body, contents.input, contents.output, base, contents.tokens, fingerprint, times
 
     async def restore_items(self, row: Sequence[Any]) -> Sequence[Any]:
-        """Return the columns input and output. ``row`` has their stored values and the blob."""
+        """Return the columns input and output of a response. ``row``: the stored values of these
+        columns, and the key of the blob."""
         if row[2] is None:
             return row[:2]
         contents = await self.restore(row[0])
@@ -100,7 +106,7 @@ class LargeResponses:
 
 
 async def put_contents(blobs: BlobStorage, contents: Contents) -> BlobRef:
-    """Store contents. Raises ``StoreError``."""
+    """Store contents in a new blob, and return a reference to it. Raises ``StoreError``."""
 
     async def chunks() -> AsyncIterator[bytes]:
         yield _pack(contents)
@@ -109,7 +115,8 @@ async def put_contents(blobs: BlobStorage, contents: Contents) -> BlobRef:
 
 
 async def read_contents(blobs: BlobStorage, reference: bytes) -> Contents:
-    """Return contents, given the column input. Raises ``StoreError``."""
+    """Return contents from their blob. ``reference``: the value of the response's column input.
+    Raises ``StoreError``."""
     try:
         blob = _decode_reference(reference)
         return _unpack(b"".join([chunk async for chunk in blobs.read(blob)]))

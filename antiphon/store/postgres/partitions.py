@@ -1,8 +1,10 @@
-"""The partitions of the event table, by the number of the run, which is the order of creation.
+"""The partitions of the table of events. A partition is a part of the table that PostgreSQL can
+drop as a whole. Each one holds the batches of a range of runs, in the order in which the runs were
+created.
 
-A partition is dropped as a whole when every run in it has ended and expired: that takes
-milliseconds and leaves nothing to clean up. A run that lives long keeps its partition; the batches
-of the other runs in it are then deleted row by row (see sweep.py).
+A partition is dropped when every run in it has ended and expired. This takes milliseconds and
+leaves nothing to vacuum. A run that lives long keeps its partition. Then the batches of the other
+runs in it are deleted row by row (see sweep.py).
 """
 
 from __future__ import annotations
@@ -18,23 +20,26 @@ __all__ = ["EventPartitions"]
 
 _log = structlog.get_logger(__name__)
 
-#: Runs in a small partition, and for how many times as many runs partitions are created ahead.
+#: Number of runs in the smallest partitions. Partitions are created ahead for this number times
+#: ``_AHEAD`` runs.
 _RUNS, _AHEAD = 16_384, 8
-#: Whenever so many more exist, new ones are twice as large: each one costs every query some time.
+#: New partitions double in size after each group of this many partitions, because each partition
+#: costs every query some time.
 _DOUBLED_AFTER = 16
-#: Runs that one transaction deletes.
+#: Largest number of runs that one transaction deletes.
 _ROWS = 500
 
 
 class EventPartitions:
-    """The partitions of one database. One process changes them at a time. A change that would have
-    to wait for other users of the table is left for the next sweep."""
+    """Creates and drops the partitions of one database. Only one process at a time changes
+    partitions. A change that would have to wait for other users of the table is left for the next
+    sweep."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
 
     async def create_ahead(self) -> None:
-        """Create the partitions of the next runs."""
+        """Create the partitions that the next runs will need."""
         while (runs := await self._next_runs()) is not None:
             bounds = f"FROM ({runs.start}) TO ({runs.stop})"
             if not await self._change(
@@ -43,7 +48,7 @@ class EventPartitions:
                 return
 
     async def drop_expired(self) -> None:
-        """Drop the partitions in which every run was deleted, and these runs."""
+        """Drop the partitions whose runs were all deleted, and the rows of these runs."""
         for name, low, high in await self._pool.rows("expired_partitions"):
             if not await self._change(f"DROP TABLE {name}"):
                 return
@@ -51,18 +56,19 @@ class EventPartitions:
                 pass
 
     async def _next_runs(self) -> range | None:
-        """Return the runs of the next partition; None if there are enough."""
+        """Return the range of runs for the next partition. Returns None if there are enough
+        partitions."""
         ((count, created_to, rest_to, last_run),) = await self._pool.rows("partition_state")
-        # What is in the default partition stays there.
+        # Rows in the default partition stay there, so the next partition begins after their runs.
         start = max(created_to, -(-(rest_to + 1) // _RUNS) * _RUNS)
         if start >= last_run + _AHEAD * _RUNS:
             return None
         return range(start, start + (_RUNS << count // _DOUBLED_AFTER))
 
     async def _change(self, statement: str) -> bool:
-        """Execute a statement that changes the partitions. Return False if another process changes
-        them, or if others use the table for too long. The statement does not wait longer, because
-        later statements would have to wait behind it."""
+        """Execute a statement that changes the partitions. Returns False if another process is
+        changing partitions, or if other users of the table do not release it within 50
+        milliseconds. A longer wait would block the statements that come later."""
         try:
             async with self._pool.transaction() as transaction:
                 if not await transaction.value("sweeping"):

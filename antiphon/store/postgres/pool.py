@@ -1,6 +1,7 @@
-"""A PostgreSQL database for an event loop: a connection pool, and one connection that listens.
+"""A PostgreSQL database for an event loop: a connection pool, and one connection that listens for
+notifications.
 
-Errors of the driver become ``StoreError`` and ``SetupError`` here.
+Errors of the driver become ``StoreError`` or ``SetupError`` here.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ __all__ = ["ConnectionPool", "NoticeHandlers", "Transaction", "index_key"]
 
 _T = TypeVar("_T")
 
-#: Called with the payloads of a channel.
+#: A function for each channel, which is called with the payload of each notification.
 NoticeHandlers = Mapping[str, Callable[[str], None]]
 
 _log = structlog.get_logger(__name__)
 
-#: Advisory lock for migrations.
+#: Number of the advisory lock for migrations.
 _MIGRATION_LOCK = 0x616E7401
 _TIMEOUT_S = 30.0
 _RETRY_S, _RETRY_MAX_S = 0.1, 5.0
@@ -47,15 +48,16 @@ CREATE TABLE IF NOT EXISTS antiphon.migrations (name TEXT PRIMARY KEY)
 
 
 def index_key(text: str) -> str:
-    """Return an id in its stored form. PostgreSQL cannot index long ids and cannot store U+0000, so
-    such ids are replaced by their digest."""
+    """Return an id in the form in which it is stored. A very long id or an id with U+0000 is
+    replaced by its digest, because PostgreSQL cannot index long texts and cannot store U+0000."""
     if len(text) <= _MAX_KEY_CHARS and "\0" not in text:
         return text
     return "sha256 " + sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class ConnectionPool:
-    """Connections of this process to one database. Made by ``open``."""
+    """The connections of this process to one database. Made by ``open``. ``is_pooled``: whether a
+    connection pooler (such as PgBouncer) is between this process and the database."""
 
     def __init__(self, driver: Any, pool: Any, url: str, *, is_pooled: bool) -> None:
         self._driver = driver
@@ -64,7 +66,7 @@ class ConnectionPool:
         self._is_pooled = is_pooled
         self._listen_task: asyncio.Task[None] | None = None
         self._uncancellable: set[asyncio.Task[Any]] = set()
-        #: Kept as long as somebody holds them or waits for them.
+        #: A queue is kept only as long as a call holds it or waits for it.
         self._tenant_queues: WeakValueDictionary[tuple[str, str], asyncio.Lock] = (
             WeakValueDictionary()
         )
@@ -79,8 +81,9 @@ class ConnectionPool:
     async def open(
         cls, url: str, *, connections: int = 10, listen_url: str | None = None
     ) -> ConnectionPool:
-        """Connect and apply migrations. Several processes may do so at once. ``listen_url``: where
-        to listen for notifications, if ``url`` leads through a pooler. Raises ``SetupError``."""
+        """Connect and apply migrations. Several processes may do this at the same time.
+        ``listen_url``: the URL to listen for notifications, if ``url`` leads to a connection
+        pooler. Raises ``SetupError``."""
         try:
             import asyncpg
         except ImportError:
@@ -118,7 +121,7 @@ class ConnectionPool:
     # --- queries ---------------------------------------------------------------------------------
 
     async def rows(self, name: str, *arguments: Any) -> list[Any]:
-        """Run a query and return its rows."""
+        """Run a query by its name and return its rows."""
         with self._translate_errors():
             found: list[Any] = await self._pool.fetch(self.queries[name], *arguments)
             return found
@@ -126,14 +129,14 @@ class ConnectionPool:
     async def decoded_rows(
         self, decode: Callable[[Sequence[Any]], _T], name: str, *arguments: Any
     ) -> list[_T]:
-        """Run a query and decode its rows."""
+        """Run a query by its name and return its decoded rows."""
         return await self.decode(decode, await self.rows(name, *arguments))
 
     async def decode(
         self, decode: Callable[[Sequence[Any]], _T], rows: Sequence[Sequence[Any]]
     ) -> list[_T]:
-        """Decode rows, large ones in a thread so that they do not block the event loop. Raises
-        ``StoreError``."""
+        """Decode rows. Large rows are decoded in a thread, so they do not block the event loop.
+        Raises ``StoreError``."""
         weight = sum(len(value) for row in rows for value in row if isinstance(value, bytes))
 
         def work() -> list[_T]:
@@ -146,17 +149,18 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """Open a transaction, committed at the end of the block."""
+        """Context manager for a transaction, which is committed at the end of the block."""
         with self._translate_errors():
             async with self._pool.acquire() as connection, connection.transaction():
                 yield Transaction(connection, self.queries, is_pooled=self._is_pooled)
 
     @asynccontextmanager
     async def tenant_transaction(self, lock: str, tenant: str) -> AsyncIterator[Transaction]:
-        """Open a transaction that holds a lock of a tenant; ``lock`` is the query that takes it.
+        """Context manager for a transaction that holds a lock of a tenant. ``lock``: the name of
+        the query that takes the lock.
 
-        The calls of this process queue before they take a connection, so that a tenant's flood
-        occupies one connection.
+        The calls of this process for one lock wait in a queue before they take a connection. So
+        many calls of one tenant occupy only one connection.
         """
         queue = self._tenant_queues.get((lock, tenant))
         if queue is None:
@@ -166,13 +170,12 @@ class ConnectionPool:
             yield transaction
 
     async def run_to_completion(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run ``work`` to its end even if the caller is cancelled, because subscribers must hear of
-        committed data.
-        """
+        """Run ``work`` to its end even if the caller is cancelled, because subscribers must be
+        notified of committed data."""
         return await asyncio.shield(self.start(work))
 
     def start(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        """Start ``work``, which ``close`` waits for."""
+        """Start ``work`` as a task. ``close`` waits for the task."""
         task = asyncio.create_task(work)
         self._uncancellable.add(task)
         task.add_done_callback(self._on_done)
@@ -181,7 +184,7 @@ class ConnectionPool:
     def _on_done(self, task: asyncio.Task[Any]) -> None:
         self._uncancellable.discard(task)
         if not task.cancelled():
-            task.exception()  # mark it as retrieved; the caller, if not cancelled, gets it
+            task.exception()  # mark it as retrieved: a caller that is not cancelled also gets it
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
@@ -207,10 +210,10 @@ class ConnectionPool:
     # --- listening -------------------------------------------------------------------------------
 
     def listen(self, handlers: NoticeHandlers, on_gap: Callable[[], None]) -> None:
-        """Listen to channels from now on and reconnect after outages.
+        """Listen to channels from now on, and reconnect after outages.
 
-        The handler of a channel is called with each payload, ``on_gap`` when notifications may have
-        been missed.
+        ``handlers``: a function for each channel, which is called with each payload. ``on_gap`` is
+        called when notifications may have been missed.
         """
         if self._closed:
             return
@@ -240,7 +243,7 @@ class ConnectionPool:
     async def _listen_once(
         self, handlers: NoticeHandlers, on_connected: Callable[[], None]
     ) -> None:
-        """Listen until the connection is lost."""
+        """Connect and listen until the connection is lost."""
         connection = await self._driver.connect(
             self._url, timeout=_TIMEOUT_S, command_timeout=_PING_S
         )
@@ -263,7 +266,8 @@ class ConnectionPool:
                 await connection.close(timeout=1)
 
     async def close(self) -> None:
-        """Finish pending operations. Later calls raise ``StoreError``."""
+        """Close the pool after its pending operations have finished. Later calls raise
+        ``StoreError``."""
         if self._uncancellable:  # tasks that may not have started yet
             await asyncio.wait(set(self._uncancellable), timeout=_TIMEOUT_S)
         if self._closed:
@@ -281,7 +285,8 @@ class ConnectionPool:
 
 
 class Transaction:
-    """A connection inside a transaction. ``is_pooled``: the session is not ours."""
+    """A connection inside a transaction. ``is_pooled``: a connection pooler may share the session
+    with other clients, so the session has no search path."""
 
     def __init__(self, connection: Any, queries: Mapping[str, str], *, is_pooled: bool) -> None:
         self._connection = connection
@@ -289,50 +294,52 @@ class Transaction:
         self._is_pooled = is_pooled
 
     async def use_schema(self) -> None:
-        """Let statements that are not among the queries find our tables."""
+        """Set the search path for this transaction, if the session has none. Statements that are
+        not among ``queries`` need it to find the tables."""
         if self._is_pooled:
             await self.execute(f"SET LOCAL search_path TO {SCHEMA}")
 
     async def rows(self, name: str, *arguments: Any) -> list[Any]:
-        """Run a query and return its rows."""
+        """Run a query by its name and return its rows."""
         found: list[Any] = await self._connection.fetch(self._queries[name], *arguments)
         return found
 
     async def execute(self, statement: str, *, timeout_s: float | None = None) -> None:
-        """Execute statements that are not among the queries. ``timeout_s``: instead of the usual
-        time limit."""
+        """Execute statements that are not among ``queries``. ``timeout_s``: time limit in seconds;
+        None means the usual limit."""
         await self._connection.execute(statement, timeout=timeout_s)
 
     async def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Execute a statement that is not among the queries for each row of arguments."""
+        """Execute a statement that is not among ``queries``, once for each row of arguments."""
         await self._connection.executemany(statement, rows)
 
     async def fetch(self, statement: str, *arguments: Any) -> list[Any]:
-        """Run a statement that is not among the queries and return its rows."""
+        """Run a statement that is not among ``queries``, and return its rows."""
         found: list[Any] = await self._connection.fetch(statement, *arguments)
         return found
 
     async def count(self, name: str, *arguments: Any) -> int:
-        """Run a query and return the number of its rows."""
+        """Run a query by its name and return the number of its rows."""
         return len(await self.rows(name, *arguments))
 
     async def value(self, name: str, *arguments: Any) -> Any:
-        """Run a query and return the first column of its first row, or None."""
+        """Run a query by its name and return the first column of its first row. Returns None if
+        there is no row."""
         return await self._connection.fetchval(self._queries[name], *arguments)
 
 
 async def _set_search_path(connection: Any) -> None:
-    """Initialize a connection for statements that are not among the queries. Behind a pooler the
-    session is not ours: see ``Transaction.use_schema``."""
+    """Set the search path of a new connection, for statements that are not among the queries.
+    Behind a connection pooler, ``Transaction.use_schema`` does this instead."""
     await connection.execute(f"SET search_path TO {SCHEMA}")
 
 
 async def _skip_reset(connection: Any) -> None:
-    """Do nothing when a connection is returned: its state was not changed."""
+    """Do nothing when a connection goes back to the pool, because its state was not changed."""
 
 
 async def _migrate(connection: Any, address: str) -> None:
-    """Apply new migrations in one transaction, one process at a time."""
+    """Apply new migrations in one transaction. Only one process at a time does this."""
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
         if not await connection.fetchval("SELECT to_regclass('antiphon.migrations')::oid"):
@@ -349,8 +356,8 @@ async def _migrate(connection: Any, address: str) -> None:
 
 
 def _address(url: str) -> str:
-    """Return the address of the database without user and password; "" if the password cannot be
-    separated from the rest."""
+    """Return the address of the database without user and password. Returns "" if the password
+    cannot be separated from the rest of the URL."""
     rest = url.partition("://")[2]
     address, at, _ = rest.partition("?")
     if at and "@" in rest.rpartition("?")[2]:

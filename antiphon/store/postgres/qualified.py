@@ -1,5 +1,6 @@
-"""Names of tables with their schema, so that queries need no ``search_path``: a pooler in
-transaction mode gives a client another session for each transaction."""
+"""Table names with their schema. With such names, queries need no ``search_path``. A connection
+pooler in transaction mode may give a client another session for each transaction, so a
+``search_path`` would be lost."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ _SEQUENCES = ("runs_seq_seq",)
 
 
 def qualify(queries: Mapping[str, str], migrations: Iterable[str]) -> Mapping[str, str]:
-    """Return queries in which the tables that ``migrations`` create have the name of their schema.
-    A part of a WITH clause must not have the name of a table."""
+    """Return the queries with the schema's name before each table that ``migrations`` create. A
+    part of a WITH clause must not have the name of a table."""
     tables = {name for script in migrations for name in _CREATED.findall(script)}
     names = "|".join(sorted((*tables, *_SEQUENCES), key=len, reverse=True))
     reference = re.compile(

@@ -1,4 +1,5 @@
-"""The PostgreSQL rate store. Its tables are not logged: a crash empties them."""
+"""The PostgreSQL rate store. Its tables are not in the write-ahead log, so a crash of the database
+empties them."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ __all__ = ["PostgresRates"]
 
 
 class PostgresRates:
-    """``RateStore`` over a connection pool: an exchange is one statement."""
+    """``RateStore`` over a connection pool. An exchange is one statement."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool

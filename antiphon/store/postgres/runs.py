@@ -1,7 +1,7 @@
-"""The PostgreSQL run store, for many processes: claims, event logs, and notifications.
+"""The PostgreSQL run store, for many processes: claims, event logs and notifications.
 
-A process that appends delivers the batches to its own subscribers, and sends them to the processes
-that follow their run. The database's clock decides which owners are alive.
+A process that appends batches delivers them to its own subscribers, and sends them to the processes
+that follow the run. The database's clock decides which owners are alive.
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ __all__ = ["PostgresRuns", "SaveStep", "has_lock"]
 
 #: Bytes of events after which a page ends.
 _PAGE_BYTES = 1 << 20
-#: Seconds after which runs are claimed that were locked: at first, and at most.
+#: Shortest and longest wait, in seconds, before the next attempt to claim runs that were locked.
 _LOCKED_WAIT_S, _LOCKED_WAIT_MAX_S = 0.02, 1.0
 #: The largest sequence number.
 _MAX_SEQUENCE_NUMBER = 2**31 - 1
 
 
-#: Stores a response in a transaction.
+#: A function that stores a response within a transaction.
 SaveStep = Callable[[Transaction], Awaitable[None]]
 
 
 class PostgresRuns:
-    """``RunStore`` over a connection pool. ``prepare_save`` prepares to store a response."""
+    """``RunStore`` over a connection pool. ``prepare_save`` returns the function that stores a
+    response within a transaction."""
 
     def __init__(
         self,
@@ -99,8 +100,9 @@ class PostgresRuns:
     async def _counting(
         self, tenant: str, limits: Sequence[RunLimit]
     ) -> AsyncIterator[Transaction]:
-        """Open a transaction in which a run may be created. With ``limits``, the transactions of a
-        tenant wait for each other, so that the counts are exact. Raises ``RunLimitReached``."""
+        """Context manager for a transaction in which a run may be created. With ``limits``, such
+        transactions of a tenant wait for each other, so the number of runs is exact. Raises
+        ``RunLimitReached``."""
         if not limits:
             async with self._pool.transaction() as transaction:
                 yield transaction
@@ -146,13 +148,15 @@ class PostgresRuns:
                 await self._notify(transaction, Notice(lost=tuple(lost)))
         self._notifications.publish_claimed([claim.job.id for claim in claims])
         self._notifications.notify_lost(lost)
-        # Others had locked the rest: to claim them, or for a moment, to mark that they follow them.
+        # Other processes had locked the other candidates: to claim them, or only for a moment, to
+        # mark that they follow them.
         self._claim_again(are_locked=len(claims) < min(limit, candidates))
         return claims
 
     def _claim_again(self, *, are_locked: bool) -> None:
         """Try later to claim the runs that other processes had locked. Each wait is longer than the
-        last one, because a process that hangs may hold a lock for long."""
+        wait before, because a process that hangs may hold a lock for a long time. ``are_locked``:
+        whether there are such runs."""
         if not are_locked:
             self._locked_wait_s = _LOCKED_WAIT_S
         elif self._claim_timer is None:
@@ -334,11 +338,12 @@ class PostgresRuns:
     async def notify_ended(
         self, transaction: Transaction, *, ended: Sequence[tuple[str, str]]
     ) -> None:
-        """Notify other processes that these runs ended or were deleted."""
+        """Notify other processes, when the transaction commits, that these runs have ended or were
+        deleted."""
         await self._notify(transaction, Notice(over=tuple(ended)))
 
     def mark_stale(self, tenant: str, response_id: str) -> None:
-        """Notify the subscribers in this process that their run changed."""
+        """Make the subscribers in this process read the store, because their run has changed."""
         self._subscriptions.mark_stale([(tenant, response_id)])
 
     async def _notify(self, transaction: Transaction, notice: Notice) -> None:
@@ -357,9 +362,9 @@ async def has_lock(
     *,
     for_run: bool = False,
 ) -> bool:
-    """Return whether the response ``holder`` has this lock. No other response can take the lock
-    before the end of the transaction. ``for_run``: from then on, the lock belongs to the run of the
-    response."""
+    """Return whether the response ``holder`` has this lock. If it has, no other response can take
+    the lock before the end of the transaction. ``for_run``: also record that the lock now belongs
+    to the run of the response."""
     row = (tenant, index_key(lock.conversation), holder, lock.owner, for_run)
     return bool(await transaction.rows("held", *row))
 

@@ -1,7 +1,8 @@
-"""Responses that are saved at the same time share a statement, and so a round trip and a commit.
+"""A queue of responses to save. Responses that are saved at the same time share a statement, and so
+share a round trip and a commit.
 
-A single response is saved at once. Responses that arrive while statements run wait until one of
-these ends, and share the next statement.
+A single response is saved at once. Responses that arrive while the maximum number of statements is
+running wait until one of these statements ends. Then they share the next statement.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from .pool import ConnectionPool
 
 __all__ = ["ResponseRow", "SaveQueue"]
 
-#: Statements at a time. With two, one is prepared while the other commits.
+#: Largest number of statements at a time. With two, one is prepared while the other one commits.
 _MAX_STATEMENTS = 2
-#: Responses of a statement, and bytes after which no more are added.
+#: Largest number of responses in a statement, and number of bytes after which no more are added.
 _MAX_ROWS, _MAX_BYTES = 64, 1 << 20
 
 
 class ResponseRow(Struct, frozen=True):
-    """A response to save. ``columns``: of the tables of responses and summaries, in the order of
-    the query "save". ``items``: ids of the items that can be referenced. ``bytes``: its size.
-    ``blob``: the key of the blob with its large columns."""
+    """A response to save. ``columns``: the columns of the tables of responses and summaries, in the
+    order of the query "save". ``items``: ids of the items that other requests can refer to.
+    ``bytes``: the size of the response. ``blob``: the key of the blob with its large columns, if
+    there is one."""
 
     columns: tuple[Any, ...]
     items: Sequence[str]
@@ -40,7 +42,7 @@ class ResponseRow(Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, str]:
-        """The tenant and the id."""
+        """The tenant and the id of the response."""
         return self.columns[0], self.columns[1]
 
     @property
@@ -51,7 +53,7 @@ class ResponseRow(Struct, frozen=True):
 
 
 class SaveQueue:
-    """Saves responses over a connection pool."""
+    """Saves responses through a connection pool."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -59,17 +61,17 @@ class SaveQueue:
         self._running = 0
         #: The keys of the responses in running statements.
         self._saving: set[tuple[str, str]] = set()
-        #: Nothing waits and nothing is running.
+        #: Set while no response waits and no statement is running.
         self._idle = asyncio.Event()
         self._idle.set()
 
     async def close(self) -> None:
-        """Wait for all saves."""
+        """Wait until all responses are saved."""
         await self._idle.wait()
 
     async def save(self, row: ResponseRow) -> None:
-        """Save a response. Return when it is durable. Saves of the same response are made in the
-        order of their calls. Raises ``StoreError``."""
+        """Save a response. Return when the response is durable. Several saves of one response take
+        effect in the order of their calls. Raises ``StoreError``."""
         if self._running < _MAX_STATEMENTS and not self._waiting and row.key not in self._saving:
             self._begin([row])
             try:
@@ -96,9 +98,9 @@ class SaveQueue:
             self._idle.set()
 
     def _take_batch(self) -> list[tuple[ResponseRow, asyncio.Future[None]]]:
-        """Remove the rows of the next statement from the queue. No response is in it twice, and no
-        response that a running statement saves: otherwise the older version could be stored last.
-        """
+        """Remove the rows of the next statement from the queue. The rows never contain two versions
+        of a response, or a response that a running statement saves. Otherwise the older version
+        could be stored last."""
         batch: list[tuple[ResponseRow, asyncio.Future[None]]] = []
         keys = set(self._saving)
         size = 0
@@ -107,7 +109,7 @@ class SaveQueue:
             if row.key in keys:
                 break
             self._waiting.popleft()
-            if not done.done():  # else: the caller was cancelled
+            if not done.done():  # otherwise the caller was cancelled
                 batch.append((row, done))
                 keys.add(row.key)
                 size += row.bytes
@@ -122,12 +124,12 @@ class SaveQueue:
                     await self._save_alone(row, done)
         finally:
             for _, done in batch:
-                done.cancel()  # no effect on those that are settled
+                done.cancel()  # no effect on a future that has a result or an error
             self._end([row for row, _ in batch])
 
     async def _save_together(self, batch: list[tuple[ResponseRow, asyncio.Future[None]]]) -> None:
-        """Save a batch by one statement. If that fails, save each row by itself, because a single
-        row may be the cause."""
+        """Save a batch by one statement. If the statement fails, give the callers no answer yet:
+        ``_save_waiting`` then saves each row by itself, because a single row may be the cause."""
         rows = [row for row, _ in batch]
         items = [(id, place) for place, row in enumerate(rows, 1) for id in row.items]
         columns = map(list, zip(*(row.columns for row in rows), strict=True))

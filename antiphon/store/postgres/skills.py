@@ -1,4 +1,4 @@
-"""The PostgreSQL skill store: skills, versions and bundles in one table each."""
+"""The PostgreSQL skill store. Skills, versions and bundles have one table each."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ class PostgresSkills:
     async def delete_version(self, tenant: str, skill_id: str, version: int) -> bool:
         async with self._pool.transaction() as transaction:
             key = (tenant, index_key(skill_id), version)
-            await transaction.rows("skill_row", *key[:2])  # locks the skill: is this the last one?
+            # Lock the skill, because the next query depends on its other versions.
+            await transaction.rows("skill_row", *key[:2])
             if await transaction.rows("drop_skill_version", *key):
                 return True
             return bool(await transaction.rows("drop_last_version", *key))

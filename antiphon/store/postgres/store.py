@@ -1,6 +1,6 @@
 """The PostgreSQL store, for many processes: responses and conversations.
 
-The stored form is that of SQLite.
+Rows have the same form as in SQLite.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ from .usage import PostgresUsage
 
 __all__ = ["PostgresStore"]
 
-#: Large responses that are looked up at a time, to move them.
+#: Number of large responses that one query reads in order to move them.
 _MOVED_ROWS = 20
-#: The name of the secret by which processes sign what they send over the bus.
+#: The name of the secret with which processes sign the messages that they send over the bus.
 _BUS_SECRET = "bus"
-#: Summaries that one statement of a search looks at.
+#: Number of summaries that one statement of a filtered search reads.
 _LOOKED_ROWS = 2000
-#: The filters of a search for any response.
+#: The filters of a search without restrictions.
 _ANY = summary_filters(ResponseQuery())
 
 
@@ -103,11 +103,11 @@ class PostgresStore:
         vectors_key: str | None = None,
         bus: str | None = None,
     ) -> PostgresStore:
-        """Connect and apply migrations. ``connections``: maximum pool size; one more connection
-        listens, at ``listen_url`` if ``url`` leads through a pooler. ``vectors``, ``vectors_key``:
-        how nearest vectors are found, as in the settings. ``bus``: the URL of a message bus, which
-        need not be there. Raises ``SetupError``.
-        """
+        """Connect and apply migrations. ``connections``: maximum number of connections in the pool.
+        One more connection listens for notifications. It uses ``listen_url`` if ``url`` leads to a
+        connection pooler. ``vectors``, ``vectors_key``: the way to find the nearest vectors, as in
+        the settings. ``bus``: the URL of a message bus, which need not be available yet. Raises
+        ``SetupError``."""
         connector = None if bus is None else find_connector(bus)
         pool = await ConnectionPool.open(url, connections=connections, listen_url=listen_url)
         nearest = None
@@ -358,7 +358,7 @@ class PostgresStore:
         return bool(await self._pool.rows("responses_in_blobs", "", 1))
 
     async def move_blobs(self, source: BlobStorage | None, target: BlobStorage | None) -> int:
-        if source is None:  # they stay in the store: only new ones are kept elsewhere
+        if source is None:  # responses in the store stay there: only new ones go to blobs
             return 0
         total, after = 0, ""
         while rows := await self._pool.rows("responses_in_blobs", after, _MOVED_ROWS):
@@ -386,8 +386,8 @@ class PostgresStore:
         listed: bool = True,
         usage: UsageRecord | None = None,
     ) -> SaveStep:
-        """Return what stores a response in a transaction. ``listed``: its items can be
-        referenced."""
+        """Return the function that stores a response within a transaction. ``listed``: whether
+        other requests can refer to the items of the response by id."""
         row = await self._saved_row(tenant, stored, expires_at, usage, listed=listed)
 
         async def save(transaction: Transaction) -> None:

@@ -1,8 +1,8 @@
-"""The sweep of the PostgreSQL store, in short transactions.
+"""The sweep of the PostgreSQL store: it deletes expired data in short transactions.
 
-A transaction changes few rows and holds its locks for a fraction of a second, so that clients do
-not wait for it. The order of the steps matters: runs are renamed and dated before their batches
-are deleted.
+A transaction changes few rows and holds its locks for a fraction of a second, so clients do not
+wait long for it. The order of the steps matters: a run that has expired is first renamed and marked
+with the time. Its batches are deleted later.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from .pool import ConnectionPool, Transaction
 
 __all__ = ["PostgresSweep", "delete_responses"]
 
-#: Rows that one transaction changes at most, and files, which are larger.
+#: Largest number of rows that one transaction changes, and of files, which are larger.
 _ROWS, _FILES = 500, 10
-#: Small rows of the usage log, or of changed totals, that one transaction sums up.
+#: Largest number of small rows, of the usage log or of changed totals, that one transaction adds
+#: up.
 _SMALL_ROWS = 5000
-#: Responses that one transaction deletes: others wait for its lock.
+#: Largest number of responses that one transaction deletes. Other deletions wait for its lock.
 _RESPONSES = 100
 #: Seconds that the batches of an expired run wait for their partition to be dropped. Batches of
 #: deleted responses do not wait.
 _PARTITION_WAIT_S = 3600
-#: Before the first response.
+#: A position before the first response: a time of creation and a row.
 _FIRST = (-(2**63), 0)
 
 #: A part of a sweep in one transaction. Returns how many rows it changed; 0 ends the step.
@@ -36,7 +37,7 @@ _Step = Callable[[Transaction], Awaitable[int]]
 
 
 class PostgresSweep:
-    """One sweep at ``now``, in unix seconds."""
+    """One sweep. ``now``: the time of the sweep, in unix seconds."""
 
     def __init__(
         self,
@@ -48,13 +49,14 @@ class PostgresSweep:
         self._partitions = EventPartitions(pool)
         self._retention = retention
         self._now = now
-        #: When the last response that was too old was created, and its row.
+        #: Time of creation and row of the last response that was too old.
         self._oldest = _FIRST
-        #: What the tenants hold, read once.
+        #: The totals of all tenants. They are read only once.
         self._totals = TenantTotals(retention, ())
 
     async def run(self) -> int:
-        """Delete everything that expired. Return how many responses did."""
+        """Delete all expired data. Return how many responses have expired. If another process is
+        already sweeping, return 0."""
         await self._partitions.create_ahead()
         for step in self._first_steps():
             if await self._repeat(step) is None:
@@ -102,17 +104,18 @@ class PostgresSweep:
         return steps
 
     async def _drop_buried(self) -> bool:
-        """Delete the batches of some deleted runs, then the runs that have none. Return whether
-        there were any. Runs that expired wait for a while: their partition may be dropped."""
+        """Delete the batches of some renamed runs, then the renamed runs that have no batches left.
+        Return whether anything was deleted. Runs that expired less than an hour ago are left out,
+        because their partition may soon be dropped as a whole."""
         since = min(_PARTITION_WAIT_S - self._now, -1)
         batches = await self._repeat(_query("drop_buried_batches", _ROWS, since))
         runs = await self._repeat(_query("drop_buried_runs", _ROWS, since))
         return bool(batches or runs)
 
     async def _repeat(self, step: _Step, *, frees: bool = False) -> int | None:
-        """Repeat a step, each time in a transaction, until nothing is left for it. Return how many
-        rows it changed; None if another process sweeps. ``frees``: the step may free the ancestors
-        of a response."""
+        """Run a step again and again, each time in a transaction of its own, until it changes no
+        row. Return how many rows it changed in all. Returns None if another process is sweeping.
+        ``frees``: the step may delete ancestors of a response, for which it needs a lock."""
         total = 0
         while True:
             async with self._pool.transaction() as transaction:
@@ -143,7 +146,8 @@ class PostgresSweep:
         return len(rows)
 
     async def _expire_by_size(self, transaction: Transaction) -> int:
-        """Delete the oldest responses of the tenant that holds most, until the bounds hold."""
+        """Delete some of the oldest responses of the tenant with the most data, if a limit is
+        exceeded. Return how many responses were deleted."""
         while (tenant := self._totals.largest()) is not None:
             oldest = [tuple(row) for row in await transaction.rows("oldest_of", tenant, _RESPONSES)]
             if oldest:
@@ -156,9 +160,8 @@ class PostgresSweep:
 
 
 async def delete_responses(transaction: Transaction, rows: Sequence[int]) -> int:
-    """Delete responses with their runs, and free deleted ancestors that no descendant needs. Return
-    the freed bytes.
-    """
+    """Delete responses and their runs, then the deleted ancestors that no descendant needs. Return
+    how many bytes became free. ``rows``: the numbers of the rows of the responses."""
     freed = 0
     while rows:
         await transaction.rows("drop_runs_of", rows)  # first: the lock order of PostgresRuns.end
@@ -174,12 +177,13 @@ async def delete_responses(transaction: Transaction, rows: Sequence[int]) -> int
 
 
 async def _add_response_changes(transaction: Transaction) -> int:
-    """Add one batch of recorded changes to the totals of the tenants. Return 0 if less than a batch
-    was left. Otherwise changes that are recorded meanwhile would keep the sweep busy."""
+    """Add one batch of recorded changes to the totals of the tenants. Return the number of changes,
+    or 0 if the batch was not full. Otherwise, changes that are recorded during the sweep would keep
+    the sweep busy."""
     count = await transaction.count("add_response_changes", _SMALL_ROWS)
     return count if count == _SMALL_ROWS else 0
 
 
 def _query(name: str, *arguments: Any) -> _Step:
-    """Return the step that runs one query, which returns the rows that it changes."""
+    """Return the step that runs one query. The query returns the rows that it changes."""
     return lambda transaction: transaction.count(name, *arguments)

@@ -1,3 +1,4 @@
-"""An optional message bus, NATS or Redis: brings new events to the processes that follow a run."""
+"""An optional message bus, NATS or Redis. It brings new events to the processes that follow a
+run."""
 
 __all__: list[str] = []

@@ -1,8 +1,9 @@
-"""A message bus between the processes of a PostgreSQL store: its contract and its URLs.
+"""The contract of a message bus between the processes of a PostgreSQL store, and the choice of a
+bus from its URL.
 
 A bus need not be reliable: messages may be lost, late, repeated or forged. Messages are signed with
-a secret of the store. A reader uses a batch from a message only if it follows the reader's last
-event; everything else is read from the store.
+a secret of the store. A reader uses a batch from a message only if the batch comes directly after
+the reader's last event. Otherwise it reads the store.
 """
 
 from __future__ import annotations
@@ -16,24 +17,25 @@ from antiphon.errors import SetupError
 
 __all__ = ["BusConnector", "BusError", "BusSession", "Handlers", "Signer", "find_connector"]
 
-#: Called with the messages of a channel.
+#: A function for each channel, which is called with each message.
 Handlers = Mapping[str, Callable[[bytes], None]]
 
 _DIGEST_BYTES = 16
 
 
 class BusError(Exception):
-    """The bus does not answer, or the connection is lost."""
+    """Raised if the bus does not answer, or if the connection is lost."""
 
 
 class BusSession(Protocol):
-    """A connection to a bus that listens to its channels."""
+    """A connection to a bus, which listens to channels."""
 
     async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
-        """Send messages, each to a channel. Raises ``BusError``."""
+        """Send messages. Each one is a pair of channel and content. Raises ``BusError``."""
 
     async def wait_until_lost(self) -> None:
-        """Return when the connection is lost. A peer that does not answer counts as lost."""
+        """Return when the connection is lost. If the bus does not answer pings, the connection
+        counts as lost."""
 
     async def close(self) -> None:
         """Close the connection."""
@@ -44,8 +46,8 @@ BusConnector = Callable[[str, Handlers], Awaitable[BusSession]]
 
 
 def find_connector(url: str) -> BusConnector:
-    """Return what connects to a bus of this URL. Raises ``SetupError`` if the URL is unknown or its
-    client is not installed."""
+    """Return the function that connects to the bus at this URL. Raises ``SetupError`` if the scheme
+    of the URL is unknown, or if the client library is not installed."""
     if url.startswith(("nats://", "tls://")):
         from .nats_session import connector
 
@@ -58,18 +60,19 @@ def find_connector(url: str) -> BusConnector:
 
 
 class Signer:
-    """Signs messages, so that messages of anyone else have no effect."""
+    """Signs messages with a secret, and checks signatures. So messages from outside of the store
+    have no effect."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     def sign(self, channel: str, message: bytes) -> bytes:
-        """Return a message with its signature."""
+        """Return the message with its signature before it."""
         return self._digest(channel, message) + message
 
     def verify(self, channel: str, signed: bytes) -> bytes | None:
-        """Return the message without its signature; None if it is not from this store, or from
-        another channel."""
+        """Return the message without its signature. Returns None if the signature is invalid: the
+        message comes from outside of the store, or from another channel."""
         message = signed[_DIGEST_BYTES:]
         if compare_digest(signed[:_DIGEST_BYTES], self._digest(channel, message)):
             return message

@@ -1,4 +1,4 @@
-"""The connection of a process to a message bus, opened again whenever it is lost."""
+"""The connection of a process to a message bus. It is opened again whenever it is lost."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ __all__ = ["BusConnection"]
 _log = structlog.get_logger(__name__)
 
 _RETRY_S, _RETRY_MAX_S = 0.2, 5.0
-#: Seconds that sending may take. A bus that takes longer is as good as lost.
+#: Timeout for sending, in seconds. A bus that takes longer counts as lost.
 _SEND_S = 2.0
 
 
 class BusConnection:
-    """Sends and receives signed messages. Without a connection, ``publish`` sends nothing."""
+    """Sends signed messages over a bus, and receives them. Without a connection, ``publish`` sends
+    nothing."""
 
     def __init__(self, connect: BusConnector, url: str, signer: Signer) -> None:
         self._connect = connect
@@ -32,20 +33,21 @@ class BusConnection:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection, as far as this process knows."""
+        """Whether there is a connection. The loss of a connection may be noticed late."""
         return self._session is not None
 
     def listen(self, handlers: Handlers, on_connected: Callable[[], None]) -> None:
-        """Connect and listen to these channels from now on. ``on_connected`` is called whenever
-        messages may have been missed."""
+        """Connect, and listen to channels from now on. ``handlers``: a function for each channel,
+        which is called with each message. ``on_connected`` is called after each connect, because
+        messages may have been missed before."""
         verified = {
             channel: self._verified(channel, handler) for channel, handler in handlers.items()
         }
         self._task = asyncio.create_task(self._run(verified, on_connected), name="bus")
 
     async def publish(self, messages: Sequence[tuple[str, bytes]]) -> bool:
-        """Send messages, each to a channel. Return whether they were handed to the bus; they may
-        still be lost."""
+        """Send messages. Each one is a pair of channel and content. Returns False if they could not
+        be sent. Messages that were sent may still be lost."""
         session = self._session
         if session is None:
             return False

@@ -1,4 +1,4 @@
-"""A session with NATS: core messages, without JetStream."""
+"""A connection to NATS: core messages, without JetStream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .base import BusConnector, BusError, BusSession, Handlers
 __all__ = ["NatsSession", "connector"]
 
 _CONNECT_S = 5
-#: Seconds between pings. Two without an answer: the connection is lost.
+#: Seconds between pings. After two pings without an answer, the connection counts as lost.
 _PING_S, _MAX_PINGS = 5, 2
 
 
@@ -43,7 +43,8 @@ class NatsSession:
 
 
 def connector() -> BusConnector:
-    """Return what connects to NATS. Raises ``SetupError`` if the client is not installed."""
+    """Return the function that connects to NATS. Raises ``SetupError`` if the client library is not
+    installed."""
     try:
         import nats
         from nats import errors
@@ -57,7 +58,8 @@ def connector() -> BusConnector:
             lost.set()
 
         async def ignore(error: Exception) -> None:
-            """Without this, the client logs errors by itself."""
+            """Ignore an error that the client reports. Without this function, the client would log
+            it."""
 
         try:
             client = await nats.connect(

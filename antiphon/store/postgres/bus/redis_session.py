@@ -1,4 +1,4 @@
-"""A session with Redis or Valkey: messages to channels, which are not stored."""
+"""A connection to Redis or Valkey: messages to channels, which Redis does not store."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .base import BusConnector, BusError, BusSession, Handlers
 
 __all__ = ["RedisSession", "connector"]
 
-#: Seconds for a connection and for an answer, and between pings.
+#: Timeout for connecting and for an answer, in seconds, and seconds between pings.
 _ANSWER_S, _PING_S = 10.0, 5.0
 
 
 class RedisSession:
-    """``BusSession`` over a client of redis-py: one connection sends, one listens."""
+    """``BusSession`` over a client of redis-py. One connection sends, another one listens."""
 
     def __init__(
         self, client: Any, handlers: Handlers, errors: tuple[type[Exception], ...]
@@ -30,7 +30,7 @@ class RedisSession:
         self._errors = errors
 
     async def start(self) -> None:
-        """Listen. Raises ``BusError``."""
+        """Begin to listen to the channels. Raises ``BusError``."""
         try:
             await self._listener.subscribe(*self._handlers)
             await self._client.ping()
@@ -62,7 +62,7 @@ class RedisSession:
             await asyncio.wait((pings,))
 
     async def _ping_regularly(self) -> None:
-        """Return when the server does not answer."""
+        """Send pings to the server. Return when it does not answer."""
         with suppress(*self._errors):
             while True:
                 await self._client.ping()
@@ -76,7 +76,8 @@ class RedisSession:
 
 
 def connector() -> BusConnector:
-    """Return what connects to Redis. Raises ``SetupError`` if the client is not installed."""
+    """Return the function that connects to Redis. Raises ``SetupError`` if the client library is
+    not installed."""
     try:
         import redis.asyncio
         from redis.asyncio.retry import Retry

@@ -1,1 +1,1 @@
-"""How processes on one PostgreSQL tell each other of runs and events."""
+"""Notifications about runs and events between the processes of one PostgreSQL store."""

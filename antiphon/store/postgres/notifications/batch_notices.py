@@ -1,12 +1,13 @@
-"""Notifications of appended batches, from the process that writes a run to the processes that
-follow it.
+"""Notifications of appended batches. The process that writes a run sends them to the processes that
+follow the run.
 
-Each process listens to a channel of its own. A notification holds the batches of several runs, with
-their lines if they fit. It is sent after the batches are committed: over the bus if there is one,
-otherwise in a transaction that does not wait for the disk. In PostgreSQL, commits that notify wait
-for one another in the whole cluster, so a notification in the transaction of an append would
-prevent group commit. A notification may be lost, so followers also read the store from time to
-time.
+Each process listens to a channel of its own. A notification holds batches of several runs, with
+their lines if these fit. It is sent after the batches are committed. If there is a bus, it goes
+over the bus, otherwise in a database transaction that does not wait for the disk.
+
+In PostgreSQL, commits with notifications wait for one another in the whole cluster. So a
+notification in the transaction of an append would prevent group commit. A notification may be lost,
+so followers also read the store from time to time.
 """
 
 from __future__ import annotations
@@ -26,34 +27,36 @@ __all__ = ["BatchNotifier", "decode_batches", "encode_batches", "process_channel
 
 _log = structlog.get_logger(__name__)
 
-#: PostgreSQL's limit of a notification is 8000 bytes. A head takes at most ``_HEAD_BYTES`` for each
-#: batch.
+#: Largest size of a notification (PostgreSQL's limit is 8000 bytes), and of the head of one batch.
 _MAX_BYTES, _HEAD_BYTES = 7_900, 48
-#: Of a message on the bus: half of the limit of NATS.
+#: Largest size of a message on the bus: half of the limit of NATS.
 _MAX_BUS_BYTES = 1 << 19
-#: Batches that wait to be sent. Further ones are dropped: the database is too slow.
+#: Largest number of batches that wait to be sent. If the database is too slow, further batches are
+#: dropped.
 _MAX_WAITING = 10_000
 #: Seconds that the last notifications may take when the store is closed.
 _CLOSE_S = 1.0
 
-#: The row of a run, first event, number of events, and bytes of their lines (0: left out).
+#: The head of a batch: row of the run, first event, number of events, and bytes of their lines.
+#: 0 bytes mean that the lines are left out.
 _Head = tuple[int, int, int, int]
-#: Batches to send, with the rows of their runs, by the process that they are for.
+#: Batches to send, with the rows of their runs, by the receiving process.
 _Waiting = dict[str, list[tuple[int, EventBatch]]]
 _encode_heads = msgspec.json.Encoder().encode
 _decode_heads = msgspec.json.Decoder(list[_Head]).decode
 
 
 def process_channel(process_id: str) -> str:
-    """Return the channel that a process listens to."""
+    """Return the name of the channel to which a process listens."""
     return f"antiphon_{process_id}"
 
 
 def encode_batches(
     batches: Iterable[tuple[int, EventBatch]], max_bytes: int = _MAX_BYTES
 ) -> Iterator[bytes]:
-    """Yield the payloads of notifications of these batches, each with the row of its run. Lines
-    that do not fit into a payload are left out."""
+    """Yield the payloads of notifications about these batches. ``batches``: pairs of the row of a
+    run and a batch. The lines of a batch are left out if they do not fit into one payload of
+    ``max_bytes`` bytes."""
     heads: list[_Head] = []
     lines: list[bytes] = []
     used = 0
@@ -74,8 +77,9 @@ def _payload(heads: list[_Head], lines: list[bytes]) -> bytes:
 
 
 def decode_batches(payload: bytes) -> Iterator[tuple[int, EventBatch | None]]:
-    """Yield the row of each run with its new batch; None instead of a batch that has to be fetched.
-    Raises ``MsgspecError`` if the payload is not from ``encode_batches``."""
+    """Yield the row of each run in a payload with its new batch. The batch is None if its lines
+    were left out and must be read from the store. Raises ``MsgspecError`` if the payload is not
+    from ``encode_batches``."""
     heads, _, lines = payload.partition(b"\n")
     start = 0
     for row, first, count, size in _decode_heads(heads):
@@ -85,8 +89,9 @@ def decode_batches(payload: bytes) -> Iterator[tuple[int, EventBatch | None]]:
 
 
 class BatchNotifier:
-    """Sends notifications, over the bus while it is connected. One transaction is in progress at a
-    time; batches that are appended meanwhile share the next one."""
+    """Sends notifications of batches: over the bus while the bus is connected, otherwise through
+    the database. Only one send is in progress at a time. Batches that are appended meanwhile share
+    the next one."""
 
     def __init__(self, pool: ConnectionPool, bus: BusConnection | None = None) -> None:
         self._pool = pool
@@ -97,7 +102,8 @@ class BatchNotifier:
         self._task: asyncio.Task[None] | None = None
 
     def send(self, process_id: str, row: int, batch: EventBatch) -> None:
-        """Notify a process of a committed batch, soon."""
+        """Notify a process soon of a committed batch. ``row``: the row of the run. If too many
+        batches wait, the notification is dropped."""
         if self._count >= _MAX_WAITING:
             return
         self._count += 1
@@ -105,12 +111,13 @@ class BatchNotifier:
         self._start()
 
     def send_notice(self, channel: str, payload: str) -> None:
-        """Send another notification soon, which may be lost."""
+        """Send a notification of another kind soon. ``payload`` is sent to ``channel``. It may be
+        lost."""
         self._notices.append((channel, payload.encode()))
         self._start()
 
     async def close(self) -> None:
-        """Send waiting notifications, unless that takes too long."""
+        """Send the waiting notifications, but give up after a second."""
         if self._task is not None:
             _, late = await asyncio.wait((self._task,), timeout=_CLOSE_S)
             for task in late:
@@ -149,7 +156,7 @@ class BatchNotifier:
 def _messages(
     waiting: _Waiting, notices: list[tuple[str, bytes]], max_bytes: int
 ) -> list[tuple[str, bytes]]:
-    """Return the channels and payloads of all notifications."""
+    """Return the channel and the payload of each notification that waits."""
     return notices + [
         (process_channel(process_id), payload)
         for process_id, batches in waiting.items()

@@ -1,9 +1,9 @@
-"""The runs that readers in this process follow, whichever process writes them.
+"""The runs that readers in this process follow. Any process may write these runs.
 
-If a reader waits for a run, the run is marked in the store with this process. The writer of the run
-then sends the batches here. Missing batches are fetched by one query for all runs; one query runs
-at a time. Notifications and marks may be lost, so this process also reads the store every few
-seconds.
+If a reader waits for a run, this process writes a mark into the row of the run: the process follows
+it. The writer of the run then sends new batches to this process. If batches are missing, one query
+fetches them for all runs, and only one such query runs at a time. Notifications and marks may be
+lost, so this process also reads the store every few seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["FollowedRuns"]
 
 #: Seconds for which a run is marked, and the age at which its mark is renewed.
 _MARKED_S, _RENEWED_S = 60.0, 20.0
-#: Seconds between looks into the store, and before a failed query is repeated.
+#: Seconds between two looks into the store, and before a failed query is repeated.
 _LOOK_S, _RETRY_S = 2.0, 1.0
 
 _Key = tuple[str, str]
@@ -36,9 +36,10 @@ _Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class _FollowedRun(Struct):
-    """A followed run: its row, the last event delivered to its subscriptions, and when its mark is
-    renewed. Since the last look: ``grew`` (a batch was delivered), ``grew_here`` (this process
-    appended it)."""
+    """A followed run. ``row``: the row of the run. ``last``: the last event that was delivered to
+    its subscriptions. ``renewed_at``: the time when its mark must be renewed. ``grew``: a batch was
+    delivered since the last look into the store. ``grew_here``: this process itself appended such a
+    batch."""
 
     row: int
     last: int
@@ -48,7 +49,8 @@ class _FollowedRun(Struct):
 
 
 class FollowedRuns:
-    """The runs that readers in this process follow."""
+    """Follows the runs that readers in this process wait for, and delivers their batches to the
+    subscriptions."""
 
     def __init__(self, pool: ConnectionPool, subscriptions: Subscriptions, process_id: str) -> None:
         self._pool = pool
@@ -62,20 +64,20 @@ class FollowedRuns:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def follow(self, key: _Key) -> None:
-        """Follow a run from now on, for a reader that waits. Its subscriptions become stale when
-        the run is marked: earlier batches are in the store."""
+        """Follow a run from now on, because a reader waits for it. When the run is marked, its
+        subscriptions become stale, which makes the readers read earlier batches from the store."""
         if self._is_listening and key not in self._runs:
             self._new.add(key)
             self._start("follow", self._follow_new)
 
     def on_append(self, key: _Key, batch: EventBatch) -> None:
-        """Record a batch that this process appended and delivered."""
+        """Record a batch that this process has appended and delivered."""
         if (run := self._runs.get(key)) is not None:
             run.last = max(run.last, batch.last)
             run.grew = run.grew_here = True
 
     def on_batches(self, payload: bytes) -> None:
-        """Deliver the batches in a notification."""
+        """Deliver the batches of a notification to the readers."""
         try:
             batches = list(decode_batches(payload))
         except msgspec.MsgspecError:
@@ -84,12 +86,13 @@ class FollowedRuns:
             if (key := self._keys.get(row)) is None:
                 continue
             if batch is None or batch.first > self._runs[key].last + 1:
-                self._fetch(row)  # also what a gap lacks
+                self._fetch(row)  # this also fetches the batches of a gap
             else:
                 self._deliver(key, batch)
 
     def on_connected(self) -> None:
-        """Begin to follow: this process listens, for the first time or again."""
+        """Begin to follow runs, because this process now listens for notifications. Called after
+        each connect."""
         self._is_listening = True
         self.clear()
 
@@ -99,8 +102,8 @@ class FollowedRuns:
             self._fetch(run.row)
 
     def clear(self) -> None:
-        """Forget all runs, because notifications may have been missed. Readers first read the
-        store; those that still wait then follow their runs again."""
+        """Forget all followed runs, because notifications may have been missed. The readers first
+        read the store. Readers that then still wait make this process follow their runs again."""
         self._runs.clear()
         self._keys.clear()
         self._subscriptions.mark_stale()
@@ -135,7 +138,7 @@ class FollowedRuns:
                 await asyncio.sleep(_RETRY_S)
 
     async def _mark(self, keys: list[_Key]) -> None:
-        """Mark runs in the store, for the first time or again."""
+        """Write or renew the marks of these runs in the store."""
         if not keys:
             return
         tenants, ids = zip(*((tenant, index_key(id)) for tenant, id in keys), strict=True)
@@ -158,13 +161,14 @@ class FollowedRuns:
             await self._look()
 
     async def _look(self) -> None:
-        """Fetch batches that were not delivered, renew marks, forget runs without readers."""
+        """Fetch batches that were not delivered, renew old marks, and forget runs that have no
+        readers."""
         for key in self._runs.keys() - set(self._subscriptions.subscribed_runs()):
             del self._keys[self._runs.pop(key).row]
         now = asyncio.get_running_loop().time()
         old_marks: list[_Key] = []
         for key, run in self._runs.items():
-            if not run.grew:  # if it grew, the next batch shows what was lost
+            if not run.grew:  # if it grew, the next batch shows whether a batch was lost
                 self._fetch(run.row)
             if not run.grew_here and run.renewed_at < now:
                 old_marks.append(key)
@@ -198,6 +202,6 @@ class FollowedRuns:
             self._subscriptions.publish(*key, batch)
             run.last = batch.last
             run.grew = True
-        elif batch.last > run.last:  # in the store, and not what was expected: readers read it
+        elif batch.last > run.last:  # not the next batch: the readers read the store
             self._subscriptions.mark_stale([key])
             run.last = batch.last

@@ -1,8 +1,9 @@
-"""Notifications of other processes about runs, over LISTEN/NOTIFY, for the subscriptions in this
-process.
+"""Notifications between processes about runs, over LISTEN/NOTIFY of PostgreSQL. They wake the
+subscriptions in this process.
 
-All processes hear notices of rare events: runs were queued, taken over, or ended. Batches are sent
-to the processes that follow their run only (see batch_notices.py), over the bus if there is one.
+All processes receive a notice of rare events: runs were queued, claimed, taken over, or have ended.
+Batches are sent only to the processes that follow their run (see batch_notices.py), over the bus if
+there is one.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from .followed_runs import FollowedRuns
 
 __all__ = ["NOTICES", "Notice", "RunNotifications"]
 
-#: The channel of all processes.
+#: The channel to which all processes listen.
 NOTICES = "antiphon"
-#: PostgreSQL's limit is 8000.
+#: Largest size of a notice. PostgreSQL's limit is 8000 bytes.
 _MAX_NOTICE_BYTES = 7_900
 _IDS_IN_NOTICE = 100
 #: Stands for runs whose ids are not known.
@@ -36,11 +37,12 @@ _Key = tuple[str, str]
 
 
 class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The changes of one transaction.
+    """A message to all processes about the runs that a transaction changed.
 
-    ``by``: the sending process. ``over``: runs that ended. ``lost``: runs that another owner took
-    over, with the epoch. ``queued``: new runs to claim. ``claimed``: runs that were claimed.
-    ``released``: a process that stopped has released its runs.
+    ``by``: the process that sends the notice. ``over``: runs that ended or were deleted. ``lost``:
+    runs that another owner has taken over, each with its new epoch. ``queued``: new runs that can
+    be claimed. ``claimed``: runs that were claimed. ``released``: whether a process that stops has
+    released its runs.
     """
 
     by: str = ""
@@ -53,8 +55,8 @@ class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     all: bool = False
 
     def encode(self, by: str) -> str:
-        """Return the payload of the notification; without details if it is too long for
-        PostgreSQL."""
+        """Return the notice of the process ``by`` as text. If the text is too long for PostgreSQL,
+        it contains no details."""
         text = _encode(msgspec.structs.replace(self, by=by))
         if len(text) > _MAX_NOTICE_BYTES:
             text = _encode(Notice(by=by, all=True))
@@ -66,7 +68,8 @@ _decode = msgspec.json.Decoder(Notice).decode
 
 
 class RunNotifications:
-    """The notifications of one process. ``process_id`` marks its own notices."""
+    """The notifications that one process sends and receives. ``process_id``: the id of this
+    process, by which it recognizes its own notices."""
 
     def __init__(
         self,
@@ -87,7 +90,7 @@ class RunNotifications:
         subscriptions.on_wait = self._followed.follow
 
     def start(self) -> None:
-        """Start to listen."""
+        """Start to listen, unless this process already listens."""
         if not self._is_started:
             self._is_started = True
             handlers = {
@@ -101,12 +104,12 @@ class RunNotifications:
                 self._bus.listen(handlers, self._followed.on_bus_connected)
 
     def set_listener(self, listener: RunListener) -> None:
-        """Notify this listener from now on."""
+        """Notify this listener of changes from now on."""
         self._listener = listener
         self.start()
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Stop following runs, send the waiting notifications and close the bus."""
         self._queue.close()
         await self._followed.close()
         await self._batches.close()
@@ -116,24 +119,25 @@ class RunNotifications:
     # --- changes by this process -----------------------------------------------------------------
 
     def publish_local(self, tenant: str, response_id: str, batch: EventBatch) -> None:
-        """Deliver a batch that this process appended."""
+        """Deliver a batch that this process appended to the readers in this process."""
         self._followed.on_append((tenant, response_id), batch)
         self._subscriptions.publish(tenant, response_id, batch)
 
     def publish_to(self, process_id: str, row: int, batch: EventBatch) -> None:
-        """Send a committed batch to another process that follows its run."""
-        if batch.parts:  # it is fetched
+        """Send a committed batch to another process that follows the run. ``row``: the row of the
+        run."""
+        if batch.parts:  # the other process fetches the batch from the store
             batch = EventBatch(first=batch.first, count=batch.count)
         if batch.count:
             self._batches.send(process_id, row, batch)
 
     def notify_queued(self) -> None:
-        """Notify the listener that there may be a run to claim."""
+        """Notify the listener that there may be a run that can be claimed."""
         if self._listener is not None:
             self._listener.on_run_queued()
 
     def publish_claimed(self, run_ids: Sequence[str]) -> None:
-        """Tell other processes that they need not claim these runs."""
+        """Tell other processes that these runs are claimed, so they need not try to claim them."""
         self._queue.remove(run_ids)
         for start in range(0, len(run_ids), _IDS_IN_NOTICE):
             notice = Notice(claimed=tuple(run_ids[start : start + _IDS_IN_NOTICE]))
@@ -152,7 +156,7 @@ class RunNotifications:
             notice = _decode(payload)
         except msgspec.MsgspecError:
             return  # not from Antiphon
-        # Also of this process: the answer to the statement that ended the run may be lost.
+        # Also if this process sent it: the answer to the statement that ended the run may be lost.
         self._subscriptions.mark_stale(notice.over)
         if notice.by == self._process_id:
             return
@@ -166,7 +170,7 @@ class RunNotifications:
             self._followed.clear()
 
     def _on_gap(self) -> None:
-        """Handle possibly missed notifications: all subscribers read the store."""
+        """Make all subscribers read the store, because notifications may have been missed."""
         self._followed.on_connected()
         self.notify_queued()
 

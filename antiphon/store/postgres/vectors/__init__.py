@@ -1,1 +1,1 @@
-"""How a PostgreSQL store finds nearest vectors."""
+"""The ways in which a PostgreSQL store finds the nearest vectors."""

@@ -1,7 +1,8 @@
-"""A cache of the codes of large vector stores. PostgreSQL computes codes when a search needs them.
+"""A cache of the codes of large vector stores. A code is a short approximation of a vector (see
+vector_codes.py). PostgreSQL computes codes when a search needs them.
 
-The chunks of a file never change once it is indexed, and a file that is added again gets another
-number. So cached codes stay valid, and only codes of new files are loaded.
+The chunks of a file never change after the file is indexed, and a file that is added again gets
+another number. So cached codes stay valid, and only the codes of new files are loaded.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ __all__ = ["FINISHED_FILES", "CodeCache"]
 
 _log = structlog.get_logger(__name__)
 
-#: The most bytes of codes in a process: ten million chunks of 384 dimensions.
+#: Largest size of all codes in a process: enough for ten million chunks of 384 dimensions.
 _MAX_BYTES = 2**30
-#: Chunks that are loaded in one statement, which takes a tenth of a second; and files from which
-#: the mean is taken.
+#: Number of chunks that one statement loads, in a tenth of a second. Number of files whose vectors
+#: are averaged to get the mean.
 _LOADED_ROWS, _SAMPLED_FILES = 20_000, 100
-#: Codes are loaded anew if they are of so many times the files that exist.
+#: If codes belong to more files than this factor times the existing files, all are loaded again.
 _MAX_DEAD_FACTOR = 2
 
-#: Constants are computed once in a plan for these arguments, otherwise for each row.
+#: Makes PostgreSQL plan a statement for its arguments. Then it computes constants only once;
+#: otherwise it would compute them for each row.
 _CUSTOM_PLAN = "SET LOCAL plan_cache_mode = force_custom_plan"
 #: Files of a vector store whose chunks do not change any more.
 FINISHED_FILES = """
@@ -52,35 +54,36 @@ FROM large_vectors_{id} WHERE file = ANY($1::bigint[]) GROUP BY file
 
 
 class CodeCache:
-    """Codes by the number of the large vector store. ``schema``: that of the extension, quoted and
-    with a period."""
+    """The codes of large vector stores, by the number of the vector store. ``schema``: the schema
+    of the extension pgvector, quoted and with a period."""
 
     def __init__(self, pool: ConnectionPool, schema: str) -> None:
         self._pool = pool
         self._schema = schema
-        #: The least recently used ones first.
+        #: The least recently used codes come first.
         self._codes: OrderedDict[int, VectorCodes] = OrderedDict()
         self._too_large: set[int] = set()
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._loading = asyncio.Lock()
 
     def get(self, id: int) -> VectorCodes | None:
-        """Return the codes of a large vector store, None if they are not loaded."""
+        """Return the codes of a large vector store. Returns None if they are not loaded."""
         if (codes := self._codes.get(id)) is not None:
             self._codes.move_to_end(id)
         return codes
 
     def load(self, id: int, store: int) -> None:
-        """Start to load the files that are missing. ``store``: the row of the vector store."""
+        """Start a task that loads the codes of files that have no codes in the cache. ``id``: the
+        number of the large vector store. ``store``: the row of the vector store."""
         if id not in self._loads and id not in self._too_large and can_use_codes():
             self._loads[id] = asyncio.create_task(self._load(id, store), name="vector codes")
 
     async def finish_loads(self) -> None:
-        """Wait until all loads that were started have finished."""
+        """Wait until all loads that have been started are finished."""
         await asyncio.gather(*self._loads.values())
 
     async def close(self) -> None:
-        """Cancel what is being loaded."""
+        """Cancel the loads that are running."""
         loads = list(self._loads.values())
         for task in loads:
             task.cancel()
@@ -97,7 +100,7 @@ class CodeCache:
             del self._loads[id]
 
     async def _load_missing(self, id: int, store: int) -> None:
-        # In an earlier snapshot than the chunks: those of a finished file are complete there.
+        # Read the files before their chunks: then the chunks of each finished file are complete.
         finished = [row[0] for row in await self._fetch(FINISHED_FILES, store)]
         codes = self._codes.get(id)
         if codes is not None and codes.file_count > _MAX_DEAD_FACTOR * len(finished):
@@ -120,8 +123,9 @@ class CodeCache:
         self._codes[id] = codes
 
     async def _make_room(self, id: int, needed: int) -> bool:
-        """Drop the codes of deleted vector stores and the least recently used ones, until there is
-        room for so many bytes. Return whether there is."""
+        """Drop the codes of deleted vector stores. Then drop the least recently used codes of other
+        vector stores until ``needed`` bytes fit into the cache. Returns False if more bytes are
+        needed than the cache may hold."""
         existing = {row[0] for row in await self._fetch(_EXISTING)}
         for key in self._codes.keys() - existing:
             del self._codes[key]
@@ -143,7 +147,8 @@ class CodeCache:
 
 
 def _batches(counts: Mapping[int, int]) -> Iterator[list[int]]:
-    """Yield files in groups that together have few enough chunks."""
+    """Yield groups of files. The files of a group together have at most as many chunks as one
+    statement loads, unless the group is a single file."""
     files, total = list[int](), 0
     for file, count in sorted(counts.items()):
         if files and total + count > _LOADED_ROWS:

@@ -1,4 +1,5 @@
-"""The PostgreSQL vector index. It works like SQLite's, but PostgreSQL's text search ranks words."""
+"""The PostgreSQL vector index. It works like the SQLite vector index, but PostgreSQL's text search
+ranks words."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ __all__ = ["PostgresVectorIndex"]
 
 
 class PostgresVectorIndex:
-    """``VectorIndex`` over a connection pool. ``nearest`` finds nearest vectors; without it,
-    callers do."""
+    """``VectorIndex`` over a connection pool. ``nearest`` finds the nearest vectors. If it is None,
+    callers compare vectors themselves."""
 
     def __init__(self, pool: ConnectionPool, nearest: NearestVectors | None = None) -> None:
         self._pool = pool
@@ -207,7 +208,7 @@ class PostgresVectorIndex:
 
 
 def _changed_columns(indexed: IndexedFile) -> tuple[object, ...]:
-    """Return the columns id, status, bytes, body."""
+    """Return the columns id, status, bytes and body of an indexed file."""
     id, _, status, size, body = indexed_file_row(indexed)
     return id, status, size, body
 

@@ -16,7 +16,8 @@ __all__ = ["NearestVectors", "VectorRow", "open_nearest"]
 
 
 class VectorRow(Struct, frozen=True):
-    """A vector, packed 32-bit floats, with the numbers of its chunk and of its file."""
+    """A vector, as packed 32-bit floats, with the number of its chunk and the number of its
+    file."""
 
     chunk: int
     file: int
@@ -24,16 +25,18 @@ class VectorRow(Struct, frozen=True):
 
 
 class NearestVectors(Protocol):
-    """Finds nearest vectors. The table ``chunk_vectors`` contains all vectors, whatever the
-    implementation stores."""
+    """The contract of a search for nearest vectors. The table ``chunk_vectors`` always contains all
+    vectors. An implementation may store copies of them elsewhere."""
 
     async def add(
         self, transaction: Transaction, store: int, model: str, rows: Sequence[VectorRow]
     ) -> None:
-        """Add vectors of one vector store, whose row the transaction has locked."""
+        """Add vectors to one vector store. The transaction has locked the row of the vector
+        store."""
 
     async def settle(self, tenant: str, store_id: str, model: str) -> None:
-        """Called after the transaction that added vectors."""
+        """Called after the transaction that added vectors. An implementation can now do work that
+        takes longer."""
 
     async def search(
         self,
@@ -44,7 +47,7 @@ class NearestVectors(Protocol):
         files: Collection[str] | None,
         limit: int,
     ) -> tuple[ChunkHit, ...]:
-        """Return the nearest chunks, nearest first, as ``VectorIndex.search_vectors``."""
+        """Return the nearest chunks, nearest first, like ``VectorIndex.search_vectors``."""
 
     async def check(self) -> None:
         """Raise ``StoreError`` if vectors cannot be searched now."""
@@ -56,8 +59,8 @@ class NearestVectors(Protocol):
 async def open_nearest(
     pool: ConnectionPool, vectors: str, *, key: str | None = None
 ) -> NearestVectors | None:
-    """Open the implementation that the setting ``vectors`` names; None if callers compare vectors
-    themselves. ``key``: the API key of Qdrant. Raises ``SetupError``."""
+    """Open the implementation that the setting ``vectors`` names. Returns None if callers compare
+    vectors themselves. ``key``: the API key of Qdrant. Raises ``SetupError``."""
     if vectors == EXACT:
         return None
     if vectors == PGVECTOR:

@@ -1,16 +1,18 @@
-"""Nearest vectors by pgvector: exact in small sets, by codes in large ones, by an index in the
-largest.
+"""Search for nearest vectors by pgvector. Small sets of vectors are searched exactly, large sets by
+codes, and the largest sets by an index.
 
 An HNSW index returns the nearest rows of its table, and a filter then drops some of them. If a
-vector store has 2 % of the rows of a shared table, such a search finds a fifth of the right
+vector store has 2 % of the rows of a shared table, such a search finds only a fifth of the right
 results, and too few results in all. So small vector stores share a table without such an index, and
-their vectors are compared one by one. A large vector store has a table with an index of its own. If
-a filter leaves few of its chunks, these are compared one by one as well. If it leaves more, codes
-in memory select the vectors to compare. The index is used if there are too many chunks for codes,
-or no codes yet.
+their vectors are compared one by one.
 
-Vectors are stored as 16-bit floats here and, as in other stores, as 32-bit floats in
-``chunk_vectors``, from which these tables are filled.
+A large vector store has a table and an index of its own. If a filter leaves few chunks, their
+vectors are also compared one by one. If it leaves more chunks, codes in memory select the vectors
+to compare. A code is a short approximation of a vector (see vector_codes.py). The index is used if
+there are too many chunks for codes, or if the codes are not loaded yet.
+
+The tables here store vectors as 16-bit floats. They are filled from the table ``chunk_vectors``,
+which stores 32-bit floats as in other stores.
 """
 
 from __future__ import annotations
@@ -33,33 +35,35 @@ __all__ = ["Pgvector"]
 
 _log = structlog.get_logger(__name__)
 
-#: Rows of a vector store that are compared one by one, in some 10 ms. More get an index.
+#: A vector store with at most this many rows is searched row by row, in about 10 ms. A larger one
+#: gets an index.
 SMALL_ROWS = 10_000
-#: Rows that a filter leaves of a large one and that are compared one by one, in some 15 ms.
+#: If a filter leaves at most this many rows of a large vector store, they are compared one by one,
+#: in about 15 ms.
 EXACT_ROWS = 20_000
-#: Of more, those are compared whose codes are nearest: the fewest, and for each result.
+#: Number of rows that codes select to be compared: the minimum, and the number per result.
 _MIN_CODED, _CODED_PER_RESULT = 2_000, 20
-#: The most rows whose codes are counted instead of searching the index, which misses more: some
-#: 50 ms.
+#: Up to this many rows, codes are compared instead of searching the index, which misses more
+#: results. This takes about 50 ms.
 CODED_ROWS = 1_500_000
-#: Share of the files from which on a filter may search the index. Of smaller shares, it finds far
-#: too few of the right rows, however many candidates it considers.
+#: A search uses the index only if its filter leaves at least this share of the files or chunks. For
+#: smaller shares, the index finds far too few of the right rows, even with many candidates.
 INDEX_SHARE = 0.5
-#: Chunks that are copied from ``chunk_vectors`` at a time.
+#: Number of chunks that are copied from ``chunk_vectors`` at a time.
 _COPIED_ROWS = 2_000
-#: Candidates of a search in the index: the fewest, and the most (hnsw.ef_search); and how many of
-#: them a filter should leave for each result.
+#: Smallest and largest number of candidates of a search in the index (hnsw.ef_search), and the
+#: number of candidates per result that a filter should leave.
 _CANDIDATES, _MAX_CANDIDATES, _CANDIDATES_PER_RESULT = 200, 1_000, 2
-#: Under a filter, an index is scanned until so many rows have been looked at.
+#: Largest number of rows that a search with a filter reads from the index.
 _MAX_SCANNED = 200_000
-#: Seconds that the creation of an index may take: of a million vectors it takes minutes.
+#: Timeout for the creation of an index, in seconds. For a million vectors it takes minutes.
 _INDEX_S = 6 * 3600
-#: Memory of an index while it is created: bytes of a row besides its vector, and the most in all.
+#: Memory for the creation of an index: bytes of a row besides its vector, and maximum in megabytes.
 _INDEX_ROW_BYTES, _INDEX_MAX_MB = 600, 4096
 _FLOAT_BYTES = 4
-#: A lock of the database: one process at a time creates tables. An arbitrary number.
+#: Number of the advisory lock for the creation of tables. The number is arbitrary.
 _LOCK = 1634628615
-#: halfvec has no index for more.
+#: Largest number of dimensions for which the type halfvec has an index.
 _MAX_DIMENSIONS = 4_000
 
 _SETUP = """
@@ -101,8 +105,9 @@ CREATE INDEX large_vectors_{id}_by_file ON large_vectors_{id} (file, chunk);
 CREATE INDEX large_vectors_{id}_nearest ON large_vectors_{id}
 USING hnsw (vector {schema}halfvec_cosine_ops) WITH (m = 16, ef_construction = 64);
 """
-#: One snapshot: vectors may be moved to a table of their own meanwhile. And plans for the
-#: arguments: one for any arguments would convert the vector of the query again for each row.
+#: Settings of a search. All its statements use one snapshot, because vectors may be moved to their
+#: own table meanwhile. Each plan is made for its arguments, because a generic plan would convert
+#: the vector of the query again for each row.
 _SEARCHES = """
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET LOCAL plan_cache_mode = force_custom_plan
 """
@@ -134,8 +139,8 @@ _UNCOPIED = """
 SELECT chunk, file, vector FROM chunk_vectors
 WHERE store = $1 AND model = $2 AND chunk > $3 ORDER BY chunk LIMIT $4
 """
-#: A distance with something added to it is no order of the index, by which the planner would miss
-#: rows: all rows of the files are compared.
+#: ``+ 0`` keeps the planner from using the index, which would miss rows. So all rows of the files
+#: are compared.
 _SEARCH_SUBSET = """
 WITH nearest AS MATERIALIZED (
     SELECT chunk, file, (vector OPERATOR({schema}<=>) $1::real[]::{schema}halfvec) + 0 AS distance
@@ -169,8 +174,8 @@ ORDER BY n.distance
 
 
 class Pgvector:
-    """The tables of vectors in one database. Made by ``open``. ``schema``: that of the extension,
-    quoted and with a period."""
+    """The tables of vectors in one database. Made by ``open``. ``schema``: the schema of the
+    extension pgvector, quoted and with a period."""
 
     def __init__(self, pool: ConnectionPool, schema: str) -> None:
         self._pool = pool
@@ -179,8 +184,8 @@ class Pgvector:
 
     @classmethod
     async def open(cls, pool: ConnectionPool) -> Pgvector:
-        """Create what is missing, and copy the vectors that were stored without pgvector. Raises
-        ``SetupError``."""
+        """Create the tables that are missing, and copy the vectors that were stored while pgvector
+        was not in use. Raises ``SetupError``."""
         async with pool.transaction() as transaction:
             await transaction.use_schema()
             await transaction.fetch("SELECT pg_advisory_xact_lock($1)", _LOCK)
@@ -194,7 +199,8 @@ class Pgvector:
     async def add(
         self, transaction: Transaction, store: int, model: str, rows: Sequence[VectorRow]
     ) -> None:
-        """Add vectors of one vector store, whose row the transaction has locked."""
+        """Add vectors to one vector store. The transaction has locked the row of the vector
+        store."""
         if not rows:
             return
         await transaction.use_schema()
@@ -206,7 +212,7 @@ class Pgvector:
         await self._put(transaction, table, [(*row, store, model) for row in columns])
 
     async def settle(self, tenant: str, store_id: str, model: str) -> None:
-        """Give a vector store that has become large a table of its own."""
+        """Give a vector store a table of its own if it has become large."""
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
             found = await transaction.rows("hold_vector_store_alone", tenant, store_id)
@@ -222,7 +228,7 @@ class Pgvector:
         files: Collection[str] | None,
         limit: int,
     ) -> tuple[ChunkHit, ...]:
-        """Return the nearest chunks, nearest first, as ``VectorIndex.search_vectors``."""
+        """Return the nearest chunks, nearest first, like ``VectorIndex.search_vectors``."""
         async with self._pool.transaction() as transaction:
             await transaction.execute(_SEARCHES)
             await transaction.use_schema()
@@ -244,11 +250,11 @@ class Pgvector:
         """Do nothing: the check of the store covers this database."""
 
     async def close(self) -> None:
-        """End what runs in the background. The store closes its connections."""
+        """Stop loading codes. The store closes the connections."""
         await self._codes.close()
 
     async def finish_loads(self) -> None:
-        """Wait until the codes are loaded that searches lacked."""
+        """Wait until the codes that searches need are loaded."""
         await self._codes.finish_loads()
 
     async def _search_large(
@@ -262,8 +268,9 @@ class Pgvector:
     ) -> list[Any]:
         """Search a large vector store, or some of its files.
 
-        Few vectors are all compared. Of more vectors, those with the nearest codes are compared. If
-        there are too many for that, or no codes yet, the index is searched.
+        If there are few vectors, all of them are compared. If there are more, the vectors with the
+        nearest codes are compared. The index is searched if there are too many vectors for codes,
+        or if the codes are not loaded yet.
         """
         if files is None:
             found = await transaction.fetch(FINISHED_FILES, store)
@@ -313,7 +320,7 @@ class Pgvector:
         if files is None:
             sql = self._sql(_SEARCH_LARGE, id=id, condition="")
             return await transaction.fetch(sql, floats, limit)
-        # A bitmap of a large part, sorted by distance, would take longer than the index.
+        # To sort the rows of a large part by distance would take longer than to use the index.
         await transaction.execute(
             "SET LOCAL enable_bitmapscan = off; SET LOCAL enable_seqscan = off;"
             " SET LOCAL enable_sort = off"
@@ -322,7 +329,8 @@ class Pgvector:
         return await transaction.fetch(sql, floats, limit, files)
 
     async def _separate(self, transaction: Transaction, store: int, model: str) -> None:
-        """Give a vector store, which the transaction has locked, a table if it needs one."""
+        """Give a vector store a table of its own if it needs one. The transaction has locked the
+        vector store."""
         if await self._large_id(transaction, store, model) is not None:
             return
         ((rows, dimensions),) = await transaction.fetch(self._sql(_COUNT_SMALL), store, model)
@@ -346,14 +354,14 @@ class Pgvector:
     async def _create_index(
         self, transaction: Transaction, id: int, rows: int, dimensions: int
     ) -> None:
-        # An index that outgrows this memory takes many times longer.
+        # The creation takes many times longer if the index does not fit into this memory.
         megabytes = rows * (2 * dimensions + _INDEX_ROW_BYTES) >> 20
         memory = min(max(64, megabytes), _INDEX_MAX_MB)
         await transaction.execute(f"SET LOCAL maintenance_work_mem = '{memory}MB'")
         await transaction.execute(self._sql(_CREATE_INDEXES, id=id), timeout_s=_INDEX_S)
 
     async def _copy_missing(self) -> None:
-        """Copy the vectors of vector stores that changed while this index was off."""
+        """Copy the vectors of vector stores that changed while pgvector was not in use."""
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
             for (id,) in await transaction.fetch(_ORPHANS):
@@ -373,8 +381,8 @@ class Pgvector:
                 await self._copy(row[0], row[1])
 
     async def _separate_missing(self) -> None:
-        """Give a table to each large vector store that lacks one because its process died before
-        creating it."""
+        """Give a table to each large vector store that has none, because a process died before it
+        created the table."""
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
             found = await transaction.fetch(_TOO_LARGE, SMALL_ROWS)
@@ -385,7 +393,7 @@ class Pgvector:
                 await self._separate(transaction, store, model)
 
     async def _copy(self, store: int, model: str) -> None:
-        """Copy all vectors of a vector store, replacing earlier copies."""
+        """Copy all vectors of a vector store, and replace earlier copies."""
         _log.info("the vectors of a vector store are copied to pgvector", store=store)
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
@@ -431,8 +439,7 @@ class Pgvector:
 
 
 async def _count_rows(transaction: Transaction, id: int, files: list[int]) -> int:
-    """Return the number of chunks of some files. It counts at most one chunk more than are compared
-    one by one."""
+    """Return the number of chunks of these files. The count stops at ``EXACT_ROWS + 1``."""
     if not files:
         return 0
     found = await transaction.fetch(_COUNT_FILES.format(id=id), files, EXACT_ROWS + 1)
@@ -440,19 +447,20 @@ async def _count_rows(transaction: Transaction, id: int, files: list[int]) -> in
 
 
 async def _lock(transaction: Transaction, store: int) -> None:
-    """Lock a vector store. Waits even if another process is creating its index."""
+    """Lock a vector store. If another process is creating the index of the vector store, wait for
+    it."""
     statement = f"SELECT FROM vector_stores WHERE seq = {store} FOR UPDATE"
     await transaction.execute(statement, timeout_s=_INDEX_S)
 
 
 async def _extension_schema(transaction: Transaction) -> str:
-    """Return the schema of pgvector, quoted and with a period; create the extension if it is
-    missing. Raises ``SetupError``."""
+    """Return the schema of the extension pgvector, quoted and with a period. Create the extension
+    if it is missing. Raises ``SetupError``."""
     found = await transaction.fetch(_EXTENSION)
     if not found:
         try:
             await transaction.execute("CREATE EXTENSION vector SCHEMA public")
-        except Exception as error:  # asyncpg's, which is an optional package
+        except Exception as error:  # an error of asyncpg, which is an optional package
             raise SetupError(
                 "vectors: PostgreSQL has no extension vector, and it cannot be created: install"
                 " pgvector 0.8 or later, and run CREATE EXTENSION vector as a superuser"

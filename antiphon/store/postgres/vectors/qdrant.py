@@ -1,10 +1,10 @@
-"""Nearest vectors by a Qdrant server, which follows the tables of the database.
+"""Search for nearest vectors by a Qdrant server, which has a copy of the vectors in the database.
 
-Triggers note, in the same transaction, which files got vectors or were deleted. The process that
-caused a change applies it to Qdrant at once. A process that searches first applies the changes of
-the vector store, and every process applies changes that others left. So if a server does not answer
-or a process dies, changes are delayed but not lost. Deleted files are never found: a search
-excludes files whose deletion is not applied yet.
+Triggers record changes in the transaction that makes them: which files got vectors, and which files
+were deleted. The process that caused a change then applies it to Qdrant at once. Before a search, a
+process applies the changes of the vector store. Every process also applies the changes that other
+processes have left. So if a server does not answer or a process dies, changes are delayed but not
+lost. A search never finds deleted files: it excludes files whose deletion is not applied yet.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["Qdrant"]
 
 _log = structlog.get_logger(__name__)
 
-#: Changes that are applied in one transaction, and points in one request.
+#: Number of changes that one transaction applies, and number of points in one request.
 _CHANGES, _POINTS = 8, 256
-#: Seconds between two looks for changes that other processes left.
+#: Seconds between two searches for changes that other processes have left.
 _INTERVAL_S = 15.0
 _FLOAT_BYTES = 4
-#: A lock of the database: one process at a time creates tables. An arbitrary number.
+#: Number of the advisory lock for the creation of tables. The number is arbitrary.
 _LOCK = 1634628617
 #: The name of the secret that distinguishes this database from others on a Qdrant server.
 _SECRET = "qdrant"
@@ -83,7 +83,7 @@ _FILE_IDS = "SELECT seq, id FROM vector_files WHERE store = $1 AND seq = ANY($2:
 
 
 class Qdrant:
-    """The vectors of one database in Qdrant. Made by ``open``."""
+    """The vectors of one database on a Qdrant server. Made by ``open``."""
 
     def __init__(self, pool: ConnectionPool, client: QdrantClient) -> None:
         self._pool = pool
@@ -93,8 +93,8 @@ class Qdrant:
 
     @classmethod
     async def open(cls, pool: ConnectionPool, url: str, *, key: str | None) -> Qdrant:
-        """Connect, create what is missing, and begin to apply changes. ``url``: as in the setting
-        ``vectors``. Raises ``SetupError``."""
+        """Connect, create the tables that are missing, and begin to apply changes. ``url``: as in
+        the setting ``vectors``. Raises ``SetupError``."""
         await pool.rows("put_secret", _SECRET, secrets.token_bytes(4))
         ((database,),) = await pool.rows("secret", _SECRET)
         client = QdrantClient.connect(url, key=key, database=bytes(database).hex())
@@ -111,10 +111,10 @@ class Qdrant:
     async def add(
         self, transaction: Transaction, store: int, model: str, rows: Sequence[VectorRow]
     ) -> None:
-        """Do nothing: a trigger has noted the file."""
+        """Do nothing: a trigger has recorded the change of the file."""
 
     async def settle(self, tenant: str, store_id: str, model: str) -> None:
-        """Apply changes. If Qdrant does not answer, they remain for later."""
+        """Apply the recorded changes. If Qdrant does not answer, they are applied later."""
         await self._apply_all()
 
     async def search(
@@ -126,7 +126,7 @@ class Qdrant:
         files: Collection[str] | None,
         limit: int,
     ) -> tuple[ChunkHit, ...]:
-        """Return the nearest chunks, nearest first, as ``VectorIndex.search_vectors``."""
+        """Return the nearest chunks, nearest first, like ``VectorIndex.search_vectors``."""
         found = await self._pool.rows("vector_store_row", tenant, store_id)
         if not found:
             return ()
@@ -165,7 +165,8 @@ class Qdrant:
         await self._client.close()
 
     async def _set_up(self) -> None:
-        """Create the tables. Note all vectors of collections that Qdrant has lost."""
+        """Create the tables if they are missing. If Qdrant has lost a collection, record a change
+        for all its vectors."""
         async with self._transaction() as transaction:
             await transaction.fetch("SELECT pg_advisory_xact_lock($1)", _LOCK)
             ((is_set_up,),) = await transaction.fetch(_IS_SET_UP)
@@ -177,7 +178,8 @@ class Qdrant:
                     await transaction.fetch(_NOTE_ALL, model, dimensions * _FLOAT_BYTES)
 
     async def _run(self) -> None:
-        """Apply changes that others left, until the end."""
+        """Apply the changes that other processes have left, every few seconds, until the task is
+        cancelled."""
         while True:
             await self._apply_all()
             await asyncio.sleep(_INTERVAL_S)
@@ -190,8 +192,8 @@ class Qdrant:
             _log.warning("vectors are not in Qdrant yet", error=error.message)
 
     async def _apply_some(self, store: int | None) -> int:
-        """Apply the first changes that no other process applies, of one vector store or of all.
-        Return their number.
+        """Apply the first changes that no other process is applying. ``store``: the row of the
+        vector store; None means all vector stores. Return the number of applied changes.
 
         While the vectors of a file are sent, the file may be deleted, and another process may apply
         the deletion first. So if the file no longer exists afterwards, its vectors are deleted
@@ -214,12 +216,12 @@ class Qdrant:
         return len(changes)
 
     async def _copy(self, transaction: Transaction, file: int) -> None:
-        """Send the vectors of a file."""
+        """Send the vectors of a file to Qdrant."""
         last = 0
         while rows := await transaction.fetch(_VECTORS, file, last, _POINTS):
             is_first = not last
             last, _, vector, model, tenant, store_id = rows[-1]
-            if is_first:  # all vectors of a file are of one model
+            if is_first:  # all vectors of a file come from one model
                 await self._create_collection(transaction, model, len(vector) // _FLOAT_BYTES)
             points = [VectorRow(chunk, file, packed) for chunk, file, packed, *_ in rows]
             await self._client.add(tenant, store_id, model, points)
@@ -227,7 +229,8 @@ class Qdrant:
     async def _create_collection(
         self, transaction: Transaction, model: str, dimensions: int
     ) -> None:
-        """Create the collection of a model that has none, one process at a time."""
+        """Create the collection for a model and its dimensions if there is none. Only one process
+        at a time does this."""
         if (model, dimensions) not in await _collections(transaction):
             await transaction.fetch("SELECT pg_advisory_xact_lock($1)", _LOCK)
             await self._client.create(model, dimensions)
@@ -235,13 +238,13 @@ class Qdrant:
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Transaction]:
-        """Open a transaction whose statements find our tables."""
+        """Context manager for a transaction whose statements find the tables of this package."""
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
             yield transaction
 
 
 async def _collections(transaction: Transaction) -> set[tuple[str, int]]:
-    """Return model and dimensions of all collections."""
+    """Return the model and the dimensions of each collection."""
     rows = await transaction.fetch("SELECT model, dimensions FROM qdrant_collections")
     return {(model, dimensions) for model, dimensions in rows}

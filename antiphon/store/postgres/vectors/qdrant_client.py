@@ -1,9 +1,11 @@
-"""Requests to a Qdrant server: collections of vectors, one for each embedding model.
+"""Requests to a Qdrant server. It has a collection of vectors for each embedding model.
 
-A point is a chunk, by its number. Its payload names the tenant, the vector store and the file (the
-number of the row, so that a file that is added again is another one). Every search is in one
-vector store, so each of them has a graph of its own in the collection's HNSW index (``payload_m``),
-and there is none of all (``m = 0``):
+A point in a collection is a chunk; its id is the chunk's number. The payload of a point contains
+the tenant, the vector store and the file. The file is the number of its row, so a file that is
+added again counts as another file.
+
+Every search is in one vector store. So each vector store has a graph of its own in the collection's
+HNSW index (``payload_m``), and there is no graph of the whole collection (``m = 0``):
 https://qdrant.tech/documentation/manage-data/multitenancy/
 """
 
@@ -26,13 +28,13 @@ from .nearest import VectorRow
 
 __all__ = ["QdrantClient", "SearchScope", "VectorHit", "search_depth"]
 
-#: Points of a vector store, or of those of its files that a filter leaves, that are compared one
-#: by one. More are searched in the index.
+#: If a search covers at most this many points, they are compared one by one. More points are
+#: searched by the index.
 EXACT_POINTS = 50_000
-#: Candidates of a search in the index (hnsw_ef), and those of a search of a part of the files,
-#: which the index finds less reliably.
+#: Number of candidates of a search in the index (hnsw_ef). A search of only some files needs more
+#: candidates, because the index finds their points less reliably.
 _CANDIDATES, _PART_CANDIDATES = 256, 1_024
-#: Links of a point in the graph of its vector store.
+#: Number of links of a point in the graph of its vector store.
 LINKS = 16
 _TIMEOUT_S = 30
 _PORT = 6333
@@ -41,7 +43,8 @@ _SCHEMES = {"qdrant": "http", "qdrants": "https"}
 
 
 class SearchScope(Struct, frozen=True, kw_only=True):
-    """The scope of a search. ``files``: only these; None: all. ``removed``: files to exclude."""
+    """The scope of a search. ``files``: the rows of the files to search; None means all files.
+    ``removed``: the rows of files to exclude."""
 
     tenant: str
     store_id: str
@@ -50,7 +53,7 @@ class SearchScope(Struct, frozen=True, kw_only=True):
 
 
 class VectorHit(Struct, frozen=True):
-    """A chunk that was found, the row of its file, and its cosine."""
+    """A chunk that a search has found. ``file``: the row of its file. ``score``: the cosine."""
 
     chunk: int
     file: int
@@ -58,8 +61,8 @@ class VectorHit(Struct, frozen=True):
 
 
 class QdrantClient:
-    """The collections of one database on a Qdrant server. ``database``: distinguishes them from
-    those of other databases. Made by ``connect``."""
+    """The collections of one database on a Qdrant server. ``database``: a part of their names,
+    which distinguishes them from the collections of other databases. Made by ``connect``."""
 
     def __init__(self, client: Any, models: Any, address: str, database: str) -> None:
         self._client = client
@@ -69,8 +72,8 @@ class QdrantClient:
 
     @classmethod
     def connect(cls, url: str, *, key: str | None, database: str) -> QdrantClient:
-        """Prepare connections to ``qdrant://HOST:PORT`` or ``qdrants://…``. Raises
-        ``SetupError``."""
+        """Create a client for ``qdrant://HOST:PORT`` or ``qdrants://…``. Does not connect yet.
+        Raises ``SetupError``."""
         address = _http_url(url)
         try:
             from qdrant_client import AsyncQdrantClient, models
@@ -96,7 +99,7 @@ class QdrantClient:
             await self._client.get_collections()
 
     async def check_at_start(self) -> None:
-        """Raise ``SetupError`` if the server does not answer, or refuses the key."""
+        """Raise ``SetupError`` if the server does not answer or refuses the API key."""
         try:
             await self.check()
         except StoreError as error:
@@ -106,7 +109,8 @@ class QdrantClient:
             ) from None
 
     async def create(self, model: str, dimensions: int) -> bool:
-        """Create the collection of a model. False if it exists."""
+        """Create the collection for a model and its dimensions. Returns False if the collection
+        exists."""
         models, name = self._models, self._name(model, dimensions)
         with self._translate_errors():
             is_new = not await self._client.collection_exists(name)
@@ -125,7 +129,7 @@ class QdrantClient:
         return is_new
 
     async def add(self, tenant: str, store_id: str, model: str, rows: Sequence[VectorRow]) -> None:
-        """Add or replace vectors of one dimension."""
+        """Add or replace vectors. All of them have the same dimensions."""
         floats = [array("f", row.vector).tolist() for row in rows]
         points = [
             self._models.PointStruct(
@@ -139,7 +143,7 @@ class QdrantClient:
             await self._client.upsert(self._name(model, len(floats[0])), points, wait=True)
 
     async def remove(self, model: str, dimensions: int, files: Collection[int]) -> None:
-        """Delete the vectors of files."""
+        """Delete the vectors of these files from a collection."""
         selected = self._models.Filter(must=[self._any_file(files)])
         with self._translate_errors():
             await self._client.delete(self._name(model, dimensions), selected, wait=True)
@@ -147,13 +151,14 @@ class QdrantClient:
     async def search(
         self, model: str, vector: bytes, scope: SearchScope, limit: int
     ) -> tuple[VectorHit, ...]:
-        """Return the nearest chunks, nearest first: exactly in a small scope, else by the index."""
+        """Return the nearest chunks, nearest first. A small scope is searched exactly, a large
+        scope by the index."""
         models, floats = self._models, array("f", vector).tolist()
         name = self._name(model, len(floats))
         whole = [_equals(models, "tenant", scope.tenant), _equals(models, "store", scope.store_id)]
         part = [] if scope.files is None else [self._any_file(scope.files)]
         removed = [self._any_file(scope.removed)] if scope.removed else None
-        # An estimate of one condition is close to the truth, that of several is not.
+        # Qdrant estimates the count well for one condition, but not for several conditions.
         counted = models.Filter(must=part or whole[1:])
         with self._translate_errors():
             count = (await self._client.count(name, counted, exact=False)).count
@@ -181,7 +186,8 @@ class QdrantClient:
         )
 
     def _name(self, model: str, dimensions: int) -> str:
-        """Return the name of a collection: readable, and unique by a digest."""
+        """Return the name of a collection. A part of it is readable, and a digest makes it
+        unique."""
         readable = re.sub(r"[^A-Za-z0-9]+", "-", model).strip("-")[:_NAME_CHARS]
         digest = sha256(model.encode("utf-8", "surrogatepass")).hexdigest()[:8]
         return f"antiphon-{self._database}-{readable}-{digest}-{dimensions}"
@@ -198,8 +204,9 @@ class QdrantClient:
 
 
 def search_depth(count: int, is_part: bool, limit: int) -> tuple[bool, int | None]:
-    """Return whether ``count`` points are compared one by one. If not, also return the number of
-    candidates that the index considers. ``is_part``: a filter selects the points from a store."""
+    """Return whether a search compares ``count`` points one by one. If it does not, also return the
+    number of candidates that the index considers; otherwise None. ``is_part``: whether a filter
+    selects some files of the vector store. ``limit``: number of results."""
     if count <= EXACT_POINTS:
         return True, None
     return False, max(_PART_CANDIDATES if is_part else _CANDIDATES, 2 * limit)

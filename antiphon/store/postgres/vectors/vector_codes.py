@@ -1,9 +1,11 @@
-"""Short codes of vectors in memory. A first pass over them selects candidates among many vectors.
+"""Codes of vectors in memory. A code is a short approximation of a vector. A search first compares
+codes, to select candidates among many vectors.
 
-A code has two bits for each dimension: whether the number is above a low bound, and whether it is
-above a high bound. The further apart two vectors are, the more bits of their codes differ. Counting
-these bits for 384 dimensions takes a twentieth of the time in which PostgreSQL reads and compares a
-vector. Codes are not exact, so the vectors of the candidates have to be compared.
+A code has two bits for each dimension. One tells whether the number is above a low bound, the other
+whether it is above a high bound. The further apart two vectors are, the more bits of their codes
+differ. To count these bits for 384 dimensions takes a twentieth of the time in which PostgreSQL
+reads and compares a vector. Codes are not exact, so the vectors of the candidates must be compared
+afterwards.
 """
 
 from __future__ import annotations
@@ -14,19 +16,19 @@ from typing import Any
 
 __all__ = ["VectorCodes", "can_use_codes"]
 
-#: Distance of the bounds from the mean of a dimension, in standard deviations. Three levels of a
-#: normal distribution lose the least if they are separated there (J. Max, Quantizing for minimum
+#: Distance of the bounds from the mean of a dimension, in standard deviations. With these bounds,
+#: three levels of a normal distribution lose the least information (J. Max, Quantizing for minimum
 #: distortion, 1960).
 _BOUND = 0.612
 _WORD_BYTES, _CHUNK_BYTES = 8, 8
-#: By how much arrays grow, as a share of their length.
+#: Share of their length by which arrays grow.
 _GROWTH = 0.25
-#: If it is less than this share of all rows, a part is read row by row.
+#: If a search covers less than this share of all rows, it reads only these rows.
 _GATHERED_SHARE = 0.6
 
 
 def can_use_codes() -> bool:
-    """Return whether numpy can count bits: version 2 can."""
+    """Return whether numpy is installed and can count bits. Version 2 and later can."""
     if find_spec("numpy") is None:
         return False
     import numpy
@@ -35,10 +37,10 @@ def can_use_codes() -> bool:
 
 
 class VectorCodes:
-    """The codes of one vector store's chunks, by file.
+    """The codes of the chunks of one vector store, by file.
 
-    One thread at a time may add files while others search, because codes never change once they are
-    added. ``mean``: mean of the vectors, which have length 1.
+    Other threads may search while one thread adds files, because codes never change after they are
+    added. ``mean``: the mean of the vectors, which have length 1.
     """
 
     def __init__(self, mean: Sequence[float]) -> None:
@@ -49,13 +51,14 @@ class VectorCodes:
         self._low, self._high = center - _BOUND * spread, center + _BOUND * spread
         self._ranges: dict[int, tuple[int, int]] = {}
         self._count = 0
-        #: The n-th words of all codes are next to each other, which is three times as fast.
+        #: The n-th words of all codes are next to each other, which makes searches three times as
+        #: fast.
         self._words: Any = numpy.empty((_words(len(center)), 0), "<u8")
         self._chunks: Any = numpy.empty(0, "i8")
 
     @property
     def bounds(self) -> tuple[list[float], list[float]]:
-        """The low and the high bound of each dimension."""
+        """The low bound and the high bound of each dimension."""
         return self._low.tolist(), self._high.tolist()
 
     @property
@@ -65,26 +68,28 @@ class VectorCodes:
 
     @property
     def byte_count(self) -> int:
-        """The size in memory."""
+        """The number of bytes that the codes occupy in memory."""
         return self.size(len(self._chunks))
 
     def size(self, chunks: int) -> int:
-        """Return the size in memory of so many chunks: their codes and numbers."""
+        """Return the number of bytes that this many chunks occupy in memory: their codes and their
+        numbers."""
         return chunks * (_WORD_BYTES * len(self._words) + _CHUNK_BYTES)
 
     def find_missing(self, files: Iterable[int]) -> list[int]:
-        """Return the files that were not added."""
+        """Return those of the files that were not added."""
         return [file for file in files if file not in self._ranges]
 
     def count(self, files: Iterable[int] | None = None) -> int:
-        """Return the number of chunks of these files, or of all."""
+        """Return the number of chunks of these files. If ``files`` is None, return the number of
+        all chunks."""
         if files is None:
             return self._count
         return sum(self._ranges[file][1] for file in files if file in self._ranges)
 
     def add(self, files: Sequence[tuple[int, bytes, bytes]]) -> None:
-        """Add files: their numbers, the numbers of their chunks (64 bits, big-endian), and the
-        bits of these."""
+        """Add files. Each one is a tuple: the number of the file, the numbers of its chunks (64
+        bits each, big-endian), and the codes of its chunks."""
         import numpy
 
         chunks = numpy.frombuffer(b"".join(row[1] for row in files), ">i8")
@@ -101,8 +106,8 @@ class VectorCodes:
         self._count = end
 
     def find_candidates(self, vector: Sequence[float], files: Sequence[int], count: int) -> Any:
-        """Return the numbers of the chunks of these files whose codes are nearest to that of a
-        vector, in any order."""
+        """Return the numbers of up to ``count`` chunks of these files, in any order. Their codes
+        are nearest to the code of ``vector``."""
         import numpy
 
         ranges = [self._ranges[file] for file in files if file in self._ranges]
@@ -112,7 +117,7 @@ class VectorCodes:
         values = numpy.asarray(vector, "f4")
         bits = numpy.packbits(numpy.concatenate([values > self._low, values > self._high]))
         query = _pad(bits[None])[0]
-        # The arrays are read after the ranges, since ``add`` sets them before.
+        # Read the arrays after the ranges, because ``add`` sets the arrays before the ranges.
         words, chunks = self._words, self._chunks
         if len(rows) < _GATHERED_SHARE * self._count:
             distances = _count_bits((column[rows] for column in words), query, len(rows))
@@ -134,7 +139,9 @@ class VectorCodes:
 
 
 def _count_bits(columns: Iterable[Any], query: Any, count: int) -> Any:
-    """Return for each row the number of bits in which its words differ from those of a query."""
+    """Return, for each row, the number of bits that differ between the row and a query.
+    ``columns``: the words of all rows, one array for each word of a code. ``count``: number of
+    rows."""
     import numpy
 
     distances: Any = numpy.zeros(count, "u2")
@@ -148,7 +155,7 @@ def _words(dimensions: int) -> int:
 
 
 def _pad(bits: Any) -> Any:
-    """Return rows of bytes as rows of words."""
+    """Return rows of bytes as rows of 64-bit words, with zeros at the end."""
     import numpy
 
     padded = numpy.pad(bits, ((0, 0), (0, -bits.shape[1] % _WORD_BYTES)))
