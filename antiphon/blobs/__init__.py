@@ -1,1 +1,1 @@
-"""External storage for contents of files: object storage or a folder."""
+"""Storage for contents of files outside of the store, in blobs: object storage or a folder."""

@@ -1,4 +1,4 @@
-"""Delete contents that belong to no file: contents of deleted files and of abandoned uploads."""
+"""Deletion of blobs that belong to no file: blobs of deleted files and of abandoned uploads."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from .base import Blobs
 __all__ = ["BlobCollector"]
 
 _UNUSED_S = 60
-#: Seconds between two searches for abandoned uploads, and the age from which on they are abandoned.
+#: Seconds between two searches for abandoned uploads, and the age at which an upload counts as
+#: abandoned.
 _SEARCH_S = _ABANDONED_S = 86_400
-#: Unused blobs that are deleted, or keys that are looked up, at a time.
+#: Number of unused blobs that are deleted at a time, and of keys that are looked up at a time.
 _BATCH = 500
 
 
 class BlobCollector:
-    """Deletes unused blobs every minute and abandoned uploads every day, while the context is open.
+    """Deletes unused blobs every minute and abandoned uploads every day. A context manager, which
+    works while its block runs.
 
-    Several servers may do this at once, because deleting twice is harmless. ``clock`` returns Unix
-    seconds, for stores without a clock of their own.
+    Several servers may do this at the same time, because a blob can be deleted twice without harm.
+    ``clock`` returns Unix seconds. It is used for stores that have no clock of their own.
     """
 
     def __init__(self, store: Store, blobs: Blobs, *, clock: Callable[[], float], log: Any) -> None:
@@ -55,7 +57,8 @@ class BlobCollector:
                 self._log.exception("unused contents of files could not be deleted")
 
     async def delete_unused(self) -> int:
-        """Delete the blobs that belong to no file any more. Return the number of deleted blobs."""
+        """Delete the blobs that no longer belong to any file. Return the number of deleted
+        blobs."""
         total = 0
         while keys := await self._store.files.list_unused_blobs(_BATCH):
             for key in keys:
@@ -65,9 +68,9 @@ class BlobCollector:
         return total
 
     async def delete_abandoned(self) -> int:
-        """Delete the parts of uploads that began more than a day ago and never became a file.
-        Return their number."""
-        # A server whose clock is wrong must not delete what others are uploading.
+        """Delete the blobs that were written more than a day ago and never became the content of a
+        file. Return their number."""
+        # Use the store's clock: a server with a wrong clock must not delete running uploads.
         before = await self._store.clock(self._clock()) - _ABANDONED_S
         await self._blobs.remove_leftovers(before)
         total, batch = 0, set[str]()

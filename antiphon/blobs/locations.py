@@ -1,8 +1,8 @@
-"""Open blob storage from a URL: ``s3://``, ``gs://``, ``az://`` or ``file:///``.
+"""Opens blob storage from a URL: ``s3://``, ``gs://``, ``az://`` or ``file:///``.
 
 Credentials must be configured. Without them, obstore would request credentials from the metadata
-address of cloud machines. Where this address does not exist, the request waits for minutes. Where
-it exists, obstore would use whatever credentials it returns.
+address of cloud machines. If this address does not exist, the request waits for minutes. If it
+exists, obstore would use any credentials that it returns.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ _SERVICES: Mapping[str, _Service] = {
 }
 _VALID = '"store", s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER'
 
-#: An object is a segment of a few megabytes: if it takes longer, the storage does not answer.
+#: An object is a segment of a few megabytes. A storage that takes longer does not answer at all.
 _CLIENT_OPTIONS = {"connect_timeout": "5s", "timeout": "60s"}
 #: Values of options that are shorter than this are not treated as secrets.
 _SECRET_CHARS = 6
-#: Objects are never shown by browsers as pages of the storage's host.
+#: Browsers download objects and never show them as pages of the storage's host.
 _ATTRIBUTES = {"Content-Disposition": "attachment", "Content-Type": "application/octet-stream"}
 
 

@@ -26,13 +26,13 @@ from .base import ListedBlob
 
 __all__ = ["SEGMENT_BYTES", "ObjectBlobs"]
 
-#: Bytes of a segment, except the last one. A part of the storage format: never change it.
+#: Bytes of each segment except the last one. This is a part of the storage format: never change it.
 SEGMENT_BYTES = 8 * 2**20
-#: Bytes that are read at a time where a segment need not be read as a whole.
+#: Bytes that are read at a time if a segment need not be read as a whole.
 _READ_BYTES = 2 * 2**20
-#: Ends the keys of encrypted blobs.
+#: Suffix of the keys of encrypted blobs.
 _ENCRYPTED = ".enc"
-#: The unfinished file of an object in a folder, as obstore names it. Lists do not show it.
+#: The name that obstore gives to the unfinished file of an object in a folder. Not in listings.
 _UNFINISHED_FILE = re.compile(r"\d{6}#\d+\Z")
 
 

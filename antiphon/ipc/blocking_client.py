@@ -1,4 +1,4 @@
-"""A client of calls for threads. A call blocks its thread."""
+"""A client for calls to another process, for use in threads. A call blocks its thread."""
 
 from __future__ import annotations
 

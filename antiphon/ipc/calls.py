@@ -11,8 +11,8 @@ __all__ = ["Calls", "NoCalls"]
 
 
 class Calls(Protocol):
-    """Calls the methods of an object in another process. Raises the errors of these methods, or
-    ``PeerLost``."""
+    """Calls the methods of an object in another process. Raises the errors that these methods
+    raise. Raises ``PeerLost`` if the other process (the peer) cannot be reached."""
 
     async def call(self, method: str, *arguments: Any, returns: Any = None) -> Any:
         """Call a method. Returns its result, decoded as the type ``returns``. Cancelling the caller

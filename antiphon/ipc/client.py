@@ -1,4 +1,4 @@
-"""A client of calls: one connection to the server of another process.
+"""A client for calls to another process. It has one connection to the server of that process.
 
 The first call opens the connection. If the connection is lost, the next call opens it again.
 """
@@ -32,9 +32,9 @@ def _decoder(kind: Any) -> Callable[[bytes], Any]:
 class CallClient:
     """Calls the methods of an object in another process, which listens at the Unix socket ``path``.
 
-    ``on_lost`` creates the error to raise when the connection of a call is lost. ``wait_s``:
-    seconds that a call waits for a server that does not listen yet. Use the client from one event
-    loop only.
+    ``on_lost`` creates the error to raise when the connection is lost or cannot be opened.
+    ``wait_s``: seconds that a call waits for a server that does not listen yet. Use the client from
+    one event loop only.
     """
 
     def __init__(
@@ -106,12 +106,13 @@ class CallClient:
             del self._answers[answers.call]
 
     def notify(self, method: str, *arguments: Any) -> None:
-        """Call a method that returns no answer. Nothing happens if the connection is not open."""
+        """Call a method without an answer. Does nothing if the connection is not open."""
         if self._frames is not None:
             self._frames.send(encode((MessageKind.NOTICE, 0, method, arguments)))
 
     async def connect(self) -> None:
-        """Open the connection now. Raises the error from ``on_lost``."""
+        """Open the connection now. Raises the error from ``on_lost`` if the server does not
+        listen."""
         await self._open()
 
     def close(self) -> None:
@@ -176,7 +177,7 @@ class _Answers:
         self.call = call
         #: The connection of the call.
         self.frames = frames
-        #: The last answer has come, or the connection is lost.
+        #: Set when the last answer has arrived, or when the connection is lost.
         self.has_ended = False
         self._messages: deque[CallMessage] = deque()
         self._error: AntiphonError | None = None

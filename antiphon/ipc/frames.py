@@ -1,5 +1,5 @@
-"""Frames over a stream socket: a length of four bytes, then as many bytes of MessagePack as the
-length says."""
+"""Frames over a stream socket. A frame is a length of four bytes, followed by that number of bytes
+of MessagePack."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 __all__ = ["LENGTH_BYTES", "FrameConnection", "encode_length", "frame_length"]
 
-#: Bytes before a frame, which say how long it is.
+#: Number of bytes before a frame that hold its length.
 LENGTH_BYTES = 4
-#: The largest frame: a bundle or a file of the largest permitted size, and some more.
+#: Largest size of a frame. It is larger than the largest permitted bundle or file.
 _MAX_FRAME_BYTES = 2**31 - 1
 
 
@@ -27,8 +27,9 @@ def frame_length(prefix: bytes | bytearray) -> int:
 class FrameConnection(asyncio.Protocol):
     """One end of a connection that sends and receives frames.
 
-    ``on_frame`` is called with each received frame. ``on_closed`` is called once when the
-    connection ends. The event loop calls both functions.
+    ``on_frame`` is called with each received frame. ``on_closed`` is called once, when the
+    connection ends. ``on_open`` is called with the connection when it is open. All three are called
+    on the event loop.
     """
 
     def __init__(

@@ -57,7 +57,7 @@ class HttpCaller:
                 timeout=aiohttp.ClientTimeout(
                     total=None, sock_connect=_CONNECT_S, sock_read=3 * KEEPALIVE_S
                 ),
-                # The other end closes idle connections, and a call is not repeated.
+                # Connections are not reused: the server may close them, and calls are not repeated.
                 connector=aiohttp.TCPConnector(limit=0, force_close=True),
                 auto_decompress=False,
             )

@@ -1,4 +1,4 @@
-"""The messages of a call: its arguments, its result, its items or its error."""
+"""The messages of a call between processes: the call itself, its result, its items or its error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 class MessageKind(IntEnum):
-    """The kind of a message. A one-way call (``NOTICE``) has no answer."""
+    """The kind of a message. A ``NOTICE`` is a call without an answer. An ``ITEM`` is one answer of
+    a method that yields several. A ``CANCEL`` cancels a call."""
 
     CALL = 0
     NOTICE = 1

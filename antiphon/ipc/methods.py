@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Method:
-    """A method that can be called, with the types of its arguments."""
+    """A method that other processes may call, with the types of its arguments."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -52,7 +52,7 @@ class Method:
 
 
 class CallableMethods:
-    """The public methods of ``target`` that other processes may call, by name."""
+    """The public methods of ``target``, by name. Other processes may call them."""
 
     def __init__(self, target: Any) -> None:
         self._target = target

@@ -1,7 +1,7 @@
-"""A server of calls: other processes call the methods of an object in this process.
+"""A server for calls from other processes, which call the methods of an object in this process.
 
-The server has no other authentication than file permissions. The socket must be in a folder that
-only this user can enter.
+The server has no authentication except file permissions. The socket must be in a folder that only
+this user can enter.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class CallServer:
 
 
 class _Connection:
-    """A connection of one caller, with its unfinished calls."""
+    """A connection of one caller, with the calls that have not ended. ``target``: the object whose
+    methods the caller can call."""
 
     def __init__(self, target: Any, on_end: Callable[[_Connection], None]) -> None:
         self.frames = FrameConnection(self._on_frame, self._on_closed)

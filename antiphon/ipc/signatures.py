@@ -11,9 +11,10 @@ __all__ = ["CallSigner", "content_digest"]
 
 _TIME, _NONCE = "x-antiphon-time", "x-antiphon-nonce"
 _DIGEST, _SIGNATURE = "x-antiphon-digest", "x-antiphon-signature"
-#: How far the clocks of two servers may differ, in seconds, together with the way of a call.
+#: Largest difference between the clocks of two servers, in seconds, including the time that a call
+#: travels.
 _TOLERANCE_S = 300
-#: Nonces that are remembered at most; more calls than this within the tolerance are refused.
+#: Largest number of stored nonces. If there are more calls within the tolerance, they are refused.
 _MAX_NONCES = 1_000_000
 
 
@@ -27,7 +28,7 @@ class CallSigner:
         self._secret = secret
         self._clock = clock
         self._nonce = nonce
-        #: When a nonce can be forgotten. In the order of arrival.
+        #: The used nonces, in the order of arrival, each with the time when it can be deleted.
         self._nonces: dict[str, float] = {}
 
     def sign(self, owner: str, digest: str) -> dict[str, str]:
@@ -57,9 +58,9 @@ class CallSigner:
         return digest
 
     def _first_nonces(self) -> list[tuple[str, float]]:
-        """Return a few of the oldest nonces.
+        """Return the oldest four nonces.
 
-        Each call adds one nonce and removes the expired nonces among these few. So the number of
+        Each call adds one nonce and removes the expired nonces among these four. So the number of
         stored nonces stays small.
         """
         return [item for item, _ in zip(self._nonces.items(), range(4), strict=False)]

@@ -1,1 +1,2 @@
-"""Several processes that serve one port: a supervisor, its workers, and what they share."""
+"""Several processes that serve one port: a supervisor, its workers, and the state that they
+share."""

@@ -1,7 +1,7 @@
 """Entry point of a child process of the supervisor.
 
-The first argument is the descriptor of the socket to the supervisor. The second is the name of the
-process; it has no effect and is shown in process lists.
+The first argument is the descriptor of the socket to the supervisor. The second argument is the
+name of the process. It only makes the name visible in process lists.
 """
 
 import sys

@@ -1,5 +1,5 @@
-"""A child process of the supervisor. The supervisor starts and watches it, and starts it again when
-it dies."""
+"""A child process of the supervisor. The supervisor starts the child, watches it, and starts it
+again when it dies."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ __all__ = ["Child"]
 
 _log = structlog.get_logger(__name__)
 
-#: A child that lived shorter than this many seconds is started again after a pause, which doubles.
+#: A child that lived for less than this many seconds is started again after a pause. The pause
+#: doubles each time.
 _STABLE_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 
 
 class Child:
-    """A child process.
+    """A child process, as the supervisor sees it.
 
-    ``setup``: creates the setup message for each start. ``on_report``: called with the child's
-    report that it has started or cannot start. ``on_end``: called when the process has ended.
+    ``setup``: creates the setup message for each start. ``on_report``: called with each report of
+    the child, for example that it has started or cannot start. ``on_end``: called each time the
+    process has ended.
     """
 
     def __init__(
@@ -56,13 +58,13 @@ class Child:
 
     @property
     def health(self) -> ProcessHealth:
-        """Whether the child has started, and how often it was started again."""
+        """The state of the child: whether it has started, and how often it was started again."""
         status: Literal["running", "starting"] = "running" if self._is_ready else "starting"
         return ProcessHealth(name=self.name, status=status, restarts=self._restarts)
 
     @property
     def pid(self) -> int | None:
-        """The process id, if the child runs."""
+        """The process id of the child. None if the child does not run."""
         return self._process.pid if self._process is not None else None
 
     async def run(self) -> None:
@@ -118,7 +120,7 @@ class Child:
         control = FrameConnection(self._on_frame)
         await asyncio.get_running_loop().create_connection(lambda: control, sock=ours)
         control.send(encode(setup))
-        if self._is_stopping:  # meanwhile
+        if self._is_stopping:  # ``stop`` was called meanwhile
             self.signal(signal.SIGTERM)
         try:
             return await self._process.wait()

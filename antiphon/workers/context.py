@@ -26,12 +26,12 @@ __all__ = ["WorkerContext"]
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds that the supervisor may take to tell the state of its processes.
+#: Timeout in seconds for the supervisor's answer about the state of its processes.
 _PROCESSES_S = 1.0
 
 
 class WorkerContext:
-    """The connections of one worker. Made by ``open``."""
+    """The connections of one worker to the other processes of its server. Made by ``open``."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class WorkerContext:
     ) -> None:
         self.number = setup.number
         self.folder = setup.folder
-        #: Calls to the process that owns the containers; None if there are none.
+        #: Client for calls to the process that owns the containers; None without such a process.
         self.containers = containers
-        #: The models that another process hosts for all workers; None if there are none.
+        #: The models that another process hosts for all workers; None without such a process.
         self.models = models
         self._hub = hub
 
@@ -67,15 +67,16 @@ class WorkerContext:
             yield cls(setup, hub, models, containers)
 
     def own_settings(self, settings: Settings) -> Settings:
-        """Return the settings with this worker's share of limits that are divided among the
-        workers."""
+        """Return the settings of this worker. Limits that are divided among the workers contain
+        only this worker's share."""
         runs, more_runs = divmod(settings.max_background_runs, settings.workers)
         return replace(settings, max_background_runs=runs + (self.number <= more_runs))
 
     def admission(
         self, clock: Callable[[], float], on_admitted: Callable[[float], None]
     ) -> SharedAdmission:
-        """Return the admission of this worker."""
+        """Return the admission control of this worker. ``clock``, ``on_admitted``: as in
+        ``SharedAdmission``."""
         return SharedAdmission(self._hub, clock=clock, on_admitted=on_admitted)
 
     async def processes(self) -> tuple[ProcessHealth, ...]:
@@ -92,7 +93,7 @@ class WorkerContext:
     @asynccontextmanager
     async def sharing_metrics(self, metrics: Metrics) -> AsyncIterator[None]:
         """Async context manager that shares metrics. Within the block, other workers can read the
-        metrics of this worker, and this worker reports the metrics of all workers."""
+        metrics of this worker, and this worker reports the sums over all workers."""
         server = CallServer(lambda: _MetricsSession(metrics))
         await server.open(self.folder.worker(self.number))
         metrics.collect_from(self._collect)

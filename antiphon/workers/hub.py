@@ -1,4 +1,5 @@
-"""What the workers share in the memory of the supervisor: slots for requests, and metrics."""
+"""The hub: the state in the memory of the supervisor that all workers share. It has slots for
+requests, and metrics. A request needs a slot while it runs."""
 
 from __future__ import annotations
 
@@ -18,13 +19,14 @@ from .slot_grant import SlotGrant
 
 __all__ = ["HubSession", "WorkerHub"]
 
-#: Seconds that a worker may take to return its metrics.
+#: Timeout in seconds for a worker to return its metrics.
 _METRICS_S = 2.0
 
 
 class WorkerHub:
-    """The state that all workers share. ``limits``: request limits for all workers together.
-    ``processes``: returns the state of all processes of the server."""
+    """The state that all workers share. Each worker calls it through a ``HubSession``. ``limits``:
+    the request limits for all workers together. ``processes``: returns the state of all processes
+    of the server."""
 
     def __init__(
         self,
@@ -34,13 +36,13 @@ class WorkerHub:
         self.admission = admission_queue(limits)
         self.processes = processes
         self._workers: dict[int, CallClient] = {}
-        #: The last metrics of each worker that runs, and of those that ended.
+        #: The last metrics of each running worker, and the sums over all workers that have ended.
         self._last: dict[int, tuple[MetricSnapshot, ...]] = {}
         self._ended: tuple[MetricSnapshot, ...] = ()
 
     def open(self, workers: Sequence[Path]) -> None:
-        """Set the sockets of the workers. Workers are numbered from 1. The hub connects to a worker
-        when it first needs its metrics."""
+        """Set the paths of the workers' sockets. Workers are numbered from 1. The hub connects to a
+        worker when it first needs the worker's metrics."""
         self._workers = {number: CallClient(path) for number, path in enumerate(workers, 1)}
 
     def close(self) -> None:
@@ -49,27 +51,28 @@ class WorkerHub:
             client.close()
 
     def session(self) -> HubSession:
-        """Return the session object of one worker. It has the methods that the worker may call."""
+        """Return a session object for one worker. The worker may call its methods."""
         return HubSession(self)
 
     def on_worker_ended(self, number: int) -> None:
-        """Keep the counts of a worker that has ended. They are the counts from the last time that
-        its metrics were read."""
+        """Keep the counts of a worker that has ended, so they stay part of the sums. The counts are
+        those of the last time when its metrics were read."""
         if (last := self._last.pop(number, None)) is not None:
             self._ended = sum_metrics([], [self._ended, last])
 
     async def metrics(
         self, caller: int, own: tuple[MetricSnapshot, ...]
     ) -> tuple[MetricSnapshot, ...]:
-        """Return the metrics of all workers, added up. ``own``: the metrics of the calling
-        worker."""
+        """Return the metrics of all workers, added up. ``caller``: the number of the calling
+        worker. ``own``: its metrics."""
         self._last[caller] = own
         others = [number for number in self._workers if number != caller]
         await asyncio.gather(*map(self._read_metrics, others))
         return sum_metrics(self._last.values(), [self._ended])
 
     async def _read_metrics(self, number: int) -> None:
-        """Read the metrics of a worker. If it does not answer, its last metrics are kept."""
+        """Read the metrics of a worker. If the worker does not answer, its last metrics are
+        kept."""
         with suppress(RunError, TimeoutError):
             async with asyncio.timeout(_METRICS_S):
                 self._last[number] = await self._workers[number].call(
@@ -78,8 +81,8 @@ class WorkerHub:
 
 
 class HubSession:
-    """The methods that one worker may call in the supervisor. When the worker disconnects, its
-    slots are freed."""
+    """The methods that one worker may call in the supervisor. A slot is the permission to run one
+    request. When the worker disconnects, its slots are freed."""
 
     def __init__(self, hub: WorkerHub) -> None:
         self._hub = hub
@@ -87,8 +90,8 @@ class HubSession:
         self._slots: dict[int, str] = {}
 
     def try_enter(self, slot: int, tenant: str) -> SlotGrant:
-        """Take a slot if one is free. ``slot``: the number by which the worker refers to this
-        slot."""
+        """Take a slot if one is free. Return whether the slot was granted. ``slot``: the number
+        that the worker gives to the slot."""
         queue = self._hub.admission
         if not queue.try_acquire(tenant):
             return SlotGrant.NONE
@@ -96,20 +99,21 @@ class HubSession:
         return SlotGrant.REUSABLE if queue.is_half_free(tenant) else SlotGrant.ONCE
 
     async def enter(self, slot: int, tenant: str) -> None:
-        """Wait for a slot. Raises ``Overloaded`` if the queue is full."""
+        """Wait for a slot. ``slot``: the number that the worker gives to the slot. Raises
+        ``Overloaded`` if the queue is full."""
         await self._hub.admission.acquire(tenant)
         self._slots[slot] = tenant
 
     def leave(self, slot: int) -> None:
-        """Free a slot, if the worker has it."""
+        """Free a slot. Do nothing if the worker does not have the slot."""
         if (tenant := self._slots.pop(slot, None)) is not None:
             self._hub.admission.release(tenant)
 
     async def metrics(
         self, worker: int, own: tuple[MetricSnapshot, ...]
     ) -> tuple[MetricSnapshot, ...]:
-        """Return the metrics of all workers, added up. ``own``: the metrics of the calling
-        worker."""
+        """Return the metrics of all workers, added up. ``worker``: the number of the calling
+        worker. ``own``: its metrics."""
         return await self._hub.metrics(worker, own)
 
     def processes(self) -> tuple[ProcessHealth, ...]:

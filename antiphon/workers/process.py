@@ -1,4 +1,5 @@
-"""The life of a child process: it reads its setup, serves, and ends with its supervisor."""
+"""The life of a child process: it reads its setup, serves requests, and ends when its supervisor
+ends."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ __all__ = ["run_child"]
 
 
 def run_child(descriptor: int) -> int:
-    """Run the child process whose socket to the supervisor is ``descriptor``. Returns its exit
-    code."""
+    """Run this process as a child of the supervisor, and return its exit code. ``descriptor``: the
+    descriptor of the socket to the supervisor."""
     from antiphon.http.uvicorn_server import run
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server handles it
@@ -51,6 +52,6 @@ async def _run(to_supervisor: socket.socket) -> int:
 
 
 def _end_process() -> None:
-    """Finish the running requests and end this process, because its supervisor has ended and nobody
-    would close the port later."""
+    """Finish the running requests and end this process, because its supervisor has ended. Otherwise
+    the port would stay open."""
     os.kill(os.getpid(), signal.SIGTERM)

@@ -28,7 +28,7 @@ __all__ = [
 
 Role: TypeAlias = Literal["worker", "host", "containers"]
 
-#: Seconds that a child gets to end, beyond ``drain_s``.
+#: Seconds that a child may take to end, in addition to ``drain_s``.
 CHILD_END_S = 15.0
 
 encode = msgspec.msgpack.Encoder().encode
@@ -65,12 +65,12 @@ class WorkerFolder(Struct, frozen=True):
 
 
 class ChildSetup(Struct, frozen=True, kw_only=True):
-    """The first message to a child.
+    """The first message from the supervisor to a child.
 
-    ``number``: the number of the worker, from 1. ``listeners``: descriptors of the sockets on which
-    the child accepts connections. ``port``: the port of the server. ``has_host``: whether there is
-    a process that hosts models. ``has_containers``: whether there is a process that owns
-    containers.
+    ``number``: the number of the worker, from 1; 0 for other children. ``listeners``: descriptors
+    of the sockets on which the child accepts connections. ``port``: the port of the server.
+    ``has_host``: whether there is a process that hosts models. ``has_containers``: whether there is
+    a process that owns containers.
     """
 
     role: Role
@@ -84,8 +84,8 @@ class ChildSetup(Struct, frozen=True, kw_only=True):
 
 
 class AnnouncedModel(Struct, frozen=True):
-    """The name, aliases and context size of a served model, for the message that announces the
-    server."""
+    """A served model in the message that announces the server: its name, aliases and context
+    size."""
 
     name: str
     aliases: tuple[str, ...] = ()

@@ -1,4 +1,5 @@
-"""The admission of a worker: its requests take slots that all workers share."""
+"""The admission control of a worker. Each running request needs a slot. All workers share the
+slots, which the supervisor's hub counts."""
 
 from __future__ import annotations
 
@@ -14,16 +15,17 @@ from .slot_grant import SlotGrant
 
 __all__ = ["SharedAdmission"]
 
-#: Seconds for which a slot may be used again by its tenant, if most slots were free.
+#: Seconds for which a tenant may use its slot again, if most slots were free.
 _REUSE_S = 0.05
 
 
 class SharedAdmission:
-    """``Admission`` that takes its slots from the hub. It counts the requests of this worker.
+    """``Admission`` that takes its slots from the hub. It counts the running and waiting requests
+    of this worker.
 
-    While most slots are free, the worker uses one slot for several requests in a row. Asking the
-    hub for a slot costs as much as a tenth of a short request. ``on_admitted``: called with the
-    seconds that a request has waited. ``clock`` returns seconds.
+    To ask the hub for a slot takes a tenth of the time of a short request. So the worker uses one
+    slot for several requests in a row, as long as most slots are free. ``on_admitted``: called with
+    the seconds that a request has waited. ``clock`` returns seconds.
     """
 
     def __init__(
@@ -37,7 +39,7 @@ class SharedAdmission:
         self._clock = clock
         self._on_admitted = on_admitted
         self._slots = 0
-        #: Slots that no request uses, by tenant, until the timer gives them back.
+        #: Slots that no request uses, by tenant. The timer returns them to the hub.
         self._idle: dict[str, list[_Slot]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._running: Counter[str] = Counter()
@@ -62,7 +64,8 @@ class SharedAdmission:
 
     @asynccontextmanager
     async def slot(self, tenant: str) -> AsyncIterator[None]:
-        """Hold a slot for the duration of the block. Raises ``Overloaded`` if the queue is full."""
+        """Context manager that holds a slot while its block runs. Raises ``Overloaded`` if the
+        queue is full."""
         arrived = self._clock()
         slot = self._take_idle(tenant)
         try:
@@ -97,12 +100,13 @@ class SharedAdmission:
             self._timer = asyncio.get_running_loop().call_later(_REUSE_S, self._leave_idle)
 
     def _take_idle(self, tenant: str) -> _Slot | None:
-        """Return a slot that an earlier request of the tenant has left, if there is one."""
+        """Return an unused slot that this worker still holds for the tenant. Returns None if there
+        is no such slot."""
         idle = self._idle.get(tenant)
         return idle.pop() if idle else None
 
     def _leave_idle(self) -> None:
-        """Give all unused slots back."""
+        """Return all unused slots to the hub."""
         self._timer = None
         for slots in self._idle.values():
             for slot in slots:
@@ -122,7 +126,7 @@ class _Slot:
 
 
 class _Counted:
-    """Context manager that counts a running request of a tenant."""
+    """Context manager that counts a request of a tenant while its block runs."""
 
     __slots__ = ("_counts", "_tenant")
 

@@ -15,8 +15,8 @@ __all__ = ["shared_store"]
 async def shared_store(url: str) -> AsyncIterator[None]:
     """Prepare a store for use by several processes. They may open it within the block.
 
-    A SQLite database is checked and migrated, and the records of the processes that used it before
-    are removed. Raises ``SetupError`` if the store cannot be shared or another server uses it.
+    An SQLite database is checked and migrated, and the records of processes that used it earlier
+    are removed. Raises ``SetupError`` if the store cannot be shared, or if another server uses it.
     """
     if url.startswith(("postgresql://", "postgres://")):
         yield

@@ -1,4 +1,5 @@
-"""The answer of the supervisor to a worker that wants a slot for a request."""
+"""The answer of the supervisor to a worker that asks for a slot, which a request needs while it
+runs."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ __all__ = ["SlotGrant"]
 
 
 class SlotGrant(IntEnum):
-    """Whether a slot is granted at once. ``REUSABLE``: the slot is granted and most slots are free,
-    so the worker may use it for more requests of the same tenant that come soon."""
+    """Whether a slot is granted at once. ``NONE``: no slot is free. ``ONCE``: the slot is granted
+    for one request. ``REUSABLE``: the slot is granted and most slots are free. So the worker may
+    also use it for further requests of the same tenant that come soon."""
 
     NONE = 0
     ONCE = 1

@@ -1,6 +1,6 @@
 """The supervisor. It binds the port, runs the workers, and holds the state that the workers share.
 
-It serves no requests and runs no models, so requests and models cannot crash it.
+It serves no requests and runs no models, so neither requests nor models can crash it.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from .setup import (
 
 __all__ = ["WorkerSupervisor"]
 
-#: Seconds that the host may take to load new models.
+#: Timeout in seconds for the host process to load new models.
 _RELOAD_S = 1800.0
 _FIRST = asyncio.FIRST_COMPLETED
 
 
 class WorkerSupervisor:
-    """Runs ``settings.workers`` workers.
+    """Runs ``settings.workers`` workers, and the processes that own the models and the containers.
 
-    ``announce``: called when all workers have started. ``limits``: returns the request limits for
+    ``announce``: called when all processes have started. ``limits``: returns the request limits for
     all workers together. ``has_containers``: whether the server runs code in containers.
     """
 
@@ -73,9 +73,9 @@ class WorkerSupervisor:
         self._folder = WorkerFolder("")
         self._sockets: list[list[socket.socket]] = []
         self._workers: list[Child] = []
-        #: Hosts the models that all workers use, if there are any.
+        #: The process that hosts the models for all workers. None if the server hosts no models.
         self._host: Child | None = None
-        #: Owns the containers that all workers use, unless code is never run.
+        #: The process that owns the containers. None if the server runs no code in containers.
         self._containers: Child | None = None
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._serving: Serving | None = None
@@ -119,9 +119,9 @@ class WorkerSupervisor:
     # --- the sockets -----------------------------------------------------------------------------
 
     def _bind(self) -> None:
-        """Open the listening sockets. If the operating system distributes connections among
-        sockets, each worker gets its own socket, so that no worker takes more than its share of
-        connections."""
+        """Open the listening sockets. On Linux, each worker gets a socket of its own, and the
+        operating system distributes connections among the sockets. So no worker takes more than its
+        share of connections."""
         settings = self._settings
         spreads = sys.platform == "linux"
         first = uvicorn_server.bind(settings.host, settings.port, reuse_port=spreads)
@@ -156,7 +156,8 @@ class WorkerSupervisor:
 
     @property
     def _hosts(self) -> list[Child]:
-        """The processes that the workers use. They are stopped after the workers."""
+        """The processes that own the models and the containers. They are stopped after the
+        workers."""
         return [each for each in (self._host, self._containers) if each is not None]
 
     @property
@@ -208,15 +209,16 @@ class WorkerSupervisor:
             child.stop()
 
     def _on_hangup(self) -> None:
-        """Handle SIGHUP: reload the settings. If the terminal was closed, stop the server."""
+        """Handle SIGHUP. Stop the server if its terminal was closed; otherwise reload the
+        settings."""
         if uvicorn_server.has_terminal() == self._has_terminal:
             self._reloads.start()
         else:
             self._stop()
 
     async def _apply(self, loaded: Loaded) -> None:
-        """Apply new settings to all processes. The host of the models comes first, because workers
-        ask it for the new models. Raises ``SetupError``."""
+        """Apply new settings to all processes. The process that hosts the models comes first,
+        because workers ask it for the new models. Raises ``SetupError``."""
         if self._host is None and any(map(is_hosted, loaded.settings.models.values())):
             raise SetupError("models: the first model that this server runs itself needs a restart")
         if self._host is not None:
@@ -236,7 +238,8 @@ class WorkerSupervisor:
 async def _end(
     children: Sequence[Child], tasks: Sequence[asyncio.Task[None]], wait_s: float
 ) -> None:
-    """Wait until the stopped children have ended. Kill the children that do not end in time."""
+    """Wait until the stopped children have ended. Kill all children if some of them do not end in
+    time."""
     _, late = await asyncio.wait(tasks, timeout=wait_s)
     if late:
         for child in children:
