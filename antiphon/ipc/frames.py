@@ -57,7 +57,8 @@ class FrameConnection(asyncio.Protocol):
             self._transport.writelines((encode_length(frame), frame))
 
     async def drain(self) -> None:
-        """Wait until the peer has read most of the sent data or the connection is closed."""
+        """Wait until the other end has read most of the sent data, or until the connection is
+        closed."""
         await self._resumed.wait()
 
     def close(self) -> None:

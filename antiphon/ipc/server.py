@@ -30,10 +30,10 @@ _decode = msgspec.msgpack.Decoder(CallMessage).decode
 class CallServer:
     """Answers calls at a Unix socket.
 
-    ``session`` creates one object per connection. The caller can call its public methods: plain
-    functions, coroutines, and async generators, whose items are sent one by one. Arguments are
-    decoded by the methods' annotations. When the caller disconnects, its unfinished calls are
-    cancelled, and then ``on_disconnect`` of the object is called.
+    ``session`` creates one object per connection. The caller can call the public methods of this
+    object: plain functions, coroutines, and async generators, whose items are sent one by one.
+    Arguments are decoded according to the annotations of the method. When the caller disconnects,
+    its unfinished calls are cancelled, and then ``on_disconnect`` of the object is called.
     """
 
     def __init__(self, session: Callable[[], Any]) -> None:

@@ -47,7 +47,7 @@ class AuditLog(Protocol):
     """The contract of an audit log. ``Store.sweep`` deletes old records."""
 
     async def add(self, record: AuditRecord) -> None:
-        """Add a record. Return when it is durable."""
+        """Add a record. Returns after the record is durable."""
 
     async def list(self, query: AuditQuery) -> tuple[AuditRecord, ...] | None:
         """Return a page of records, newest first or oldest first as in ``query``. Returns None if

@@ -73,8 +73,8 @@ class Store(Protocol):
     as unknown.
 
     Safe for concurrent use in one event loop. The responses that continue a response are its
-    descendants. A deleted or expired response cannot be loaded by its id. The store keeps the parts
-    that its descendants need until the last descendant is deleted.
+    descendants, and it is their ancestor. A deleted or expired response cannot be loaded by its id.
+    The parts of it that its descendants need are kept until the last descendant is deleted.
     """
 
     @property
@@ -122,7 +122,7 @@ class Store(Protocol):
         lock: ConversationLock | None = None,
         usage: UsageRecord | None = None,
     ) -> bool:
-        """Store a response, or replace the stored response with the same id. Return when the
+        """Store a response, or replace the stored response with the same id. Returns after the
         response is durable. A response that has a run must have ``background`` set in each call.
 
         ``stored.response.previous_response_id`` links to the parent. ``usage`` is added to the
@@ -283,8 +283,8 @@ class Store(Protocol):
         the same response claims it again."""
 
     async def release_approval(self, tenant: str, approval_id: str, response_id: str) -> None:
-        """Release an approval that a response claimed, because the response did not run the tool
-        call."""
+        """Release an approval that this response has claimed. Called if the response did not run
+        the tool call."""
 
     async def get_or_create_secret(self, name: str, new_secret: bytes) -> bytes:
         """Return the secret with this name. If there is no such secret, store and return

@@ -16,7 +16,7 @@ class StoreClock:
     """A clock that returns unix time. If the store has a clock of its own, the time is the store's
     time; otherwise it is the server's time.
 
-    With the time of a server whose clock is wrong, data would expire at once or never. Between two
+    A server may have a wrong clock. With its time, data would expire at once or never. Between two
     readings of the store's clock, the monotonic clock is used, so jumps of the server's clock have
     no effect. ``wall`` and ``monotonic`` are clocks of the server, in seconds.
     """

@@ -71,7 +71,7 @@ class FileStore(Protocol):
         max_bytes: int | None = None,
         max_files: int | None = None,
     ) -> bool:
-        """Store a new file. Return when the file is durable.
+        """Store a new file. Returns after the file is durable.
 
         Returns False and stores nothing if the tenant would have more than ``max_files`` files, or
         more than ``max_bytes`` bytes in all its files. Concurrent calls cannot together exceed
@@ -109,7 +109,8 @@ class FileStore(Protocol):
         otherwise return files whose content is in the store itself."""
 
     async def list_unused_blobs(self, limit: int) -> tuple[str, ...]:
-        """Return the keys of blobs that are marked as unused because no file has them any more."""
+        """Return the keys of up to ``limit`` blobs that are marked as unused, because no file has
+        them any more."""
 
     async def forget_blobs(self, keys: Collection[str]) -> None:
         """Remove the marks of unused blobs, after the blobs were deleted."""

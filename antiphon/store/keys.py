@@ -31,7 +31,7 @@ class KeyRecord(Struct, frozen=True, kw_only=True):
 
 class KeyStore(Protocol):
     """The contract of a key store. Names are unique and do not contain U+0000. Methods that change
-    keys return when the change is durable."""
+    keys return after the change is durable."""
 
     async def create(self, key: KeyRecord) -> bool:
         """Add a key. Returns False if a key with this name exists."""

@@ -28,8 +28,8 @@ class StoreObserver(Protocol):
         duration of the operation. ``failed``: the operation raised ``StoreError``."""
 
     def on_append(self, batches: int, events: int) -> None:
-        """Called when batches of events have been appended. ``batches`` and ``events`` are their
-        numbers."""
+        """Called when batches have been appended to event logs. ``batches``: number of batches.
+        ``events``: number of events in them."""
 
     def on_usage(self, records: Sequence[UsageRecord]) -> None:
         """Called when records of the usage log have been stored."""

@@ -36,7 +36,7 @@ class RunListener(Protocol):
     processes make.
 
     The methods are called on the event loop, and must not block or raise. A notification may be
-    lost. Notifications only save time: the listener also looks for runs regularly.
+    lost. Notifications only save time, because the listener later notices each change without them.
     """
 
     def on_run_queued(self) -> None:
@@ -188,8 +188,8 @@ class RunStore(Protocol):
     def subscribe(self, tenant: str, response_id: str) -> Subscription:
         """Subscribe to the batches that a run appends from now on.
 
-        The caller closes the subscription. Subscribe before the first call of ``events``; otherwise
-        batches between the two calls are missed.
+        The caller closes the subscription. Subscribe before you read ``events``: otherwise you miss
+        batches that are appended between the two calls.
         """
 
     async def lock_conversation(

@@ -39,12 +39,12 @@ class SkillDraft(Struct, frozen=True, kw_only=True):
 class SkillStore(Protocol):
     """The contract of a skill store. All methods are per tenant. The id of another tenant's skill
     counts as unknown. Version numbers start at 1 and are never reused. Methods that store data
-    return when the data is durable."""
+    return after the data is durable."""
 
     async def create(
         self, tenant: str, draft: SkillDraft, bundle: bytes, *, max_bytes: int | None = None
     ) -> bool:
-        """Store a new skill. Its first and default version is the draft.
+        """Store a new skill with the draft as its first version, which is also the default version.
 
         Returns False and stores nothing if all bundles of the tenant together would have more than
         ``max_bytes`` bytes.

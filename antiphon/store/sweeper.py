@@ -28,8 +28,8 @@ def check_clock(record: SweepRecord | None, now: int) -> tuple[int, SweepRecord]
     """Return the unix time that a sweep must use, and the new record. ``record``: the record of the
     last sweep. ``now``: the time that the clock shows.
 
-    The sweep uses the time of the last sweep if ``now`` is implausibly late and the clock has not
-    been ahead for a day.
+    If ``now`` is implausibly far ahead of the last sweep, the sweep uses the time of the last
+    sweep. If the clock has stayed ahead for a day, the sweep uses ``now``.
     """
     if record is None or now - record.swept_at <= _IMPLAUSIBLE_S:
         swept_at = now if record is None else max(now, record.swept_at)

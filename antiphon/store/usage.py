@@ -120,8 +120,8 @@ class UsageLog(Protocol):
     oldest rows."""
 
     async def add(self, records: Sequence[UsageRecord]) -> None:
-        """Add the records of requests for which nothing else is stored. Return when the records are
-        durable."""
+        """Add the records of requests for which nothing else is stored. Returns after the records
+        are durable."""
 
     async def totals(self, query: UsageQuery) -> tuple[UsageTotals, ...]:
         """Return the sums that a query asks for, in order of time. Buckets without requests are

@@ -238,8 +238,8 @@ class WorkerSupervisor:
 async def _end(
     children: Sequence[Child], tasks: Sequence[asyncio.Task[None]], wait_s: float
 ) -> None:
-    """Wait until the stopped children have ended. Kill all children if some of them do not end in
-    time."""
+    """Wait until the stopped children have ended. If some of them do not end in time, kill all
+    children that still run."""
     _, late = await asyncio.wait(tasks, timeout=wait_s)
     if late:
         for child in children:

@@ -1,4 +1,4 @@
-"""The choice of the tenant whose responses a sweep deletes when a store holds too many."""
+"""The choice of the tenant whose responses a sweep deletes when a store holds too much data."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class TenantTotals:
         )
 
     def select(self, tenant: str, oldest: Sequence[tuple[int, int]]) -> list[int]:
-        """Return the rows of the responses to delete before the next call. There is at least one if
-        ``oldest`` is not empty. ``tenant``: the largest tenant. ``oldest``: the row and the bytes
-        of each of its oldest responses."""
+        """Return the rows of the responses to delete before the next call. Unless ``oldest`` is
+        empty, the list has at least one row. ``tenant``: the tenant with the largest total.
+        ``oldest``: the row and the bytes of each of its oldest responses."""
         column, surplus = self._excess() or (0, 0)
         others = (self._totals[name][column] for name in self._candidates if name != tenant)
         surplus = min(surplus, self._totals[tenant][column] - max(others, default=0))

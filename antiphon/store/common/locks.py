@@ -29,16 +29,16 @@ class OwnerHeartbeats:
     def free_runs(
         self, owner: str, lease_s: float, held: Collection[str] | None
     ) -> Callable[[str, str | None], bool]:
-        """Call the function ``free_runs`` with the owners whose last heartbeat is less than
-        ``lease_s`` seconds old."""
+        """Return the result of the function ``free_runs`` for the owners whose last heartbeat is
+        less than ``lease_s`` seconds old."""
         return free_runs(owner, self.living_owners(lease_s), held)
 
 
 def free_runs(
     owner: str, living_owners: Collection[str], held: Collection[str] | None
 ) -> Callable[[str, str | None], bool]:
-    """Return a function of a run's id and the run's owner that tells whether ``owner`` may claim
-    this run. ``held``: as in ``RunStore.claim``."""
+    """Return a function that tells whether ``owner`` may claim a run. Its arguments are the id and
+    the current owner of the run. ``held``: as in ``RunStore.claim``."""
     alive = {owner, *living_owners}
 
     def is_free(response_id: str, run_owner: str | None) -> bool:

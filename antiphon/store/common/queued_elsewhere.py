@@ -40,7 +40,7 @@ class QueuedElsewhere:
             self.close()
 
     def close(self) -> None:
-        """Stop the timer, after which ``claim`` is not called."""
+        """Stop the timer. ``claim`` is not called again until more runs are added."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

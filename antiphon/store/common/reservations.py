@@ -1,6 +1,6 @@
-"""Reservations of a store that one process uses. A reservation makes a response that is being
-generated count against the quota of its tenant before it is saved. Reservations are kept in
-memory."""
+"""Reservations of a store that one process uses. A response that is being generated has a
+reservation, with which it counts against its tenant's quota before it is saved. Reservations are
+kept in memory."""
 
 from __future__ import annotations
 

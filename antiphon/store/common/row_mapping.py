@@ -266,8 +266,8 @@ def skill_version_of(row: Row) -> SkillVersion:
 
 
 def skill_of(row: Row) -> Skill:
-    """Return the skill in the columns id, created_at, highest version number and body of the
-    default version."""
+    """Return the skill in a row of four columns: id, created_at, highest version number, and body
+    of the default version."""
     name, created_at, latest, body = row
     chosen = _decode_skill_version(body)
     return Skill(
@@ -281,8 +281,8 @@ def skill_of(row: Row) -> Skill:
 
 
 def event_batch_of(row: Row) -> EventBatch:
-    """Return the event batch in the columns first, count, lines, tokens and at. The column at may
-    be missing."""
+    """Return the event batch in the columns ``first``, ``count``, ``lines``, ``tokens`` and ``at``.
+    The row may lack the column ``at``."""
     first, count, lines, tokens, *at = row
     return EventBatch(
         first=first, count=count, lines=lines, tokens=tokens, at=at[0] if at else None

@@ -1,4 +1,5 @@
-"""Subscriptions deliver the batches that runs append to the readers in this process.
+"""Subscriptions of the readers in this process. A run appends batches of events, and the run's
+subscriptions deliver them to the readers.
 
 A subscription buffers few batches. If a reader is slow, its subscription drops batches, and the
 reader reads them from the store. So slow readers need no memory and block nobody.

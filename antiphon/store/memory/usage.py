@@ -35,7 +35,7 @@ class MemoryUsage:
         self.add_now(*records)
 
     def add_now(self, *records: UsageRecord) -> None:
-        """Add records without waiting."""
+        """Add records in the current step of the event loop."""
         for record in records:
             self._records.setdefault(record.id, record)
 

@@ -64,8 +64,8 @@ class LargeResponses:
 
     async def put(self, row: tuple[Any, ...]) -> tuple[tuple[Any, ...], str | None]:
         """Write the contents of a response to a blob if they are large. Return the columns of the
-        response as the database stores them, and the key of the blob, or None without a blob. If
-        the blob cannot be written, the database stores the contents."""
+        response as the database stores them, and the key of the blob. Without a blob, the key is
+        None. If the blob cannot be written, the database stores the contents."""
         contents = Contents(row[_INPUT], row[_OUTPUT], row[_TOKENS])
         if self._blobs is None or not 0 < self._min_bytes <= contents.size:
             return row, None

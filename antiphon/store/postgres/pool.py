@@ -129,7 +129,7 @@ class ConnectionPool:
     async def decoded_rows(
         self, decode: Callable[[Sequence[Any]], _T], name: str, *arguments: Any
     ) -> list[_T]:
-        """Run a query by its name and return its decoded rows."""
+        """Run a query by its name, decode its rows and return the results."""
         return await self.decode(decode, await self.rows(name, *arguments))
 
     async def decode(
@@ -159,8 +159,8 @@ class ConnectionPool:
         """Context manager for a transaction that holds a lock of a tenant. ``lock``: the name of
         the query that takes the lock.
 
-        The calls of this process for one lock wait in a queue before they take a connection. So
-        many calls of one tenant occupy only one connection.
+        Calls of this process that need the same lock wait in a queue before they take a connection.
+        So many calls of one tenant occupy only one connection.
         """
         queue = self._tenant_queues.get((lock, tenant))
         if queue is None:
@@ -295,7 +295,7 @@ class Transaction:
 
     async def use_schema(self) -> None:
         """Set the search path for this transaction, if the session has none. Statements that are
-        not among ``queries`` need it to find the tables."""
+        not among ``queries`` need a search path to find the tables."""
         if self._is_pooled:
             await self.execute(f"SET LOCAL search_path TO {SCHEMA}")
 

@@ -70,8 +70,8 @@ class SaveQueue:
         await self._idle.wait()
 
     async def save(self, row: ResponseRow) -> None:
-        """Save a response. Return when the response is durable. Several saves of one response take
-        effect in the order of their calls. Raises ``StoreError``."""
+        """Save a response. Returns after the response is durable. Several saves of one response
+        take effect in the order of their calls. Raises ``StoreError``."""
         if self._running < _MAX_STATEMENTS and not self._waiting and row.key not in self._saving:
             self._begin([row])
             try:
@@ -98,9 +98,9 @@ class SaveQueue:
             self._idle.set()
 
     def _take_batch(self) -> list[tuple[ResponseRow, asyncio.Future[None]]]:
-        """Remove the rows of the next statement from the queue. The rows never contain two versions
-        of a response, or a response that a running statement saves. Otherwise the older version
-        could be stored last."""
+        """Remove the rows of the next statement from the queue, and return them. The rows contain
+        each response only once, and no response that a running statement saves. Otherwise the older
+        version could be stored last."""
         batch: list[tuple[ResponseRow, asyncio.Future[None]]] = []
         keys = set(self._saving)
         size = 0

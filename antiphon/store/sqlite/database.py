@@ -161,8 +161,9 @@ class Database:
 
     @contextlib.contextmanager
     def sweeping(self) -> Iterator[bool]:
-        """Context manager that yields whether no other process sweeps the database. If it yields
-        True, no other process begins a sweep within the block."""
+        """Context manager that yields True if no other process is sweeping the database. Then no
+        other process begins a sweep within the block. Yields False if another process is
+        sweeping."""
         if self._sweep_lock is None:
             yield True
             return
@@ -217,8 +218,8 @@ class Database:
         return await done
 
     def _write_loop(self, connection: sqlite3.Connection) -> None:
-        """Take all queued writes and commit them together, again and again. Runs in the writer
-        thread."""
+        """Commit the queued writes until the queue ends with None. Writes that are queued at the
+        same time share a commit. Runs in the writer thread."""
         with contextlib.closing(connection):
             job = self._writes.get()
             while job is not None:
@@ -232,8 +233,8 @@ class Database:
                     job = self._writes.get()
 
     def _take_group(self, first: _Write) -> tuple[list[_Write], _Write | None]:
-        """Return ``first`` with all queued writes, and a value that follows the group: None ends
-        the thread, ``_QUEUE_EMPTY`` waits for the next write."""
+        """Return the group of writes to commit together: ``first`` and all queued writes. Also
+        return None if the queue has ended, or ``_QUEUE_EMPTY`` if it is empty."""
         group = [first]
         while not self._writes.empty():
             job = self._writes.get()

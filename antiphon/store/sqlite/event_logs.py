@@ -1,5 +1,5 @@
-"""Event logs of runs in SQLite. They are appended, read and ended here. Also the webhooks that
-ended runs still have to deliver."""
+"""Event logs of runs in SQLite: append batches, read them, and end the logs. Also the webhooks that
+are due after the end of runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MAX_SEQUENCE_NUMBER = 2**31 - 1
 
 
 class SaveResponse(Protocol):
-    """A function that returns the work that stores a response. The work is a function that runs
+    """A function that prepares to store a response. It returns a function that stores the response
     within a write."""
 
     def __call__(
@@ -47,7 +47,7 @@ class SaveResponse(Protocol):
 
 class SqliteEventLogs:
     """The part of ``RunStore`` that is the same for one process and for several processes. ``save``
-    returns the work that stores a response."""
+    returns a function that stores a response within a write."""
 
     def __init__(self, database: Database, save: SaveResponse) -> None:
         self._database = database
@@ -150,8 +150,8 @@ class SqliteEventLogs:
         return await self._database.read(work)
 
     def forget(self, connection: sqlite3.Connection, tenant: str, response_id: str) -> None:
-        """Delete the locks of a run that has ended or was deleted. Called within the transaction
-        that ends or deletes the run."""
+        """Delete the locks of a run that has ended or was deleted, if the database holds them.
+        Called within the transaction that ends or deletes the run."""
 
     def remove(self, tenant: str, response_id: str) -> None:
         """Notify the subscribers of a run that has ended or was deleted. Called after the

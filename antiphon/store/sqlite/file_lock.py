@@ -1,4 +1,4 @@
-"""Locks on files next to a database. A lock ends with its process, even if that crashes."""
+"""Locks on files next to a database. A lock ends with its process, even if the process crashes."""
 
 from __future__ import annotations
 

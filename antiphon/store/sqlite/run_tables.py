@@ -94,7 +94,7 @@ class RunTables:
         models: Collection[str],
         is_free: Callable[[str, str | None], bool],
     ) -> bool:
-        """Return whether ``claim`` would find a run without its limits."""
+        """Return whether ``claim`` without limits would find a run."""
         with closing(connection.execute(self._queries["all_unended"])) as runs:
             return any(model in models and is_free(name, owner) for name, model, owner in runs)
 

@@ -34,7 +34,7 @@ class BusSession(Protocol):
         """Send messages. Each one is a pair of channel and content. Raises ``BusError``."""
 
     async def wait_until_lost(self) -> None:
-        """Return when the connection is lost. If the bus does not answer pings, the connection
+        """Wait until the connection is lost. If the bus does not answer pings, the connection
         counts as lost."""
 
     async def close(self) -> None:

@@ -62,7 +62,7 @@ class RedisSession:
             await asyncio.wait((pings,))
 
     async def _ping_regularly(self) -> None:
-        """Send pings to the server. Return when it does not answer."""
+        """Send pings to the server until it does not answer."""
         with suppress(*self._errors):
             while True:
                 await self._client.ping()

@@ -1,9 +1,9 @@
 """The runs that readers in this process follow. Any process may write these runs.
 
-If a reader waits for a run, this process writes a mark into the row of the run: the process follows
-it. The writer of the run then sends new batches to this process. If batches are missing, one query
-fetches them for all runs, and only one such query runs at a time. Notifications and marks may be
-lost, so this process also reads the store every few seconds.
+If a reader waits for a run, this process marks the run in the store: it follows the run. The writer
+of the run then sends new batches to this process. If batches are missing, one query fetches them
+for all runs, and only one such query runs at a time. Notifications and marks may be lost, so this
+process also reads the store every few seconds.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _Work = Callable[[], Coroutine[Any, Any, None]]
 
 class _FollowedRun(Struct):
     """A followed run. ``row``: the row of the run. ``last``: the last event that was delivered to
-    its subscriptions. ``renewed_at``: the time when its mark must be renewed. ``grew``: a batch was
-    delivered since the last look into the store. ``grew_here``: this process itself appended such a
-    batch."""
+    its subscriptions. ``renewed_at``: the time when its mark must be renewed. ``grew``: whether a
+    batch was delivered since the last look into the store. ``grew_here``: whether this process
+    itself appended a batch since then."""
 
     row: int
     last: int
@@ -65,7 +65,7 @@ class FollowedRuns:
 
     def follow(self, key: _Key) -> None:
         """Follow a run from now on, because a reader waits for it. When the run is marked, its
-        subscriptions become stale, which makes the readers read earlier batches from the store."""
+        subscriptions become stale. So the readers read earlier batches from the store."""
         if self._is_listening and key not in self._runs:
             self._new.add(key)
             self._start("follow", self._follow_new)
@@ -102,8 +102,8 @@ class FollowedRuns:
             self._fetch(run.row)
 
     def clear(self) -> None:
-        """Forget all followed runs, because notifications may have been missed. The readers first
-        read the store. Readers that then still wait make this process follow their runs again."""
+        """Forget all followed runs, because notifications may have been missed. All readers then
+        read the store. When a reader waits again, this process follows its run again."""
         self._runs.clear()
         self._keys.clear()
         self._subscriptions.mark_stale()

@@ -119,7 +119,7 @@ class RunNotifications:
     # --- changes by this process -----------------------------------------------------------------
 
     def publish_local(self, tenant: str, response_id: str, batch: EventBatch) -> None:
-        """Deliver a batch that this process appended to the readers in this process."""
+        """Deliver a batch to the readers in this process, which has appended the batch."""
         self._followed.on_append((tenant, response_id), batch)
         self._subscriptions.publish(tenant, response_id, batch)
 

@@ -1,7 +1,7 @@
 """Search for nearest vectors by a Qdrant server, which has a copy of the vectors in the database.
 
-Triggers record changes in the transaction that makes them: which files got vectors, and which files
-were deleted. The process that caused a change then applies it to Qdrant at once. Before a search, a
+A change is a file that got vectors or was deleted. Triggers record each change in the transaction
+that makes it. The process that made a change then applies it to Qdrant at once. Before a search, a
 process applies the changes of the vector store. Every process also applies the changes that other
 processes have left. So if a server does not answer or a process dies, changes are delayed but not
 lost. A search never finds deleted files: it excludes files whose deletion is not applied yet.

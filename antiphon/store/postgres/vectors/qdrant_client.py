@@ -1,4 +1,4 @@
-"""Requests to a Qdrant server. It has a collection of vectors for each embedding model.
+"""Requests to a Qdrant server. The server has a collection of vectors for each embedding model.
 
 A point in a collection is a chunk; its id is the chunk's number. The payload of a point contains
 the tenant, the vector store and the file. The file is the number of its row, so a file that is
@@ -204,9 +204,10 @@ class QdrantClient:
 
 
 def search_depth(count: int, is_part: bool, limit: int) -> tuple[bool, int | None]:
-    """Return whether a search compares ``count`` points one by one. If it does not, also return the
-    number of candidates that the index considers; otherwise None. ``is_part``: whether a filter
-    selects some files of the vector store. ``limit``: number of results."""
+    """Decide how a search compares ``count`` points. Return True and None if it compares them one
+    by one. Otherwise return False and the number of candidates that the index considers.
+    ``is_part``: whether a filter selects some files of the vector store. ``limit``: number of
+    results."""
     if count <= EXACT_POINTS:
         return True, None
     return False, max(_PART_CANDIDATES if is_part else _CANDIDATES, 2 * limit)

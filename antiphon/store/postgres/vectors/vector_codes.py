@@ -3,8 +3,10 @@ codes, to select candidates among many vectors.
 
 A code has two bits for each dimension. One tells whether the number is above a low bound, the other
 whether it is above a high bound. The further apart two vectors are, the more bits of their codes
-differ. To count these bits for 384 dimensions takes a twentieth of the time in which PostgreSQL
-reads and compares a vector. Codes are not exact, so the vectors of the candidates must be compared
+differ.
+
+To compare two codes of 384 dimensions takes a twentieth of the time in which PostgreSQL reads and
+compares a vector. Codes are not exact, so the vectors of the candidates must be compared
 afterwards.
 """
 
@@ -77,7 +79,7 @@ class VectorCodes:
         return chunks * (_WORD_BYTES * len(self._words) + _CHUNK_BYTES)
 
     def find_missing(self, files: Iterable[int]) -> list[int]:
-        """Return those of the files that were not added."""
+        """Return the files among these that have not been added."""
         return [file for file in files if file not in self._ranges]
 
     def count(self, files: Iterable[int] | None = None) -> int:

@@ -1,8 +1,8 @@
 """Notifications about runs between the processes that share an SQLite database (the peers).
 
-A process that has readers of a run sends a message to the other processes: it follows the run. The
-writer of the run then sends it the batches. A message may be lost, so the readers of followed runs
-also read the database every few seconds.
+A process follows a run if it has readers of the run. It sends a message about this to the other
+processes, and the writer of the run then sends it the batches. A message may be lost, so the
+readers of followed runs also read the database every few seconds.
 """
 
 from __future__ import annotations

@@ -252,8 +252,8 @@ class SharedSqliteRuns(SqliteEventLogs):
         lease_s: float,
         held: Collection[str] | None,
     ) -> Callable[[str, str | None], bool]:
-        """Call the function ``free_runs`` with the owners whose last heartbeat is less than
-        ``lease_s`` seconds old."""
+        """Return the result of the function ``free_runs`` for the owners whose last heartbeat is
+        less than ``lease_s`` seconds old."""
         return free_runs(owner, self._living_owners(connection, lease_s), held)
 
     def _living_owners(self, connection: sqlite3.Connection, lease_s: float) -> frozenset[str]:
