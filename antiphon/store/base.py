@@ -228,8 +228,8 @@ class Store(Protocol):
     async def save_conversation(
         self, tenant: str, conversation: ConversationResource, items: tuple[Item, ...] = ()
     ) -> None:
-        """Store a new conversation with its first items. If the conversation already exists, store
-        its new metadata."""
+        """Store a new conversation with its first items. If the conversation already exists,
+        replace its metadata and append the items."""
 
     async def list_conversations(
         self, tenant: str, *, after: str | None = None, limit: int

@@ -199,9 +199,9 @@ class RunStore(Protocol):
 
         Returns False if another response holds the lock, and its owner is alive or its run has not
         ended. An unended run keeps its lock, because another owner will continue it. Returns False
-        also if the run of ``holder`` has already ended, because nothing would release a lock that
-        is requested so late. When an owner claims a run, the lock of the run passes to this owner.
-        In a store that one process uses, only the locks given to ``create`` survive the process.
+        also if the run of ``holder`` has already ended, because no later step would release such a
+        lock. When an owner claims a run, the lock of the run passes to this owner. In a store that
+        one process uses, only the locks given to ``create`` survive the process.
         """
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:

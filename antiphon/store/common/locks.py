@@ -96,13 +96,13 @@ class ConversationLocks:
             del self._locks[tenant, conversation_id]
 
     def has_run(self, tenant: str, holder: str) -> bool:
-        """Return whether the response ``holder`` has an unended run, or whether one is being
+        """Return whether the response ``holder`` has an unended run, or whether its run is being
         created."""
         return (tenant, holder) in self._running
 
     def add_run(self, tenant: str, holder: str) -> bool:
-        """Record that the response ``holder`` has a run, or that one is being created. From now on,
-        only ``remove_holder`` releases its locks. Returns False if this was recorded before."""
+        """Record that the response ``holder`` has a run, or that its run is being created. From now
+        on, only ``remove_holder`` releases its locks. Returns False if this was recorded before."""
         is_new = (tenant, holder) not in self._running
         self._running.add((tenant, holder))
         return is_new
