@@ -83,7 +83,7 @@ class LargeResponses:
         response's column input. Raises ``StoreError``."""
         if self._blobs is None:
             raise StoreError(
-                "The response is outside of the store, and `files` does not say where."
+                "The response is in blob storage. Set `files` to the URL of this storage."
             )
         return await read_contents(self._blobs, reference)
 

@@ -77,6 +77,6 @@ class EventPartitions:
                 await transaction.execute(f"SET LOCAL search_path TO {SCHEMA}")
                 await transaction.execute(statement)
         except StoreError as error:
-            _log.info("the partitions of events stay as they are", error=str(error.__cause__))
+            _log.info("partitions cannot be changed at present", error=str(error.__cause__))
             return False
         return True

@@ -236,7 +236,7 @@ class ConnectionPool:
                 self._driver.InternalClientError,
                 OSError,
             ) as error:
-                _log.warning("notices of other processes are not heard", error=_error_line(error))
+                _log.warning("notifications cannot be received", error=_error_line(error))
             await asyncio.sleep(wait)
             wait = min(2 * wait, _RETRY_MAX_S)
 
