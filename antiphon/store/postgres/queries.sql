@@ -1,6 +1,6 @@
 -- save
--- A response with its summary, its usage and the items that can be referenced, in one statement. Only
--- a response that was there can have items to delete.
+-- Stores a response with its summary, its usage and the items that other requests can refer to, in one
+-- statement. Old items are deleted only if the response was already stored.
 WITH saved AS (
     INSERT INTO responses
         (tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint,
@@ -35,8 +35,8 @@ SELECT saved.tenant, i.id, saved.seq FROM saved CROSS JOIN unnest($23::text[]) A
 ON CONFLICT DO NOTHING
 
 -- save_many
--- As save, of several responses: columns instead of values. The items are listed with the place of
--- their response.
+-- Like "save", but for several responses: each argument is a list. Each item is listed with the place
+-- of its response.
 WITH given AS MATERIALIZED (
     SELECT * FROM unnest(
         $1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[],
@@ -91,7 +91,8 @@ WITH given AS MATERIALIZED (
 INSERT INTO items (tenant, id, response) SELECT tenant, id, seq FROM listed ON CONFLICT DO NOTHING
 
 -- summaries_newest
--- Looks at $12 rows at most. The answer: the last one of them if there may be more, and what matches.
+-- Reads up to $12 rows. Returns the last of these rows, or NULL if there are no more rows, and the
+-- bodies of the rows that match.
 WITH looked AS MATERIALIZED (
     SELECT * FROM summaries WHERE tenant = $1 AND seq < coalesce($10::bigint, 9223372036854775807)
     ORDER BY seq DESC LIMIT $12
@@ -146,7 +147,8 @@ SELECT r.input, r.output, r.blob FROM items AS i JOIN responses AS r ON r.seq = 
 WHERE i.tenant = $1 AND i.id = $2 AND r.live ORDER BY r.seq DESC LIMIT 1
 
 -- freeing
--- One at a time: of two that free the last children of a response, neither would see it unneeded.
+-- Only one transaction at a time deletes responses. If two transactions deleted the last two children
+-- of a response at the same time, neither would see that the response is no longer needed.
 SELECT pg_advisory_xact_lock(1634628610)
 
 -- sweeping
@@ -159,10 +161,11 @@ SELECT EXISTS (SELECT FROM responses WHERE tenant = $1 AND id = $2)
 SELECT seq FROM responses WHERE tenant = $1 AND id = $2 AND live
 
 -- expire
--- Of these responses, those without a child go; the others are buried. Of their ancestors, the buried
--- ones go whose last child goes. The answer: what went. Ids are random, so each look-up by one reads
--- another page of an index, perhaps from a disk, and that is what this takes most of its time for.
--- So children are looked up once, and no parents of which a child was found.
+-- Deletes the rows of those responses that have no child. The other responses are only marked as not
+-- live. Then deletes the rows of ancestors that are not live and whose last child was deleted. Returns
+-- the deleted rows. Most of the time is spent on look-ups by id: ids are random, so each look-up reads
+-- another page of an index, perhaps from a disk. So children are looked up only once, and a parent is
+-- not looked up if its child was found before.
 WITH RECURSIVE batch AS MATERIALIZED (
     SELECT seq, tenant, id, parent FROM responses WHERE seq = ANY ($1::bigint[])
 ), edges AS MATERIALIZED (
@@ -195,7 +198,7 @@ WITH RECURSIVE batch AS MATERIALIZED (
 DELETE FROM responses WHERE seq = ANY (ARRAY(SELECT seq FROM gone)) RETURNING tenant, id, parent, bytes
 
 -- unneeded_parents
--- Several children of a response may go at once.
+-- DISTINCT, because several children of a response may be deleted at once.
 SELECT DISTINCT r.seq
 FROM unnest($1::text[], $2::text[]) AS p (tenant, id)
 CROSS JOIN LATERAL (
@@ -206,7 +209,8 @@ WHERE NOT EXISTS (
 )
 
 -- oldest
--- After the last one that was deleted: so its index entry, and those before it, are not read again.
+-- Begins after the last response that was deleted, so the index entries of deleted responses are not
+-- read again.
 SELECT seq, created_at FROM responses AS r WHERE live AND (created_at, seq) > ($2, $3) AND NOT EXISTS (
     SELECT 1 FROM runs WHERE runs.tenant = r.tenant AND runs.id = r.id AND num_nulls(runs.ended_at) = 1
 ) ORDER BY created_at, seq LIMIT $1
@@ -262,9 +266,9 @@ SELECT
     (SELECT count(*) FROM vector_stores WHERE tenant = $1)
 
 -- response_totals
--- After lock_responses, in a statement of its own, so that it counts what earlier holders of the lock
--- have reserved. One statement, so that a response that is saved meanwhile counts once. Many changes
--- are added to the totals, for the next call.
+-- Runs after lock_responses, in a statement of its own, so it also counts the reservations of earlier
+-- holders of the lock. Everything is counted in one statement, so a response that is saved meanwhile
+-- counts only once. If there are many recorded changes, some are added to the totals for later calls.
 WITH many AS (
     SELECT FROM response_changes WHERE tenant = $1 LIMIT 1 OFFSET 100
 ), old AS (
@@ -335,8 +339,8 @@ UPDATE checks SET count = count + 1 WHERE id = 1
 SELECT seq FROM responses WHERE live AND expires_at <= $1 LIMIT $2
 
 -- drop_runs_of
--- The runs are only renamed, so that no transaction deletes many batches: see drop_buried_batches.
--- Only background responses have a run: of the others, whose ids are random, none is looked up.
+-- The runs are only renamed, so no transaction deletes many batches: see drop_buried_batches. Only
+-- background responses have a run. So the ids of other responses, which are random, are not looked up.
 WITH background AS MATERIALIZED (
     SELECT r.tenant, r.id FROM responses AS r
     WHERE r.seq = ANY ($1::bigint[])
@@ -377,7 +381,7 @@ SELECT i.body FROM conversation_items AS i JOIN conversations AS c ON c.seq = i.
 WHERE c.tenant = $1 AND c.id = $2 ORDER BY i.position
 
 -- oldest_items
--- The conversation and the cursors are looked up first, so that an index gives the page in order.
+-- The conversation and the cursors are looked up in subqueries. So an index returns the page in order.
 SELECT body FROM conversation_items
 WHERE conversation = (SELECT seq FROM conversations WHERE tenant = $1 AND id = $2)
 AND position > coalesce((
@@ -468,9 +472,9 @@ INSERT INTO event_batches (run, first, count, lines, tokens, at) VALUES ($1, $2,
 ON CONFLICT DO NOTHING
 
 -- claim
--- Each time a run of the tenant with the fewest running ones. Of each tenant some more are looked
--- at than are wanted: other processes may be about to take the first ones. Each row also says how many
--- runs could be claimed; if none is, there is one row of NULLs with that number.
+-- Each next run belongs to the tenant with the fewest running runs. More runs of each tenant are read
+-- than are needed, because other processes may be about to claim the first ones. Each row also holds
+-- the number of candidates. If no run is claimed, there is one row of NULLs with this number.
 WITH RECURSIVE queued (tenant) AS (
     SELECT min(tenant) FROM runs WHERE ended_at IS NULL
     UNION ALL
@@ -500,7 +504,7 @@ WITH RECURSIVE queued (tenant) AS (
     ) AS c
 ), free AS (
     SELECT r.seq, r.owner AS had, ranked.rank FROM ranked JOIN runs AS r ON r.seq = ranked.seq
-    -- again, of the locked row: it may have changed meanwhile
+    -- The condition is checked again on the locked row, which may have changed meanwhile.
     WHERE num_nulls(r.ended_at) = 1 AND (
         r.owner IS NULL OR (r.owner = $1 AND r.id <> ALL ($5::text[])) OR (
             r.owner <> $1 AND r.claimed_at <= now() - $4::float8 * interval '1 second'
@@ -521,7 +525,8 @@ SELECT tenant, id, model, request, prompt, epoch, attempts, seq, had, c.candidat
 FROM (SELECT count(*) AS candidates FROM ranked) AS c LEFT JOIN taken ON TRUE ORDER BY rank, seq
 
 -- beat
--- The answer: whether a claim may find a run. Owners are few, and an index has their names.
+-- Returns whether a claim may find a run. Reading all owners is fast: there are few, and an index
+-- holds their names.
 WITH RECURSIVE heard AS (
     INSERT INTO owners (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET heard_at = now()
 ), owned (owner) AS (
@@ -566,13 +571,16 @@ WHERE tenant = $1 AND id = $2 AND num_nulls(ended_at) = 1
 RETURNING tenant, id, model, request, prompt, epoch, attempts, seq
 
 -- append
--- Of one run, num_nulls(ended_at) = 1 says that it has not ended, here and elsewhere: as ended_at IS
--- NULL, the planner may read all runs that have not ended instead, if its statistics know of few.
--- A plain insert, without a notification: commits that notify wait for one another. The rows of the
--- runs are locked: who takes a run away waits until this is there, and what comes later is refused.
--- The answer: which runs are the caller's, and their rows with the other processes that follow them.
--- The caller sorts the runs by seq, so that all transactions lock them in the same order. Each run
--- is looked up by itself (its lock sees to that), whatever the planner knows.
+-- num_nulls(ended_at) = 1 means that a run has not ended, here and in other queries. With the condition
+-- ended_at IS NULL, the planner might read all unended runs, if its statistics show only few.
+--
+-- The statement sends no notification, because commits with notifications wait for one another. It
+-- locks the rows of the runs: a process that takes a run over waits until the batches are stored, and
+-- later batches of the former owner are refused. The caller sorts the runs by seq, so all transactions
+-- lock them in the same order. The lock also makes the planner look up each run by itself.
+--
+-- Returns the places of the runs whose claims are valid, and the rows of these runs with the other
+-- processes that follow them.
 WITH mine AS MATERIALIZED (
     SELECT r.seq, a.place, r.followers, r.followed_until, r.attempts
     FROM unnest($2::bigint[], $3::int[]) WITH ORDINALITY AS a (seq, epoch, place)
@@ -610,7 +618,8 @@ FROM event_batches AS b JOIN runs AS r ON r.seq = b.run
 WHERE r.tenant = $1 AND r.id = $2 ORDER BY b.first
 
 -- events
--- A page ends with the batch that makes it long: the last ones may each hold the whole text.
+-- A page ends with the batch that makes it too long. The last batches of a run may each hold the whole
+-- text.
 WITH run AS (
     SELECT seq, ended_at FROM runs WHERE tenant = $1 AND id = $2
 ), page AS MATERIALIZED (
@@ -635,8 +644,8 @@ SELECT
 FROM run LEFT JOIN page ON TRUE ORDER BY page.first
 
 -- follow
--- The rows are locked in the order of append. Processes that are gone are dropped when nobody has
--- renewed the mark.
+-- Locks the rows in the same order as "append". If no process has renewed the mark of a run in time,
+-- the list of its followers begins anew, without processes that have ended.
 WITH asked AS MATERIALIZED (
     SELECT r.seq, a.place
     FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS a (tenant, id, place)
@@ -666,14 +675,15 @@ FROM found AS f
 -- news
 SELECT a.run, b.first, b.count, b.lines, ''::bytea
 FROM unnest($1::bigint[], $2::int[]) AS a (run, last)
--- with a limit, for each run is then looked up by itself, whatever the planner knows of the table
+-- The limit makes the planner look up each run by itself, whatever its statistics are.
 CROSS JOIN LATERAL (
     SELECT first, count, lines FROM event_batches WHERE run = a.run AND first > a.last
     ORDER BY first LIMIT 1000
 ) AS b
 
 -- hold
--- The row of the run is locked: if the run is about to end, the lock waits, and is refused.
+-- Locks the row of the run. If the run is about to end, this statement waits, and the lock of the
+-- conversation is refused.
 WITH run AS MATERIALIZED (
     SELECT ended_at FROM runs WHERE tenant = $1 AND id = $3 FOR SHARE
 ), held AS (
@@ -706,7 +716,7 @@ WITH held AS (
 SELECT holder FROM held
 
 -- let_go
--- has_run also counts a run whose creation is about to be committed.
+-- has_run is also true for a run whose creation is not committed yet.
 DELETE FROM holds WHERE tenant = $1 AND conversation = $2 AND holder = $3 AND NOT has_run
 AND NOT EXISTS (SELECT FROM runs WHERE tenant = $1 AND id = $3 AND num_nulls(ended_at) = 1)
 
@@ -716,7 +726,8 @@ WHERE seq = ANY (ARRAY(SELECT seq FROM runs WHERE ended_at = 0 LIMIT $2 FOR UPDA
 RETURNING seq
 
 -- bury_runs
--- Deleted runs have a negative time: since when they wait for their partition to be dropped.
+-- Expired runs get a negative ended_at: the time since which they wait for their partition to be
+-- dropped.
 UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -$3::bigint
 WHERE seq = ANY (ARRAY(
     SELECT seq FROM runs WHERE ended_at > 0 AND ended_at < $1 LIMIT $2 FOR UPDATE SKIP LOCKED
@@ -752,8 +763,8 @@ DELETE FROM runs WHERE seq = ANY (ARRAY(
 RETURNING 1
 
 -- drop_buried_batches
--- First the runs, then their batches: whatever the planner knows of the table, it reads these rows
--- only.
+-- Selects the runs first, then their batches. So only these rows are read, whatever the statistics of
+-- the planner are.
 WITH chosen AS MATERIALIZED (
     SELECT dead.seq AS run, b.first FROM (
         SELECT seq FROM runs WHERE ended_at BETWEEN $2 AND -1 ORDER BY seq LIMIT $1
@@ -775,7 +786,7 @@ RETURNING 1
 SELECT pg_notify('antiphon', $1)
 
 -- notify_many
--- Nothing of this needs to survive a crash of the database.
+-- The commit does not wait for the disk, because notifications need not survive a crash.
 SELECT pg_notify(n.channel, n.payload)
 FROM set_config('synchronous_commit', 'off', TRUE) AS commits,
     unnest($1::text[], $2::text[]) AS n (channel, payload)
@@ -795,7 +806,8 @@ UPDATE letters SET due_at = $2 WHERE id = $1
 DELETE FROM letters WHERE id = $1
 
 -- lock_files
--- One at a time for each tenant: of two that fit alone, both together may not.
+-- Only one transaction of each tenant at a time adds files. Otherwise two files that each fit into the
+-- quota could together exceed it.
 SELECT pg_advisory_xact_lock(1634628612, hashtext($1))
 
 -- lock_vector_stores
@@ -828,7 +840,7 @@ SELECT c.content FROM files AS f JOIN contents AS c ON c.file = f.seq
 WHERE f.tenant = $1 AND f.id = $2
 
 -- hold_file
--- Against deletion until the end of the transaction.
+-- Locks the file against deletion until the end of the transaction.
 SELECT seq FROM files WHERE tenant = $1 AND id = $2 FOR KEY SHARE
 
 -- put_blob
@@ -1017,7 +1029,8 @@ SELECT c.seq, c.text FROM chunks AS c JOIN vector_stores AS s ON s.seq = c.store
 WHERE s.tenant = $1 AND s.id = $2 AND c.seq = ANY($3::bigint[])
 
 -- chunks_found
--- Longer texts hold more words by chance (1: divided by the logarithm of their length).
+-- The argument 1 divides a rank by the logarithm of the text's length, because longer texts contain
+-- more words by chance.
 SELECT c.seq, f.id, ts_rank(c.words, asked, 1) AS score
 FROM to_tsquery('english', $3) AS asked, chunks AS c
 JOIN vector_stores AS s ON s.seq = c.store JOIN vector_files AS f ON f.seq = c.file
@@ -1087,13 +1100,13 @@ DELETE FROM skills WHERE tenant = $1 AND id = $2 RETURNING seq
 SELECT seq FROM skills WHERE tenant = $1 AND id = $2 FOR UPDATE
 
 -- drop_skill_version
--- The default one stays.
+-- The default version is not deleted.
 DELETE FROM skill_versions USING skills AS s WHERE s.seq = skill_versions.skill
 AND s.tenant = $1 AND s.id = $2 AND skill_versions.number = $3 AND s.chosen <> $3
 RETURNING skill_versions.seq
 
 -- drop_last_version
--- The default one, with its skill, where there is no other.
+-- Deletes the default version with its skill, if there is no other version.
 DELETE FROM skills WHERE tenant = $1 AND id = $2 AND chosen = $3
 AND (SELECT count(*) FROM skill_versions WHERE skill = skills.seq) = 1 RETURNING seq
 
@@ -1190,8 +1203,8 @@ UPDATE api_keys SET body = $1 WHERE name = $2 RETURNING 1
 DELETE FROM api_keys WHERE name = $1 RETURNING 1
 
 -- exchange_rates
--- The rows are changed in one order, so that no two processes wait for each other. The limit may
--- change: what was taken is what the new level is short of the new limit.
+-- All processes change the rows in the same order, which avoids deadlocks. The limit may have changed.
+-- So the number of taken requests is computed as excluded.per_minute - excluded.level.
 WITH asked AS (
     SELECT * FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[])
     WITH ORDINALITY AS a (scope, per_minute, taken, running, place)
@@ -1221,7 +1234,7 @@ SELECT coalesce(l.level, 0), coalesce((
 FROM asked AS a LEFT JOIN levels AS l ON l.scope = a.scope ORDER BY a.place
 
 -- forget_rates
--- A bucket is full after a minute.
+-- A bucket that was unused for a minute is full, so its row is not needed.
 WITH full_buckets AS (
     DELETE FROM rates WHERE updated_at < now() - interval '10 minutes'
 )
@@ -1263,8 +1276,8 @@ WHERE tenant = $1 AND seq > coalesce((
 ORDER BY seq LIMIT $3
 
 -- drop_tenant_runs
--- First of the steps that delete a tenant: see tenant_steps.py. Each changes few rows. As drop_runs_of: a
--- sweep deletes the events.
+-- One of the steps that delete a tenant: see tenant_steps.py. Each step changes few rows. As in
+-- drop_runs_of, a run is only renamed, and a sweep deletes its events.
 UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL, request = '',
     prompt = ''
 WHERE seq = ANY (ARRAY(SELECT seq FROM runs WHERE tenant = $1 LIMIT $2)) RETURNING 1
@@ -1285,7 +1298,7 @@ DELETE FROM conversations WHERE seq = ANY (ARRAY(
 )) RETURNING 1
 
 -- drop_tenant_files
--- Pending uploads are files of tenants whose names begin with this one and U+001F.
+-- Files of pending uploads belong to tenant names that begin with this tenant's name and U+001F.
 DELETE FROM files WHERE seq = ANY (ARRAY(
     SELECT seq FROM files WHERE tenant = $1 OR starts_with(tenant, $1 || chr(31)) LIMIT $2
 )) RETURNING 1
@@ -1337,7 +1350,8 @@ DELETE FROM containers WHERE seq = ANY (ARRAY(
 )) RETURNING 1
 
 -- drop_lost_container_owners
--- Of several processes, one deletes an owner; it lets the containers expire in the same transaction.
+-- If several processes do this, only one deletes an owner. It expires the owner's containers in the
+-- same transaction.
 DELETE FROM container_owners WHERE name = ANY (ARRAY(
     SELECT name FROM container_owners WHERE lease_until <= now() ORDER BY name
     FOR UPDATE SKIP LOCKED

@@ -331,7 +331,7 @@ FROM batches AS b JOIN runs AS r ON r.seq = b.run
 WHERE r.tenant = ? AND r.id = ? ORDER BY b.first
 
 -- events
--- The lines of a large batch are read in place, by their rowid.
+-- The lines of a large batch are left out. They are read by their rowid.
 SELECT r.ended_at IS NOT NULL, b.first, b.count, b.rowid, iif(length(b.lines) <= ?, b.lines, NULL)
 FROM runs AS r LEFT JOIN batches AS b ON b.run = r.seq AND b.first + b.count > ? AND b.first >= (
     SELECT coalesce(max(first), 0) FROM batches WHERE run = r.seq AND first <= ?
@@ -760,13 +760,13 @@ WHERE tenant = ?1 AND seq > coalesce((
 ORDER BY seq LIMIT ?3
 
 -- drop_tenant_jobs
--- First of the steps that delete a tenant: see tenant_steps.py. Each changes few rows.
+-- The first of the steps that delete a tenant: see tenant_steps.py. Each step changes few rows.
 DELETE FROM jobs WHERE run IN (
     SELECT r.seq FROM runs AS r JOIN jobs AS j ON j.run = r.seq WHERE r.tenant = ?1 LIMIT ?2
 )
 
 -- drop_tenant_runs
--- As bury_run: a sweep deletes their events.
+-- As in bury_run, runs are only renamed, and a sweep deletes their events.
 UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL
 WHERE seq IN (SELECT seq FROM runs WHERE tenant = ?1 LIMIT ?2)
 
@@ -782,7 +782,7 @@ DELETE FROM conversation_items WHERE position IN (
 DELETE FROM conversations WHERE seq IN (SELECT seq FROM conversations WHERE tenant = ?1 LIMIT ?2)
 
 -- drop_tenant_files
--- Pending uploads are files of tenants whose names begin with this one and U+001F.
+-- Files of pending uploads belong to tenant names that begin with this tenant's name and U+001F.
 DELETE FROM files WHERE seq IN (
     SELECT seq FROM files
     WHERE tenant = ?1 OR substr(tenant, 1, length(?1) + 1) = ?1 || char(31) LIMIT ?2
