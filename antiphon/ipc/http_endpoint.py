@@ -33,8 +33,9 @@ _Send: TypeAlias = Callable[[dict[str, Any]], Any]
 
 
 class HttpCallEndpoint:
-    """The ASGI app for calls. ``find`` returns the function that answers calls to a process; None
-    if this server has no such process. ``max_bytes``: maximum size of a request body."""
+    """The ASGI app for calls. ``find`` returns the function that answers calls to a process. It
+    returns None if this server has no such process. ``max_bytes``: maximum size of a request
+    body."""
 
     def __init__(
         self, signer: CallSigner, find: Callable[[str], AnswerCall | None], *, max_bytes: int

@@ -25,7 +25,7 @@ ClaimedFrom = tuple[Claim, str | None]
 
 
 class RunTables:
-    """Runs the statements on the tables of runs. ``queries``: the statements by name."""
+    """Executes the statements on the tables of runs. ``queries``: the statements by name."""
 
     def __init__(self, queries: Mapping[str, str]) -> None:
         self._queries = queries
