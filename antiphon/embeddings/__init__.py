@@ -1,1 +1,1 @@
-"""Embedders: they turn texts into vectors."""
+"""Embedders. An embedder turns texts into vectors."""

@@ -14,12 +14,14 @@ __all__ = ["Embedder", "EmbeddingResult", "Prefixes", "Role", "Vector", "truncat
 #: 32-bit floats. Embedders normalize vectors to length 1, so the dot product is the cosine.
 Vector: TypeAlias = "array[float]"
 
-#: The purpose of a text, for models that distinguish it: to search with, or to be searched.
+#: The purpose of a text, for models that distinguish queries from searched texts. ``query``: the
+#: text is searched for. ``passage``: the text is searched.
 Role = Literal["query", "passage"]
 
 
 class Prefixes(Struct, frozen=True, kw_only=True):
-    """Texts that a model expects before a query or a passage; see the model's card."""
+    """Texts that a model expects before each query and before each passage. The model's card states
+    them."""
 
     query: str = ""
     passage: str = ""
@@ -29,23 +31,25 @@ class Prefixes(Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingResult(Struct, frozen=True):
-    """One vector per text, in order, and the number of tokens read."""
+    """The vectors of a list of texts, one per text and in their order, and the number of tokens
+    that the model read."""
 
     vectors: tuple[Vector, ...]
     tokens: int
 
 
 class Embedder(Protocol):
-    """Computes vectors with one model. The factories in ``embeddings`` create embedders; the owner
-    of an embedder closes it."""
+    """Computes vectors with one embedding model. The factories in ``embeddings`` create embedders.
+    The owner of an embedder must close it."""
 
     @property
     def dimensions(self) -> int:
-        """The length of its vectors."""
+        """The length of each vector that this embedder returns."""
 
     @property
     def vocabulary_size(self) -> int | None:
-        """The number of token ids; None if the model accepts only texts."""
+        """The number of different token ids that the model knows, or None if the model accepts only
+        texts and no token ids."""
 
     async def embed(
         self, texts: Sequence[str | Sequence[int]], role: Role = "query"
@@ -58,7 +62,7 @@ class Embedder(Protocol):
         """
 
     async def close(self) -> None:
-        """Free the model."""
+        """Free the model's memory."""
 
 
 def truncate_vector(vector: Vector, dimensions: int) -> Vector:

@@ -1,4 +1,4 @@
-"""``Embedder`` that calls an embedder in another process of the same server."""
+"""``Embedder`` that calls a loaded embedder in another process of the same server."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ __all__ = ["EmbedderDescription", "HostedEmbedder", "PackedEmbeddings"]
 
 
 class EmbedderDescription(Struct, frozen=True):
-    """The constant properties of an embedder."""
+    """The constant properties of an embedder, which its process sends to other processes."""
 
     dimensions: int
     vocabulary_size: int | None
 
 
 class PackedEmbeddings(Struct, frozen=True):
-    """``EmbeddingResult`` with the bytes of the vectors."""
+    """An ``EmbeddingResult`` in the form in which it is sent between processes: each vector is the
+    bytes of its numbers."""
 
     vectors: tuple[bytes, ...]
     tokens: int
 
 
 class HostedEmbedder:
-    """The embedder of the model ``name`` in another process, which owns it."""
+    """``Embedder`` that sends its calls to the process that has loaded the model ``name``."""
 
     def __init__(self, name: str, description: EmbedderDescription, calls: CallClient) -> None:
         self._name = name

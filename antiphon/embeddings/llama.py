@@ -1,4 +1,4 @@
-"""Embedding models in GGUF files, run by llama.cpp in this process."""
+"""Embedding models in GGUF files. llama.cpp runs them in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .thread_worker import ThreadedEmbedder
 
 __all__ = ["POOLINGS", "load"]
 
-#: How token vectors are combined into one → llama.cpp's name.
+#: How the vectors of the tokens are combined into the vector of a text → llama.cpp's name for it.
 POOLINGS: Mapping[str, str] = {
     "mean": "LLAMA_POOLING_TYPE_MEAN",
     "cls": "LLAMA_POOLING_TYPE_CLS",
@@ -36,11 +36,11 @@ async def load(
     pooling: str | None = None,
     prefixes: Prefixes | None = None,
 ) -> ThreadedEmbedder:
-    """Load the GGUF file at ``path``.
+    """Load the GGUF file at ``path`` and return its embedder.
 
-    ``context_size``: the maximum length of a text in tokens, limited by the size that the model was
-    trained for. The default is 2048. ``pooling``: one of ``POOLINGS``, for a file that does not
-    name its pooling. Raises ``SetupError``.
+    ``context_size``: the maximum length of a text in tokens. It is limited by the length that the
+    model was trained for, and is 2048 by default. ``pooling``: one of ``POOLINGS``, for a file that
+    does not name its pooling. Raises ``SetupError`` if the file or an argument cannot be used.
     """
     require_llama()
     head = await asyncio.to_thread(read_gguf, path)
@@ -84,7 +84,7 @@ def _pooling(path: Path, head: GgufHeader, requested: str | None) -> Any:
             f"{path} does not name its pooling: set engine_options.pooling to one of"
             f" {', '.join(POOLINGS)}"
         )
-    return xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_UNSPECIFIED  # the file's own
+    return xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_UNSPECIFIED  # uses the file's
 
 
 def _parse_response(answer: Any, context: int) -> tuple[list[Vector], int]:

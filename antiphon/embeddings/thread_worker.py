@@ -1,4 +1,4 @@
-"""Embedders with a blocking model: a dedicated thread computes small batches.
+"""Embedders for models whose calls block. A dedicated thread computes the vectors in small batches.
 
 A cancelled request stops after its current batch.
 """
@@ -22,8 +22,11 @@ _BATCH_SIZE = 16
 
 
 class ThreadedEmbedder:
-    """``Embedder`` that runs ``call`` on one thread, so calls never overlap. ``release`` frees the
-    model."""
+    """``Embedder`` that runs a blocking function on one thread, so that its calls never overlap.
+
+    ``call``: computes the vectors of one batch of texts and counts their tokens. ``release``: frees
+    the model.
+    """
 
     def __init__(
         self,

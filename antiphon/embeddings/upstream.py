@@ -1,6 +1,5 @@
-"""Embeddings from any server with OpenAI's ``/embeddings``: vLLM, llama-server, TEI, Ollama,
-OpenAI.
-"""
+"""Embeddings from any server that has OpenAI's endpoint ``/embeddings``: vLLM, llama-server, TEI,
+Ollama, OpenAI."""
 
 from __future__ import annotations
 
@@ -34,9 +33,10 @@ async def load(
 ) -> UpstreamEmbedder:
     """Return the embedder for a model at the server ``url``.
 
-    ``name``: the name of the model in this configuration. ``model``: the name of the model on that
-    server. If None, the first model that the server lists is used. Sends one request to find out
-    the length of the vectors. Raises ``SetupError``.
+    ``name``: the name of the model in Antiphon's configuration. ``model``: the name of the model on
+    that server. If None, the first model that the server lists is used. The function sends one
+    request to find out the length of the vectors. Raises ``SetupError`` if the server cannot be
+    used.
     """
     upstream, parsed = open_upstream(name, url, key, options or {})
     try:
@@ -54,8 +54,11 @@ async def load(
 
 
 class UpstreamEmbedder:
-    """``Embedder`` that sends requests to an upstream. It owns the upstream. ``body``: extra fields
-    for every request."""
+    """``Embedder`` that sends requests to another server.
+
+    ``upstream``: the client of that server; ``close`` closes it. ``body``: extra fields for every
+    request. ``prefixes``: texts that are put before queries and passages.
+    """
 
     vocabulary_size: int | None = None
     dimensions = 0

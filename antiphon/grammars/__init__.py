@@ -1,1 +1,1 @@
-"""Check clients' grammars in a separate process."""
+"""Check grammars from clients in a separate process."""

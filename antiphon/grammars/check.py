@@ -1,8 +1,8 @@
-"""Check grammars before llguidance compiles them in the server's process.
+"""Check grammars from clients before llguidance compiles them in the server's process.
 
-Grammars come from clients. On long chains of references, llguidance overflows the stack, and it
-cannot be interrupted. So a grammar that is not obviously cheap is first compiled in a separate
-process (``worker``). If this process dies, the grammar is refused.
+On long chains of references, llguidance overflows the stack, and it cannot be interrupted. So a
+grammar that is not obviously cheap to compile is first compiled in a separate process (``worker``).
+If this process dies, the grammar is refused.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from antiphon.text import nesting_depth
 __all__ = ["grammar_fault", "is_cheap"]
 
 _WORKER = Path(__file__).with_name("worker.py")
-#: Seconds that the process may take, its start included.
+#: Seconds that the separate process may run, its start included.
 _TIMEOUT_S = 15.0
-#: Grammars that the library certainly compiles in a few milliseconds: size in characters, number of
-#: rules and references, and nesting of brackets.
+#: Limits below which llguidance certainly compiles a grammar in a few milliseconds: size in
+#: characters, number of rules and references, and nesting of brackets.
 _CHEAP_SIZE, _CHEAP_RULES, _CHEAP_DEPTH = 16_384, 128, 48
 _MAX_SIZE = 1_000_000
 _COSTLY = "it takes too long or too much memory to compile."
 _RULE = re.compile(r"^[\w?!.-]{1,128}[ \t]{0,8}:", re.MULTILINE)
-#: What multiplies: combinations of alternatives, and counts of more than three digits.
+#: Parts that can make a small grammar large: keywords that combine alternatives, and repetition
+#: counts of more than three digits.
 _MULTIPLIES = re.compile(r'"allOf"|"not"|"dependentSchemas"|[{,:~]\s?\d{4}')
 
 
@@ -58,9 +59,11 @@ def _cached_fault(lark: str) -> str | None:
 
 
 def is_cheap(lark: str) -> bool:
-    """Whether a grammar is small and flat enough to compile in the server's process unchecked.
+    """Return whether a grammar is small and flat enough to compile it in the server's process at
+    once, without a check in a separate process.
 
-    Linear in the grammar's length."""
+    Takes time linear in the grammar's length.
+    """
     if len(lark) > _CHEAP_SIZE or _MULTIPLIES.search(lark):
         return False
     if len(_RULE.findall(lark)) + lark.count('"$ref"') > _CHEAP_RULES:

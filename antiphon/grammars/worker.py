@@ -1,10 +1,10 @@
-"""Compile a grammar with limits of time, memory and stack.
+"""Compile a grammar within limits of time, memory and stack.
 
 This file runs as a separate program. It reads the grammar from standard input. It writes
-llguidance's error message to standard output as JSON, or null.
+llguidance's error message as JSON to standard output, or ``null`` if the grammar is valid.
 
-llguidance recurses on the stack and cannot be interrupted. A malicious grammar ends this process
-instead of the server's process.
+llguidance recurses on the stack and cannot be interrupted. So a malicious grammar can only end this
+process, not the server's process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from antiphon.ipc.worker_program import limit_program
 __all__ = ["compile_grammar"]
 
 _MEMORY, _CPU_S, _OPEN_FILES = 768 * 2**20, 5, 64
-#: Half of what a thread of the server has: what compiles here compiles there.
+#: Half of the stack of a thread in the server: a grammar that compiles here also compiles there.
 _STACK = 4 * 2**20
 
 

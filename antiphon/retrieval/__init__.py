@@ -1,1 +1,1 @@
-"""Chunking, exact vector search and rank fusion."""
+"""Split texts into chunks, search their vectors exactly, and merge rankings."""

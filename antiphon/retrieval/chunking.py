@@ -19,7 +19,7 @@ _TOKEN = re.compile(r"\s*(?:[⺀-\U0010ffff]|[^\W⺀-\U0010ffff]{1,6}|[^\w\s])|\
 
 
 class Passage(Struct, frozen=True):
-    """A chunk of a text. ``start``: its offset in characters."""
+    """A chunk of a text. ``start``: the offset of the chunk in the text, in characters."""
 
     start: int
     text: str
@@ -31,9 +31,10 @@ def estimate_tokens(text: str) -> int:
 
 
 def split_text(text: str, size: int, overlap: int) -> list[Passage]:
-    """Split a text into chunks of at most ``size`` tokens. Each chunk begins about ``overlap``
-    tokens before the end of the previous one, and together they cover the whole text. A text
-    without words has no chunks.
+    """Split a text into chunks of at most ``size`` tokens.
+
+    Each chunk begins about ``overlap`` tokens before the end of the previous chunk. Together, the
+    chunks cover the whole text. A text of only white space has no chunks.
     """
     starts = [found.start() for found in _TOKEN.finditer(text)]
     if not text.strip():
@@ -51,9 +52,13 @@ def split_text(text: str, size: int, overlap: int) -> list[Passage]:
 
 
 def _find_boundary(text: str, starts: list[int], first: int, last_candidate: int) -> int:
-    """Return the best token boundary between the bounds. The last boundary before a paragraph is
-    best. If there is none, it is the last boundary before a line, and then the last boundary before
-    a word."""
+    """Return the best token boundary from ``first`` to ``last_candidate``, as an index into
+    ``starts``.
+
+    The last boundary before an empty line is best. If there is none, the last boundary before a
+    line end is returned, and otherwise the last boundary before a space. If there is none of these,
+    ``last_candidate`` is returned.
+    """
     for mark in ("\n\n", "\n", " "):
         for index in range(last_candidate, first - 1, -1):
             if text.startswith(mark, starts[index]):
@@ -62,7 +67,7 @@ def _find_boundary(text: str, starts: list[int], first: int, last_candidate: int
 
 
 def join_chunks(chunks: list[Passage]) -> str:
-    """Restore the text from its chunks."""
+    """Restore the text from its overlapping chunks."""
     parts = [
         chunk.text[: max(0, following.start - chunk.start)] for chunk, following in pairwise(chunks)
     ]

@@ -1,6 +1,7 @@
 """Reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009).
 
-It merges rankings by rank alone, so scores of different kinds need no common scale.
+The method merges rankings. It uses only the rank of each entry, so the rankings' scores may be of
+different kinds.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ __all__ = ["best_scores", "fuse_rankings"]
 
 _T = TypeVar("_T", bound=Hashable)
 
-#: The constant of the paper.
+#: The constant k of the paper's formula.
 _K = 60
 
 
 def fuse_rankings(rankings: Iterable[tuple[float, Sequence[_T]]]) -> dict[_T, float]:
-    """Merge weighted rankings, each with its best entry first. Return the score of each entry. The
-    score is 1 if the entry is first in every ranking."""
+    """Merge weighted rankings and return the score of each entry.
+
+    ``rankings``: pairs of a weight and a ranking, which lists its best entry first. The score is 1
+    for an entry that is first in every ranking.
+    """
     scores: dict[_T, float] = {}
     total = 0.0
     for weight, entries in rankings:
@@ -31,7 +35,8 @@ def fuse_rankings(rankings: Iterable[tuple[float, Sequence[_T]]]) -> dict[_T, fl
 
 
 def best_scores(scores: Iterable[Mapping[_T, float]]) -> list[tuple[_T, float]]:
-    """Merge the scores of several queries. Return each entry with its best score, best first."""
+    """Merge the scores of several queries. Return each entry with its highest score, and the entry
+    with the highest score first."""
     highest: dict[_T, float] = {}
     for query_scores in scores:
         for entry, score in query_scores.items():

@@ -1,8 +1,8 @@
-"""Nearest-neighbour search. It uses the vector index of the store. If the store has no vector
-index, the search is exact.
+"""Search for the chunks whose vectors are nearest to a query's vector. The search uses the vector
+index of the database. If the database has no vector index, this module compares the query with all
+vectors.
 
-Exact search compares the query with all vectors. The vectors of a vector store are cached until
-they change.
+The vectors that are compared are cached for each vector store until they change.
 """
 
 from __future__ import annotations
@@ -22,18 +22,25 @@ from antiphon.store.vectors import ChunkHit, ChunkVectors, VectorIndex, VectorsV
 
 __all__ = ["VectorSearch", "require_numpy"]
 
-#: The most bytes of cached vectors.
+#: Maximum size of all cached vectors, in bytes.
 _CACHE_BYTES = 2**30
 
 
 class _CachedStore(Struct, frozen=True):
+    """The vectors of one vector store in memory.
+
+    ``version``: changes when the store's vectors change. ``rows``: the vectors as a numpy array,
+    one row per chunk.
+    """
+
     version: VectorsVersion
     matrix: ChunkVectors
     rows: Any
 
 
 def require_numpy() -> None:
-    """Raise ``SetupError`` if numpy is not installed. The first search imports it."""
+    """Raise ``SetupError`` if numpy is not installed. The function does not import numpy; the first
+    search does."""
     if find_spec("numpy") is None:
         raise SetupError(
             needs_extra("numpy, which searches by meaning, is not installed", "embeddings")
@@ -41,8 +48,8 @@ def require_numpy() -> None:
 
 
 class VectorSearch:
-    """Searches vector stores by vector. ``cache_bytes``: maximum size of the cached vectors, in
-    bytes."""
+    """Searches vector stores for the chunks nearest to a vector. ``cache_bytes``: maximum size of
+    the cached vectors, in bytes."""
 
     def __init__(self, vectors: VectorIndex, *, cache_bytes: int = _CACHE_BYTES) -> None:
         self._vectors = vectors
@@ -59,8 +66,12 @@ class VectorSearch:
         files: Collection[str] | None,
         limit: int,
     ) -> tuple[ChunkHit, ...]:
-        """Return the ``limit`` nearest chunks, nearest first. ``files``: ids of the files to
-        search; None means all files. Scores are cosine similarities."""
+        """Return the ``limit`` chunks of a vector store that are nearest to ``vector``, nearest
+        first.
+
+        ``files``: ids of the files to search; None means all files. Each chunk's score is its
+        cosine similarity to ``vector``.
+        """
         hits = await self._vectors.search_vectors(
             tenant, store_id, model, vector.tobytes(), files, limit
         )
