@@ -1,1 +1,2 @@
-"""Dialects: how each model family writes. A dialect renders prompts and parses output. Sans-IO."""
+"""Dialects. A dialect knows how one model family writes: it renders prompts and parses the model's
+output. It does no input or output itself (sans-IO)."""

@@ -1,11 +1,12 @@
-"""The contract of a dialect: how one model family writes prompts, and how its output is parsed.
+"""The contract of a dialect. A dialect knows how one model family writes prompts, and how to parse
+that family's output.
 
-Rendering and parsing are one contract because they are inverses of each other. Sans-IO: no clock
-and no randomness. A parser leaves a call's ``call_id`` empty unless the model wrote an id; the run
-assigns it.
+Rendering and parsing are one contract because they are inverses of each other. A dialect does no
+input or output itself (sans-IO). It uses neither a clock nor random numbers. If the model writes no
+id for a call, the parser leaves the call's ``call_id`` empty, and the run assigns an id.
 
-Another package adds a dialect or formats through an entry point of the group
-``antiphon.dialects``; see ``DialectPlugin``.
+Another package can add a dialect, or formats for reasoning and tool calls, through an entry point
+of the group ``antiphon.dialects``; see ``DialectPlugin``.
 """
 
 from __future__ import annotations
@@ -32,65 +33,68 @@ __all__ = [
     "Rendered",
 ]
 
-#: Which reasoning later prompts contain: that of the current tool loop, or that of all turns.
+#: Which reasoning later prompts contain: only the reasoning of the current tool loop, or the
+#: reasoning of all turns.
 ReasoningRetention = Literal["current_turn", "all_turns"]
 
 
 class Parser(Protocol):
-    """Parses one reply. The resulting items do not depend on how the output is split into chunks,
-    and no text is lost.
+    """Parses one reply of the model into items. The items do not depend on how the output is split
+    into chunks, and no text is lost.
 
     A parser never raises an exception, whatever the model writes. It takes time linear in the
     output's length.
     """
 
     def feed(self, chunk: Chunk) -> Iterable[Delta]:
-        """Return the deltas that ``chunk`` completes. If the chunk has ids, ``SampledTokens`` is
-        the first delta."""
+        """Return the deltas that ``chunk`` completes. If the chunk contains token ids, the first
+        delta is ``SampledTokens``."""
 
     def finish(self, reason: FinishReason) -> Iterable[Delta]:
-        """Return the deltas at the end of the output: text that was held back, and the end of the
-        open item.
+        """Return the last deltas, at the end of the output. They contain text that the parser held
+        back, and close the open item.
 
-        The deltas do not include ``Finish``, because the backend emits it with the usage. If
-        ``reason`` is ``length``, an unfinished item stays open, and the run closes it as
-        incomplete.
+        The deltas do not include ``Finish``, because the backend emits it with the token usage. If
+        ``reason`` is ``length``, the parser leaves an unfinished item open, and the run closes it
+        as incomplete.
         """
 
     def set_unconstrained(self) -> None:
-        """Tell the parser, before the first chunk, that the engine does not enforce the constraint.
+        """Tell the parser, before the first chunk, that the engine does not enforce the requested
+        format.
 
-        Then strings in the reply end only where the dialect's markup ends them.
+        If the engine enforces a format, the parser treats a control token inside a JSON string as
+        text. After this call, a control token is markup there as well.
         """
 
     @property
     def reasoning_tokens(self) -> int:
-        """How many of the sampled tokens so far were reasoning."""
+        """The number of sampled tokens so far that were reasoning."""
 
     @property
     def is_thinking(self) -> bool:
-        """True while the open item is reasoning."""
+        """Whether the model is writing reasoning at this point of the output."""
 
     @property
     def done(self) -> bool:
-        """Whether the rest of the output will be ignored, for example after the only call that is
-        allowed.
+        """Whether the parser ignores all further output, for example after the only call that the
+        request allows.
 
         If True, the backend stops the engine.
         """
 
 
 class Rendered(Struct, frozen=True, kw_only=True):
-    """A prompt, the parser of its reply, and how to sample the reply.
+    """A rendered prompt, the parser of the reply to it, and how the engine must sample the reply.
 
-    - ``constraint``: the format that the engine enforces.
+    - ``constraint``: the format that the engine enforces; None if any text is valid.
     - ``stop``, ``stop_ids``: strings and token ids that end the model's turn, in addition to the
       tokenizer's end ids.
     - ``reasoning_end_ids``: the tokens that end the reasoning and start the answer. The backend
-      appends them to the sampled tokens when the reasoning budget is used up. Empty if this model's
-      reasoning cannot be ended.
-    - ``answer_constraint``: ``constraint`` without the reasoning, for the answer that follows
-      ``reasoning_end_ids``.
+      appends them to the sampled tokens when the reasoning budget is used up. The tuple is empty if
+      this model's reasoning cannot be ended.
+    - ``answer_constraint``: ``constraint`` without its part for the reasoning. It applies to the
+      answer that follows ``reasoning_end_ids``.
     """
 
     prompt: Prompt
@@ -103,36 +107,36 @@ class Rendered(Struct, frozen=True, kw_only=True):
 
 
 class Dialect(Protocol):
-    """How one model writes, built from the model's files."""
+    """Renders prompts for one model and parses its replies. Built from the model's files."""
 
     @property
     def supports_images(self) -> bool:
-        """Whether the prompt can contain images."""
+        """Whether the model's prompts can contain images."""
 
     def render(self, conversation: Conversation, options: Options) -> Rendered:
         """Render the prompt of the next turn.
 
-        If the prompt's text begins with the text of ``conversation.stored_tokens``, the stored ids
-        are used for this beginning. Raises ``InvalidRequest`` for requests that this model cannot
-        serve.
+        If the prompt's text begins with the text of ``conversation.stored_tokens``, the prompt
+        reuses the stored token ids for this beginning. Raises ``InvalidRequest`` for requests that
+        this model cannot serve.
         """
 
     def reasoning_retention(self, options: Options) -> ReasoningRetention:
-        """Return whose reasoning later prompts contain: only the current turn's, or all turns'.
-        This is a property of the model's own prompt format, independent of what the request asks
-        for."""
+        """Return which reasoning later prompts will contain: only the reasoning of the current
+        turn, or the reasoning of all turns."""
 
 
 class DialectOptions(Struct, frozen=True, kw_only=True):
     """The settings of one model that concern its dialect.
 
     - ``template``: the source of a chat template that replaces the model's own.
-    - ``reasoning_format``, ``tool_format``: names of rows in ``formats``. "" means no format. None
-      means that the dialect detects the format.
+    - ``reasoning_format``, ``tool_format``: names of formats in ``formats``. "" means no format.
+      None means that the dialect detects the format.
+    - ``formats``: the known formats.
     - ``template_kwargs``: variables for the chat template.
-    - ``images``: how the engine learns the position of an image: ``apart`` from the text, or from
-      the
-      text that the ``template`` writes for the image. None: the model has no vision.
+    - ``images``: how the engine learns the position of an image. ``apart``: the position is passed
+      separately from the text. ``template``: the text that the template writes for an image marks
+      the position. None: the model has no vision.
     - ``unreadable``: what happens to images if the model has no vision.
     """
 
@@ -146,22 +150,23 @@ class DialectOptions(Struct, frozen=True, kw_only=True):
 
 
 class DialectFactory(Protocol):
-    """Builds the dialect of one model. Runs in a worker thread, so it may read files."""
+    """Builds the dialect of one model. The server calls it in a worker thread, so it may read
+    files."""
 
     def __call__(
         self, card: ModelCard, tokenizer: Tokenizer, options: DialectOptions, /
     ) -> Dialect:
-        """Return the dialect. Raises ``SetupError`` if the dialect cannot serve the model or its
-        settings are invalid."""
+        """Return the dialect of the model ``card``. Raises ``SetupError`` if the dialect cannot
+        serve the model or its settings are invalid."""
 
 
-#: What an entry point of the group ``antiphon.dialects`` refers to. One of:
+#: The object that an entry point of the group ``antiphon.dialects`` names. It is one of:
 #:
 #: - A ``DialectFactory``. A model whose setting ``dialect`` is the entry point's name uses it.
-#: - ``Formats``, further rows for models with a chat template. The settings ``reasoning_format``
-#:   and ``tool_format`` name them, and a model whose template matches a row's ``mark`` uses them
-#:   by default. A row replaces ours of the same name.
-#:   ``format_check.round_trip_failure`` tests a row.
+#: - ``Formats``: further formats for models with a chat template. The settings
+#:   ``reasoning_format`` and ``tool_format`` select a format by its name. By default, a model uses
+#:   a format whose ``mark`` matches the model's template. A format replaces the built-in format of
+#:   the same name. ``format_check.round_trip_failure`` tests a tool format.
 #:
 #: In a package's ``pyproject.toml``::
 #:

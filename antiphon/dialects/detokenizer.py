@@ -1,6 +1,6 @@
-"""Decode tokens to text as early as possible, and track which text came from which token.
+"""Decode tokens to text as early as possible, and record which text came from which token.
 
-A character split between tokens waits for its last byte.
+A character whose bytes are split between tokens is decoded when its last byte arrives.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ __all__ = ["Detokenizer", "TokenOrigins", "wire_logprob"]
 
 
 class Detokenizer:
-    """Decodes one stream of tokens. Bytes that are not UTF-8 become replacement characters.
+    """Decodes one stream of tokens to text. Bytes that are not UTF-8 become replacement characters.
 
-    - ``marks``: token → the text that stands for a special token; ``""`` for those that are never
-      text.
-    - ``text_cache``: token → text, for tokens that are whole characters. The replies of one model
-      share it.
+    - ``marks``: id of a special token → the text that stands for it. The text is ``""`` for a
+      special token that is never part of the output's text.
+    - ``text_cache``: token id → text, for tokens that consist of whole characters. All replies of
+      one model share this cache.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Detokenizer:
         self._is_cut = False
 
     def feed(self, token: int) -> str:
-        """Return the text that this token completes."""
+        """Decode one token. Returns the text that it completes."""
         if self._is_cut:
             return self._decode(token)
         text = self._text_cache.get(token)
@@ -56,27 +56,32 @@ class Detokenizer:
         return text
 
     def finish(self) -> str:
-        """Return the rest of an incomplete character: at most one replacement character."""
+        """Return the text of a character whose last bytes never came: one replacement character.
+        Returns ``""`` if no character is incomplete."""
         self._is_cut = False
         return self._decoder.decode(b"", True)
 
 
 class TokenOrigins:
-    """Maps ranges of text to tokens. Positions count characters from the start of the reply."""
+    """Maps ranges of a reply's text to the tokens that they came from. Positions count characters
+    from the start of the reply."""
 
     def __init__(self) -> None:
-        #: The tokens not taken yet: the start and end of their text.
+        #: The tokens that ``take`` has not returned yet: text start, text end, log probability.
         self.pending: deque[tuple[int, int, TokenLogprob | None]] = deque()
 
     def add(self, start: int, length: int, logprob: TokenLogprob | None) -> None:
-        """Add a token with its text. ``length`` 0: its bytes are only the start of a character."""
+        """Add a token and the range of its text. ``length``: the length of the text. It is 0 if the
+        token's bytes are only the start of a character."""
         self.pending.append((start, start + (length or 1), logprob))
 
     def take(self, start: int, end: int) -> list[TokenLogprob | None]:
-        """Remove and return the tokens with text between the positions.
+        """Return the log probabilities of the tokens that have text between two positions, and
+        remove these tokens. The value is None for a token without log probability.
 
-        Each token is returned once, with the first range that contains some of its text. ``start``
-        must not decrease. Tokens wholly before it are discarded.
+        Each token is returned only once, with the first range that contains some of its text.
+        ``start`` must not decrease from call to call. Tokens whose text ends before ``start`` are
+        discarded.
         """
         found: list[TokenLogprob | None] = []
         tokens = self.pending
@@ -88,7 +93,7 @@ class TokenOrigins:
 
 
 def wire_logprob(tokenizer: Tokenizer, logprob: TokenLogprob) -> Logprob:
-    """Convert a token's log probability to its wire type."""
+    """Convert a token's log probability to the type that the API sends."""
     piece = tokenizer.piece(logprob.id)
     return Logprob(
         token=piece.decode("utf-8", "replace"),

@@ -1,4 +1,5 @@
-"""Check that a tool format row parses what it renders: a wrong row fails at startup."""
+"""Check that the parser can read the calls that a tool format renders. A wrong tool format fails at
+startup."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _CALLS: tuple[Mapping[str, object], ...] = (
 
 
 class _Bytes:
-    """The tokenizer of a model without control tokens."""
+    """A minimal tokenizer for the check. Each byte is one token, and there are no control
+    tokens."""
 
     special: Mapping[str, int] = {}
     end_ids: frozenset[int] = frozenset()
@@ -37,10 +39,11 @@ class _Bytes:
 
 
 def round_trip_failure(form: ToolFormat) -> str | None:
-    """Return sample calls as the row renders them if it does not parse them; None if it does.
+    """Render two sample calls in a tool format and parse them again.
 
-    A row whose prompt starts the reply (``begins``) is not checked: only control tokens mark its
-    calls.
+    Returns None if the parser finds the same calls, and otherwise the rendered text. The function
+    does not check a format whose prompt starts the reply (``begins``) and returns None for it: only
+    control tokens mark its calls, and the check has none.
     """
     how = form.written
     text = how.render_calls((_NAME, how.render_arguments(call)) for call in _CALLS)
@@ -54,8 +57,8 @@ def round_trip_failure(form: ToolFormat) -> str | None:
 
 
 def _called(deltas: Iterable[Delta]) -> Iterable[object]:
-    """Yield the arguments of each item; None for an item that is not a call of the sample tool, or
-    whose arguments are not JSON."""
+    """Yield the parsed arguments of each item. Yields None for an item that is not a call of the
+    sample tool, or whose arguments are not JSON."""
     texts: list[str] = []
     for delta in deltas:
         if isinstance(delta, Open):

@@ -1,6 +1,7 @@
-"""Images in a prompt: each leaves a mark in the text until the text becomes token ids.
+"""Images in a prompt. Each image leaves a mark, one special character, in the text until the text
+becomes token ids.
 
-Also the notes that replace images for models without vision.
+The module also writes the notes that replace images for models without vision.
 """
 
 from __future__ import annotations
@@ -40,9 +41,8 @@ class PromptImage(Struct, frozen=True):
 
 
 class ImageMarkup(Struct, frozen=True):
-    """The text a template writes for an image, and before and after it among the parts of a
-    message.
-    """
+    """The text that a chat template writes for an image, and the text that it writes before and
+    after the image if other parts of the message stand there."""
 
     text: str
     before: str = ""
@@ -50,9 +50,10 @@ class ImageMarkup(Struct, frozen=True):
 
 
 class PromptImages:
-    """The images of one rendering, in the order of their marks in the text.
+    """The images of one rendered prompt, in the order of their marks in the text.
 
-    ``markup``: how the model's template shows an image. The text around an image is taken from it.
+    ``mark``: the character that stands for each image. ``markup``: the texts that the model's
+    template writes for an image and around it.
     """
 
     def __init__(self, mark: str, markup: ImageMarkup | None = None) -> None:
@@ -61,7 +62,8 @@ class PromptImages:
         self.images: list[PromptImage] = []
 
     def add(self, part: it.InputImage | it.ComputerScreenshot) -> str | None:
-        """Add an image and return its mark; None if the part contains no image data."""
+        """Add an image and return its mark. Returns None and adds nothing if the part contains no
+        image data."""
         url = part.image_url
         if url is UNSET or not url.startswith("data:image/"):
             return None
@@ -77,15 +79,17 @@ class PromptImages:
 
 
 def unused_characters(text: str) -> Iterator[str]:
-    """Yield private-use characters that ``text`` does not contain, for use as marks."""
+    """Yield private-use characters that ``text`` does not contain. They can serve as marks for
+    images."""
     return (chr(code) for code in range(_FIRST, _LAST) if chr(code) not in text)
 
 
 def omission_note(what: str, path: str, unreadable: Unreadable) -> str:
-    """Return the note that replaces content a text model cannot read.
+    """Return the note that replaces content that a text model cannot read.
 
-    The model can mention it, and a conversation that once had an image stays usable. Raises
-    ``InvalidRequest`` if ``unreadable`` is ``refuse``. ``path``: the path of the part.
+    The model can mention the note, and a conversation that once had an image stays usable.
+    ``what``: the kind of content, such as ``image``. ``path``: the path of the content in the
+    request. Raises ``InvalidRequest`` if ``unreadable`` is ``refuse``.
     """
     if unreadable == "refuse":
         raise InvalidRequest(

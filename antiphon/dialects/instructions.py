@@ -1,6 +1,5 @@
-"""Prompt instructions for verbosity, output format and namespaces, and effort levels, for all
-models.
-"""
+"""Texts for the prompts of all models: instructions for the verbosity, the output format and
+namespaces. Also the levels of reasoning effort."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from .tools import namespace_notes
 
 __all__ = ["LEVELS", "format_instructions", "json_format_instructions"]
 
-#: Effort → one of the three levels that models know.
+#: Reasoning effort → one of the levels ``low``, ``medium`` and ``high`` that models know.
 LEVELS: Mapping[str, str] = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
 _SYNTAX_NAMES: Mapping[str, str] = {
     "ebnf": "EBNF grammar",
@@ -29,7 +28,8 @@ _VERBOSITY: Mapping[str, str] = {
 
 
 def json_format_instructions(options: Options) -> list[str]:
-    """Return the instructions that describe the requested JSON, whatever enforces it."""
+    """Return the instructions that describe the requested JSON. They are needed even if the engine
+    enforces the JSON."""
     match options.text.format:
         case JsonSchemaFormat(schema=schema, description=description):
             about = f" {description}" if description else ""
@@ -41,10 +41,11 @@ def json_format_instructions(options: Options) -> list[str]:
 
 
 def format_instructions(options: Options, apart: Collection[str] = ()) -> list[str]:
-    """Return the instructions for verbosity, a guide and namespaces.
+    """Return the instructions for the verbosity, for the grammar that the answer must match, and
+    for namespaces.
 
-    They do not include the JSON format, nor the namespaces in ``apart``, which the prompt shows as
-    such.
+    ``apart``: names of namespaces that the prompt already shows as namespaces. They get no
+    instructions. For the requested JSON, see ``json_format_instructions``.
     """
     lines = [] if options.tool_choice.mode == "none" else namespace_notes(options.tools, apart)
     if (guide := options.guide) is not None:

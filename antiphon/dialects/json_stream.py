@@ -1,6 +1,6 @@
-"""Incremental JSON: where a value ends, and what a string contains.
+"""Read JSON incrementally: find where a value ends, and decode what a string contains.
 
-Nothing here raises, whatever the text, and no text is read twice.
+The classes here never raise, whatever the text, and they read no text twice.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ __all__ = [
 _STRING_RUN = re.compile(r'[^"\\]*')
 _PLAIN_RUN = re.compile(r'[^"{}\[\]]+')
 _SCALAR_RUN = re.compile(r"[^\s,}\]]*")
-#: JSON's escapes, and the number of hexadecimal digits of those that have some.
+#: The character after a backslash → the character that the escape stands for, in JSON.
 ESCAPES: Mapping[str, str] = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"} | {
     char: char for char in '"\\/'
 }
+#: The character after a backslash → the number of hexadecimal digits that follow it, in JSON.
 ESCAPE_DIGITS: Mapping[str, int] = {"u": 4}
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _HEX = frozenset("0123456789abcdefABCDEF")
@@ -35,7 +36,8 @@ _REPLACEMENT = "\ufffd"
 
 
 def load(text: str) -> Any:
-    """Parse a JSON text. Raises ``ValueError`` for anything else, NaN included."""
+    """Parse a JSON text. Raises ``ValueError`` for any other text. ``NaN`` and ``Infinity`` are not
+    JSON."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except RecursionError:
@@ -47,9 +49,9 @@ def _refuse(name: str) -> Any:
 
 
 def dump(value: Any) -> str:
-    """Serialize to JSON as models and clients expect it. Raises ``ValueError`` for infinite
-    numbers.
-    """
+    """Serialize a value to JSON in the style that models and clients expect: non-ASCII characters
+    stay as they are, and a space follows each separator. Raises ``ValueError`` for infinite numbers
+    and NaN."""
     return _ENCODER.encode(value)
 
 
@@ -59,19 +61,21 @@ def escape_string(text: str) -> str:
 
 
 class JsonSpan:
-    """Finds the end of one JSON value, from its first character or white space before it."""
+    """Finds where one JSON value ends in a text that arrives in pieces. White space may precede the
+    value."""
 
     __slots__ = ("_depth", "_escaped", "_scalar", "_started", "complete", "in_string")
 
     def __init__(self) -> None:
         self._depth = 0
         self._started = self._scalar = self._escaped = False
-        #: Whether the text ends inside a string. Markup there is plain text.
+        #: Whether the text so far ends inside a string, where markup is plain text.
         self.in_string = False
         self.complete = False
 
     def read(self, text: str, at: int = 0) -> int:
-        """Return the position after the value's text. If it ends there, ``complete`` is set."""
+        """Read ``text`` from position ``at`` and return the position up to which it belongs to the
+        value. Sets ``complete`` if the value ends there."""
         while at < len(text) and not self.complete:
             at = self._read_string(text, at) if self.in_string else self._read_structure(text, at)
         return at
@@ -119,11 +123,14 @@ def _match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 class StringDecoder:
-    """Decodes a string literal from after its opening quote to the closing one.
+    """Decodes a string literal, from the character after its opening quote to its closing quote.
+    The text may arrive in pieces.
 
-    JSON by default; Python with its ``escapes`` and ``digits`` (escape → number of hexadecimal
-    digits). Without ``escapes`` a backslash is a plain character. An invalid escape stays as
-    written. Half a surrogate pair becomes U+FFFD.
+    By default, the literal is JSON. For Python's literals, ``escapes`` and ``digits`` are set.
+    ``escapes``: the character after a backslash → the character that is meant. ``digits``: the
+    character after a backslash → the number of hexadecimal digits that follow it. If ``escapes`` is
+    empty, a backslash is a plain character. An invalid escape stays as written. Half a surrogate
+    pair becomes U+FFFD.
     """
 
     __slots__ = ("_digits", "_escape", "_escapes", "_high_surrogate", "_run", "complete")
@@ -142,7 +149,8 @@ class StringDecoder:
         self.complete = False
 
     def read(self, text: str, at: int = 0) -> tuple[str, int]:
-        """Return the decoded text and the position after it."""
+        """Read ``text`` from position ``at``. Returns the decoded text and the position after
+        it."""
         parts: list[str] = []
         while at < len(text) and not self.complete:
             if self._escape:
@@ -161,12 +169,13 @@ class StringDecoder:
         return "".join(parts), at
 
     def finish(self) -> str:
-        """Return the text that was held back, when the string ends or was cut off."""
+        """Return the text that was held back because its escape is incomplete. Called at the end of
+        the string or of the output."""
         escape, self._escape = self._escape, ""
         return self._flush_surrogate() + escape
 
     def _read_escape(self, char: str, at: int, parts: list[str]) -> int:
-        """Read one more character of an escape and return the next position."""
+        """Read one more character of an escape. Returns the next position."""
         if len(self._escape) > 1 and char not in _HEX:
             parts.append(self.finish())
             return at
@@ -181,7 +190,8 @@ class StringDecoder:
         return at + 1
 
     def _decode_unit(self, unit: int) -> str:
-        """Decode a UTF-16 unit: a character, or half of one."""
+        """Decode a UTF-16 code unit, which is a character or half of a surrogate pair. Returns the
+        text that is complete now."""
         if 0xDC00 <= unit < 0xE000 and self._high_surrogate:
             high, self._high_surrogate = self._high_surrogate, 0
             return chr(0x10000 + ((high - 0xD800) << 10) + (unit - 0xDC00))
@@ -204,10 +214,11 @@ _HEAD_LIMIT = 128
 
 
 class ToolInputDecoder:
-    r"""Decodes ``{"input": "free\ntext"}`` to the free text of a custom tool, incrementally.
+    r"""Decodes the free text of a custom tool from its arguments ``{"input": "free\ntext"}``,
+    incrementally.
 
-    Any ASCII name of the only parameter is accepted. Arguments of any other form are passed on
-    unchanged as the input.
+    The only parameter may have any ASCII name, not only ``input``. If the arguments have another
+    structure, they are returned unchanged as the free text.
     """
 
     def __init__(self) -> None:
@@ -218,11 +229,11 @@ class ToolInputDecoder:
 
     @property
     def stray_text(self) -> str:
-        """The arguments after the first one, which are not part of the input."""
+        """The text after the first parameter, which is not part of the free text."""
         return "".join(self._tail).strip().removesuffix("}").strip(", \t\r\n")
 
     def read(self, text: str) -> str:
-        """Return the free text that ``text`` adds."""
+        """Read the next piece of the arguments. Returns the free text that it adds."""
         if self._plain:
             return text
         if self._string is not None:
@@ -243,7 +254,7 @@ class ToolInputDecoder:
         return decoded
 
     def finish(self) -> str:
-        """Return the text that was held back, at the end of the arguments."""
+        """Return the text that was held back. Called at the end of the arguments."""
         self._plain = True
         head, self._head = self._head, ""
         if self._string is not None:

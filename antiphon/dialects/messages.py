@@ -1,7 +1,7 @@
-"""Convert items to the messages that chat templates take.
+"""Convert a conversation's items to the messages that chat templates take.
 
-The reasoning, text and calls of one turn form one message. ``CALLS``, ``OUTPUTS``, ``SILENT`` and
-``UNREADABLE`` state how a model is shown each kind of item.
+The reasoning, text and calls of one turn form one message. The tables ``CALLS``, ``OUTPUTS``,
+``SILENT`` and ``UNREADABLE`` state how each type of item is shown to the model.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ _TEXTS = (it.InputText, it.OutputText, it.ReasoningText, it.SummaryText)
 
 
 class _PartReader:
-    """Reads the parts of an item as text.
+    """Converts the parts of an item, such as texts, files and images, to one text.
 
-    ``path``: the path of the current item, for errors. With ``images``, an image becomes its mark.
+    ``path``: the request path of the current item, for error messages. If ``images`` is given, an
+    image becomes its mark. Otherwise a note replaces it.
     """
 
     def __init__(self, unreadable: Unreadable, images: PromptImages | None) -> None:
@@ -90,7 +91,8 @@ class _PartReader:
         return part.text
 
     def _file(self, part: it.InputFile, path: str) -> str:
-        """Return the text of a text file, or a note for any other file."""
+        """Return the content of a text file under its name. For a file that is not text, return a
+        note."""
         label = "" if part.filename is UNSET else f" '{part.filename}'"
         text = None if part.file_data is UNSET else _decode_text(part.file_data)
         return self._omitted(f"file{label}", path) if text is None else f"[file{label}]\n{text}"
@@ -103,7 +105,7 @@ class _PartReader:
 
 
 def _decode_text(data: str) -> str | None:
-    """Return the text in a data URL or in bare base64; None if it is not text."""
+    """Return the text in a data URL or in bare base64, or None if the content is not text."""
     head, comma, body = data.partition(",")
     try:
         if comma and not head.endswith(";base64"):
@@ -121,22 +123,23 @@ def _dump(value: Any) -> str:
 
 
 def _search_result_text(tools: tuple[Tool, ...]) -> str:
-    """Return a tool search's result: the definitions, which the prompt has nowhere else."""
+    """Return the result of a tool search as text: the definitions of the tools that were found. The
+    prompt contains these definitions nowhere else."""
     if not tools:
         return "No tools were found. Try other words."
     return "\n".join([*namespace_notes(tools), *map(_dump, tool_definitions(tools))])
 
 
 def _code_output_text(item: it.CodeInterpreterCall) -> str:
-    """Return what the code printed, if the request includes outputs. Images are files in the
-    container.
-    """
+    """Return what the code of an interpreter call printed, if the item includes outputs, and
+    otherwise the call's status. Images are files in the container, so a placeholder stands for
+    them."""
     lines = [str(each.get("logs", "[picture]")) for each in item.outputs or ()]
     return "\n".join(lines) or _dump(_present_fields(item, "status"))
 
 
 def _present_fields(item: Any, *fields: str) -> dict[str, Any]:
-    """Return those of the fields that have a value."""
+    """Return a dict of the named fields of ``item`` that have a value."""
     values = {field: getattr(item, field) for field in fields}
     given = {f: value for f, value in values.items() if value is not None and value is not UNSET}
     return cast(dict[str, Any], to_builtins(given))
@@ -144,7 +147,8 @@ def _present_fields(item: Any, *fields: str) -> dict[str, Any]:
 
 # --- calls and their outputs ---------------------------------------------------------------------
 
-#: Item type → the call as (name, arguments). Hosted calls look like all others.
+#: Item type → function that returns the call as (name, arguments). The model is shown a hosted
+#: call, which runs on the server, like any other call.
 CALLS: Mapping[type[it.ItemBase], Callable[[Any], tuple[str, Any]]] = {
     it.FunctionCall: lambda i: (i.name, i.arguments),
     it.CustomToolCall: lambda i: (i.name, {"input": i.input}),
@@ -164,7 +168,8 @@ CALLS: Mapping[type[it.ItemBase], Callable[[Any], tuple[str, Any]]] = {
     it.Program: lambda i: ("program", {"input": i.code}),
 }
 
-#: Item type → the text of the result. The call item of a hosted tool contains its result.
+#: Item type → function that returns the text of a call's result. The item of a hosted call also
+#: contains the result, so some types are in both tables.
 OUTPUTS: Mapping[type[it.ItemBase], Callable[[Any, _PartReader], str]] = {
     it.FunctionCallOutput: lambda i, reader: reader.output(i.output),
     it.CustomToolCallOutput: lambda i, reader: reader.output(i.output),
@@ -183,16 +188,17 @@ OUTPUTS: Mapping[type[it.ItemBase], Callable[[Any, _PartReader], str]] = {
     ),
 }
 
-#: Items the model is not shown: the prompt contains the tools, and an approved call follows as an
-#: item of its own.
+#: Items that the model is not shown. The prompt lists their tools elsewhere, and a call that was
+#: approved follows as an item of its own.
 SILENT = (it.AdditionalTools, it.McpListTools, it.McpApprovalRequest)
 
-#: Items that are not supported, or that must be resolved before rendering.
+#: Items that the server does not support, or that it must replace before rendering.
 UNREADABLE = (it.Compaction, it.CompactionTrigger, it.ConfigurationUpdate, it.ItemReference)
 
 
 def render_hosted_call(item: it.Item) -> tuple[str, Any, str]:
-    """Return a hosted tool call as text: the name, the arguments and the result."""
+    """Return a hosted tool call, which runs on the server, as its name, its arguments and the text
+    of its result."""
     name, arguments = CALLS[type(item)](item)
     return name, arguments, OUTPUTS[type(item)](item, _PartReader("note", None))
 
@@ -204,13 +210,14 @@ def build_messages(
     past_count: int = 0,
     images: PromptImages | None = None,
 ) -> list[Message]:
-    """Convert items to messages: one message per turn of each side, each result after its call.
+    """Convert items to messages: one message per turn of the user or the model, and each result
+    directly after its call.
 
-    System and developer messages stay where they are. The last message has ``open`` set if the
-    model must continue it. ``past_count``: how many items precede the request. ``images`` collects
-    the images for a model with vision.
+    System and developer messages stay where they are. The last message has the key ``open`` set if
+    the model must continue it. ``past_count``: how many of the items come from earlier responses
+    and not from this request. ``images`` collects the images for a model with vision.
 
-    Raises ``InvalidRequest`` with the path of an item or part that the model cannot be shown.
+    Raises ``InvalidRequest`` with the path of an item or part that cannot be shown to the model.
     """
     builder = _MessageBuilder(prompt_tools, unreadable, images)
     builder.read(items, past_count)
@@ -221,7 +228,8 @@ def build_messages(
 
 
 def is_unfinished(items: Sequence[it.Item]) -> bool:
-    """Return whether the last item is the start of an answer that the model must continue."""
+    """Return whether the last item is the unfinished start of an answer, which the model must
+    continue."""
     last = items[-1] if items else None
     if isinstance(last, it.Reasoning) and not (last.content or last.summary):
         return False
@@ -229,10 +237,10 @@ def is_unfinished(items: Sequence[it.Item]) -> bool:
 
 
 class Builder:
-    """Visits the items of a conversation and classifies each one: message, reasoning, call or
-    result.
+    """Base class that visits the items of a conversation, decides what each one is, and calls a
+    method for it: ``message``, ``reasoning``, ``call`` or ``result``.
 
-    Subclasses state how a model is shown each of them.
+    A subclass implements these methods and builds the messages of one prompt format.
     """
 
     def __init__(
@@ -245,25 +253,25 @@ class Builder:
         self._program_call_ids: set[str] = set()
 
     def message(self, item: it.Message) -> None:
-        """Add a message."""
+        """Add a message of the user, the model, the system or the developer."""
         raise NotImplementedError
 
     def reasoning(self, text: str) -> None:
-        """Add the model's reasoning."""
+        """Add reasoning of the model."""
         raise NotImplementedError
 
     def call(self, call_id: str, name: str, arguments: Any) -> None:
-        """Add a call. ``name``: the tool's name in the prompt."""
+        """Add a tool call. ``name``: the tool's name in the prompt."""
         raise NotImplementedError
 
     def result(self, call_id: str, name: str, text: str) -> None:
-        """Add the result of a call."""
+        """Add the result of the call ``call_id``. ``name``: the tool's name in the prompt."""
         raise NotImplementedError
 
     def read(self, items: Sequence[it.Item], past_count: int) -> None:
-        """Visit all items. Raises ``InvalidRequest`` with the path of an item the model cannot be
-        shown.
-        """
+        """Visit all items in order. ``past_count``: how many of the items come from earlier
+        responses. Raises ``InvalidRequest`` with the path of an item that cannot be shown to the
+        model."""
         for index, item in enumerate(items):
             path = f"input[{index - past_count}]" if index >= past_count else "previous_response_id"
             self._add(item, path)
@@ -310,7 +318,8 @@ class Builder:
             self._add_result(call_id, answer(item, self.reader), item)
 
     def _add_approval(self, item: it.McpApprovalResponse) -> None:
-        """Add a denied approval as a failed call. An approved call follows as its own item."""
+        """Add a call that the user refused to approve, with the refusal as its result. Adds nothing
+        for an approved call, because the call follows as an item of its own."""
         request = self._approval_requests.get(item.approval_request_id)
         if request is None or item.approve:
             return
@@ -327,7 +336,8 @@ class Builder:
         name = self._names.get(call_id)
         if name is not None:
             self.result(call_id, name, text)
-        elif not isinstance(item, it.ToolSearchOutput):  # hosted search: in the prompt
+        # The prompt already lists the tools that a hosted search found.
+        elif not isinstance(item, it.ToolSearchOutput):
             raise InvalidRequest(
                 f"No tool call found for function call output with call_id {call_id}.",
                 param="input",
@@ -335,6 +345,8 @@ class Builder:
 
 
 class _MessageBuilder(Builder):
+    """Builds the messages that chat templates take."""
+
     def __init__(
         self, prompt_tools: PromptTools, unreadable: Unreadable, images: PromptImages | None
     ) -> None:
@@ -343,10 +355,10 @@ class _MessageBuilder(Builder):
         self._results: dict[str, Message] = {}
 
     def build(self) -> list[Message]:
-        """Return the messages, each result directly after its call.
+        """Return the messages, with each result directly after its call.
 
-        A call without a result was interrupted before it could run. It is left out, and so is an
-        answer with nothing else.
+        A call without a result was interrupted before it could run, so it is left out. A message of
+        the model that contained only such calls is left out, too.
         """
         messages: list[Message] = []
         for message in self._messages:
@@ -372,7 +384,8 @@ class _MessageBuilder(Builder):
         turn["content"] = f"{turn['content']}\n\n{text}" if turn["content"] else text
 
     def reasoning(self, text: str) -> None:
-        """Start an answer with reasoning, or extend one that has only reasoning so far."""
+        """Add reasoning to the model's current message. Starts a new message if the current one
+        already has text or calls."""
         turn = self._turn()
         if turn["content"] or turn.get("tool_calls"):
             turn = self._new_turn()
@@ -396,7 +409,8 @@ class _MessageBuilder(Builder):
         }
 
     def _turn(self) -> Message:
-        """Return the current answer; a new one if a call of it already has a result."""
+        """Return the model's current message. Starts a new message if there is none, or if a call
+        of the current one already has a result."""
         last = self._messages[-1] if self._messages else None
         if last is None or last["role"] != "assistant":
             return self._new_turn()
@@ -409,7 +423,8 @@ class _MessageBuilder(Builder):
 
 
 def _arguments(arguments: Any) -> Any:
-    """Parse the arguments if they are a JSON object. Templates expect an object."""
+    """Parse the arguments of a call if they are a JSON object, because templates expect an object.
+    Other arguments are returned as they are."""
     if not isinstance(arguments, str):
         return arguments
     try:

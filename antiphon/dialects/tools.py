@@ -1,7 +1,8 @@
-"""The tools in a prompt: one flat list of functions, whatever their type in the request.
+"""The tools in a prompt, as one flat list of functions. The list contains tools of every type that
+a request can declare.
 
-Custom tools become functions with one string argument. Namespaces are flattened, and
-``PromptTools`` maps the names back.
+A custom tool becomes a function with one string parameter. Functions in a namespace get flat names,
+and ``PromptTools`` maps a name on the wire to its flat name.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ __all__ = [
     "tool_definitions",
 ]
 
-#: The parameters of a custom tool as a function.
+#: The schema of the parameters of a custom tool, which the prompt shows as a function.
 INPUT_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {"input": {"type": "string"}},
     "required": ["input"],
     "additionalProperties": False,
 }
-#: OpenAI's namespace of plain functions. It is not part of their names.
+#: OpenAI's namespace of functions without a namespace. It is not part of a flat name.
 _PLAIN_NAMESPACE = "functions"
-#: Items that add tools, or the calls that find them.
+#: Types of items that add tools to the prompt, and of the calls that searched for these tools.
 _SOURCES = frozenset({it.AdditionalTools, it.FunctionCall, it.ToolSearchCall, it.ToolSearchOutput})
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
@@ -46,11 +47,13 @@ _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 class PromptTool(Struct, frozen=True, kw_only=True):
     """One function as the model sees it.
 
+    - ``name``: its flat name in the prompt. ``shape``: the tool on the wire.
     - ``path``: where the request declares the function.
     - ``strict``: if True, the arguments must match the schema. If None, the schema is enforced only
       where the engine can do it.
-    - ``found``: a tool search of the model added it. The prompt shows it in the search's result, so
-      that the start of the prompt does not change.
+    - ``grammar``: the grammar for the input of a custom tool.
+    - ``found``: whether a tool search of the model added the function. The prompt then shows it in
+      the search's result, so that the start of the prompt does not change.
     """
 
     name: str
@@ -75,7 +78,11 @@ class PromptTool(Struct, frozen=True, kw_only=True):
 
 
 class PromptTools(Struct, frozen=True, kw_only=True, dict=True):
-    """The tools in a prompt, which of them may be called, and whether a call is required."""
+    """The tools in a prompt.
+
+    ``tools``: all tools that the model sees. ``callable``: the tools that the model may call.
+    ``required``: whether the model must call one.
+    """
 
     tools: tuple[PromptTool, ...] = ()
     callable: tuple[PromptTool, ...] = ()
@@ -83,23 +90,26 @@ class PromptTools(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def shapes(self) -> Mapping[str, ToolShape]:
+        """Flat name in the prompt → the tool on the wire."""
         return {tool.name: tool.shape for tool in self.tools}
 
     @property
     def declared(self) -> tuple[PromptTool, ...]:
-        """The tools that the start of the prompt shows: all tools except the tools that a search
-        found."""
+        """The tools that the start of the prompt lists. These are all tools except those that a
+        tool search of the model found."""
         return tuple(tool for tool in self.tools if not tool.found)
 
     @property
     def restricted(self) -> bool:
-        """Whether some of the tools may not be called."""
+        """Whether the model sees some tools that it may not call."""
         return len(self.callable) < len(self.tools)
 
     def name_of(self, name: str, namespace: str | None) -> str:
-        """Return the name in the prompt for a name on the wire.
+        """Return the flat name in the prompt of the tool that has this name and namespace on the
+        wire.
 
-        A past call may name a tool that is no longer declared. Its name is only flattened.
+        A past call may name a tool that the request no longer declares. Its flat name is made from
+        the name and the namespace.
         """
         return self._names.get((name, namespace)) or _flat_name(name, namespace)
 
@@ -112,11 +122,12 @@ class PromptTools(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def collect_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
-    """Collect the tools that the request declares and the tools that items of the conversation add.
+    """Collect the tools that the request declares, and the tools that items of the conversation
+    add.
 
     If a tool is declared twice, the last declaration counts, because clients declare a tool again
-    after a search found it. Raises ``InvalidRequest`` if a call is required and no tool can be
-    called.
+    after a search has found it. Raises ``InvalidRequest`` if the request requires a call but allows
+    no tool.
     """
     choice = options.tool_choice
     if choice.mode == "none":
@@ -146,8 +157,8 @@ def collect_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
 def restrict_tools(options: Options, items: Iterable[it.Item]) -> Options:
     """Return the options without the tools that the model may not call.
 
-    This is for models whose output cannot be constrained. Tools that items of the conversation add
-    stay. Raises ``InvalidRequest`` like ``collect_tools``.
+    The function is for models whose output cannot be constrained. Tools that items of the
+    conversation add are not removed. Raises ``InvalidRequest`` like ``collect_tools``.
     """
     if options.tool_choice.allowed is None:
         return options
@@ -161,6 +172,8 @@ def restrict_tools(options: Options, items: Iterable[it.Item]) -> Options:
 def _filter_tools(
     tools: tuple[tl.Tool, ...], left: Collection[tuple[str, str | None]]
 ) -> Iterator[tl.Tool]:
+    """Yield the tools without the functions and custom tools that are not in ``left``, a collection
+    of (name, namespace) pairs. Tools of other types stay."""
     for tool in tools:
         if isinstance(tool, tl.Namespace):
             inner = tuple(each for each in tool.tools if (each.name, tool.name) in left)
@@ -171,7 +184,7 @@ def _filter_tools(
 
 
 def tool_definitions(tools: tuple[tl.Tool, ...]) -> list[dict[str, Any]]:
-    """Return the definitions of ``tools`` in the format of chat templates, without a
+    """Return the definitions of ``tools`` in the format of chat templates. The function needs no
     conversation."""
     taken: set[str] = set()
     return [
@@ -181,10 +194,10 @@ def tool_definitions(tools: tuple[tl.Tool, ...]) -> list[dict[str, Any]]:
 
 
 def namespace_notes(tools: Iterable[tl.Tool], apart: Collection[str] = ()) -> list[str]:
-    """Return one line with the description of each namespace. Such a line is needed because the
+    """Return one line for each namespace, with its description. The lines are needed because the
     prompt lists the functions one by one.
 
-    ``apart``: names of namespaces that the prompt already shows as namespaces.
+    ``apart``: names of namespaces that the prompt already shows as namespaces. They get no line.
     """
     return [
         f"The functions {_flat_name('', tool.name)}… belong together: {tool.description}"
@@ -198,8 +211,9 @@ def namespace_notes(tools: Iterable[tl.Tool], apart: Collection[str] = ()) -> li
 def _flat(
     tools: tuple[tl.Tool, ...], items: Iterable[it.Item]
 ) -> Iterator[tuple[tl.Function | tl.Custom, str | None, str, bool]]:
-    """Yield each tool, its namespace, its path in the request, and whether a tool search of the
-    model found it."""
+    """Yield each function and custom tool, from the request and from items of the conversation.
+    Yields it with its namespace, its path in the request, and whether a tool search of the model
+    found it."""
     sources = [(tools, "tools", False)]
     searches: set[str] = set()
     for item in items:
