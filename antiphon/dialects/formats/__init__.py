@@ -1,1 +1,1 @@
-"""How model families write tool calls and reasoning, as tables."""
+"""Tables of the formats in which model families write tool calls and reasoning."""

@@ -1,8 +1,11 @@
-"""Builders of tool format rows: one for each family of formats that differ only in a few literals.
+"""Functions that build tool formats. Each function builds a family of formats that differ only in a
+few literals.
 
-``types.ToolFormat`` says what the fields mean. ``metadata`` is the row's documentation. Names that
-repeat: ``opening`` and ``closing`` are the terminals around a call, ``first`` and ``last`` those
-around all calls, ``ends`` the terminals that end whatever is being read.
+``types.ToolFormat`` says what the fields of a format mean. These parameters occur in several
+functions: ``name`` is the format's name, ``mark`` is the regex for its detection, and ``metadata``
+is its documentation. ``opening`` and ``closing`` are the terminals around one call, ``first`` and
+``last`` the terminals around all calls. ``ends`` maps the terminals that end every kind of text to
+the next state.
 """
 
 from __future__ import annotations
@@ -46,12 +49,13 @@ __all__ = [
 
 _JSON_TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
 _ANY_TYPE = "|".join(_JSON_TYPES)
-#: The types that a model states for a value: ``array[string]``.
+#: Matches the type that a model states for a value, such as ``array[string]``.
 _TYPE_WORDS = rf"\s*(?:(?:{_ANY_TYPE})(?:\[(?:{_ANY_TYPE})\])?\s*)?"
 
 
 class RowMetadata(TypedDict, total=False):
-    """The fields of a row that describe it and do not change how it is read or written."""
+    """The fields of a format that only document it. They do not change how calls are parsed or
+    written."""
 
     models: Required[str]
     aliases: tuple[str, ...]
@@ -73,11 +77,11 @@ def json_calls(
     mark: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of a format whose calls are JSON objects with name and arguments.
+    """Build a tool format whose calls are JSON objects with the name and the arguments.
 
     The objects stand between the terminals ``opens`` and ``closes``, alone or in a list.
     ``inside``: texts that may stand before an object. ``bare``: the character that begins an
-    object, or the list, without a terminal.
+    object, or a list of objects, if no terminal precedes it.
     """
     ends = dict.fromkeys(closes, START) | dict.fromkeys((*opens, *inside), "records")
     return ToolFormat(
@@ -102,9 +106,9 @@ def keyed_json_calls(
     mark: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of a format whose calls are a list of JSON objects with one key.
+    """Build a tool format whose calls are a list of JSON objects with one key each.
 
-    The key is the tool's name, its value the arguments.
+    The key is the tool's name. The key's value is the arguments.
     """
     ends = {opening: "calls", closing: START}
     return ToolFormat(
@@ -140,11 +144,11 @@ def json_call_syntax(
     last: str = "",
     ids: bool = False,
 ) -> CallSyntax:
-    """Return the syntax of a call that is a JSON object.
+    """Return the syntax of calls that are JSON objects.
 
-    ``key``: the key of the arguments. ``name``: the key of the name, and what stands before that
-    key. ``before`` and ``after`` stand around each call, ``first`` and ``last`` around all.
-    ``ids``: the object may have an id.
+    ``key``: the key of the arguments. ``name``: the key of the name, and any text before that key.
+    ``before`` and ``after``: the texts around each call. ``first`` and ``last``: the texts around
+    all calls. ``ids``: the object may end with an id.
     """
     return CallSyntax(
         first=first,
@@ -164,9 +168,10 @@ def deepseek_calls(
     typed: bool,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of DeepSeek V3 (``typed``) or V3.1.
+    """Build the tool format of DeepSeek V3 (if ``typed``) or DeepSeek V3.1.
 
-    V3 writes the type of a call and puts its arguments into a Markdown fence. V3.1 does neither.
+    V3 writes the type of a call, and puts its arguments into a fenced Markdown code block. V3.1
+    does neither.
     """
     first, last = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
     begin, sep, end = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -205,10 +210,11 @@ def mistral_calls(
     mark: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of a Mistral model.
+    """Build the tool format of a Mistral model.
 
-    Calls are a list of JSON objects, or a name and arguments (from tokenizer v11). Every row parses
-    both.
+    Older models write calls as a list of JSON objects. From tokenizer v11 on, models write a call
+    as a name and its arguments. Every format built here parses both; ``written`` says which one is
+    written.
     """
     again = {"[TOOL_CALLS]": "call"}
     return ToolFormat(
@@ -235,10 +241,10 @@ def inkling_calls(
     name: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of Inkling.
+    """Build the tool format of Inkling.
 
-    A reply is messages of several types. A call is a message with the tool's name in its header.
-    The prompt opens the first header.
+    A reply is one or more messages of several types. A call is a message with the tool's name in
+    its header. The prompt already opens the header of the first message.
     """
     header, call, end = "<|message_model|>", "<|content_invoke_tool_json|>", "<|end_message|>"
     ends = {end: START, header: "header", call: "record"}
@@ -267,10 +273,10 @@ def solar_calls(
     name: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of Solar Open.
+    """Build the tool format of Solar Open.
 
-    A call's id, name and arguments each follow a token of their own. The calls are one message; its
-    end ends the turn.
+    Each part of a call (id, name and arguments) follows a special token for this part. All calls
+    form one message, and the end of this message ends the turn.
     """
     first, last = "<|tool_calls|>", "<|calls|>"
     begin, name_tag, args_tag = "<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>"
@@ -302,9 +308,8 @@ def function_json_calls(
     mark: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of ``<function=NAME>{…}</function>``, as Llama 3.1 writes calls of custom
-    functions.
-    """
+    """Build a tool format whose calls are ``<function=NAME>{…}</function>``. Llama 3.1 writes calls
+    of custom functions this way."""
     opening, closing = "<function=", "</function>"
     ends = {opening: "name", closing: START}
     return ToolFormat(
@@ -326,9 +331,11 @@ def recipient_line_calls(
     mark: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of Functionary 3.2: a line ``>>>RECIPIENT``, then the text for the recipient.
+    """Build the tool format of Functionary 3.2. The model writes a line ``>>>RECIPIENT``, then the
+    text for this recipient.
 
-    The recipient is a tool's name, or ``all`` for an answer. The prompt writes the first ``>>>``.
+    The recipient is a tool's name, or ``all`` for an answer. The prompt already contains the first
+    ``>>>``.
     """
     opens = {">>>": "name"}
     ends = opens | {">>>all\n": START}
@@ -353,10 +360,11 @@ def harmony_template_calls(
     mark: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of a model that writes harmony messages through a chat template.
+    """Build the tool format of a model that writes harmony messages, but has a chat template of its
+    own.
 
-    A message that calls a function names it in its role or in its channel. Some vocabularies put a
-    space after their control tokens.
+    A message that calls a function names the function in its role or in its channel. Some
+    vocabularies write a space after their control tokens.
     """
     to, message = "to=functions.", "<|message|>"
     again = "<|end|><|start|>assistant"
@@ -385,7 +393,8 @@ def harmony_template_calls(
     )
 
 
-#: The words of a harmony header after the recipient. Not every tokenizer has the tokens.
+#: Matches the words of a harmony header after the recipient. Not every tokenizer has harmony's
+#: control tokens, so they may also be text.
 _HEADER = r"(?:\s|commentary|analysis|final|json|code|<\|(?:channel|constrain)\|>)*"
 
 
@@ -393,7 +402,8 @@ def plamo_calls(
     name: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of PLaMo: each part of a call stands between a pair of tokens of its own."""
+    """Build the tool format of PLaMo. Each part of a call stands between two special tokens for
+    this part."""
 
     def pair(what: str) -> tuple[str, str]:
         return f"<|plamo:begin_{what}:plamo|>", f"<|plamo:end_{what}:plamo|>"
@@ -438,9 +448,10 @@ def python_calls(
     in_list: bool = True,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of a format whose calls are Python calls, in a list or one on each line.
+    """Build a tool format whose calls are Python function calls, in a list or one on each line.
 
-    Without an ``opening``, they can stand only at the start of an answer.
+    If ``opening`` is empty, calls can stand only at the start of an answer. ``in_list``: the calls
+    are in a list.
     """
     ends = {opening: "calls", closing: START} if opening else {}
     left, right, line = ("[", "]", "") if in_list else ("", "", "\n" if opening else "")
@@ -485,7 +496,8 @@ def braced_calls(
     in_order: bool = False,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of ``call:NAME{key:value}`` with strings between special tokens (``quote``)."""
+    """Build a tool format whose calls are ``call:NAME{key:value}``. A special token (``quote``)
+    stands before and after each string."""
     ends = {opening: "call", closing: START}
     return ToolFormat(
         name=name,
@@ -534,12 +546,14 @@ def _tagged_calls(
     trims: bool = False,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of a format with one tag for each call and one for each parameter.
+    """Build a tool format with one tag for each call and one tag for each parameter.
 
     ``section``: the tags around all calls. ``call``: the texts before the name, after the name and
-    at the end of a call. ``values``: the text after a key → what the value then is. ``outer_tags``:
-    a further pair of tags around each call, with a meaningless word after the first. ``lenient``: a
-    call may stand outside of the section, and a value may lack its end.
+    at the end of a call. ``key``: the text before a parameter's name. ``values``: the text after a
+    parameter's name → the kind of value that follows this text. ``value_end``: the text after a
+    value. ``outer_tags``: another pair of tags around each call; a word without meaning follows the
+    first of them. ``lenient``: a call may stand outside of the section, and the text after a value
+    may be missing.
     """
     first, last = section
     opening, after_name, closing = call
@@ -577,9 +591,10 @@ def function_tags(
     lines: bool = True,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of ``<function=NAME><parameter=KEY>value``.
+    """Build a tool format whose calls are written as ``<function=NAME><parameter=KEY>value``.
 
-    ``lines``: each value stands on lines of its own.
+    ``section``: the name of the tag around each call. ``lines``: each value stands on lines of its
+    own.
     """
     first, last = f"<{section}>", f"</{section}>"
     begin, end = (">\n", "\n</parameter>{line}") if lines else (">", "</parameter>{line}")
@@ -613,9 +628,11 @@ def invoke_tags(
     mark: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of ``<invoke name="…"><parameter name="…">value``.
+    """Build a tool format whose calls are written as ``<invoke name="…"><parameter
+    name="…">value``.
 
-    ``tag``: a prefix of every tag's name. With a prefix, a parameter states whether it is a string.
+    ``section``: the name of the tag around all calls. ``tag``: a prefix of the names of the inner
+    tags. If there is a prefix, each parameter also states whether its value is a string.
     """
     first, last = f"<{section}>", f"</{section}>"
     key, end = f'<{tag}parameter name="', f"</{tag}parameter>"
@@ -650,8 +667,10 @@ def step_tags(
     name: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of Step 3: DeepSeek's sections in another spelling, around tags with a
-    namespace.
+    """Build the tool format of Step 3.
+
+    It has tags with the prefix ``steptml:`` for calls and parameters. Around them it has the
+    special tokens of DeepSeek's format in another spelling.
     """
     first, last = "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"
     begin, sep, end = "<｜tool_call_begin｜>", "<｜tool_sep｜>", "<｜tool_call_end｜>"
@@ -691,9 +710,9 @@ def cdata_tags(
     name: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of ``<function name="…"><param name="…">value``.
+    """Build a tool format whose calls are written as ``<function name="…"><param name="…">value``.
 
-    A value that could be mistaken for a tag stands in CDATA.
+    A value that could be mistaken for a tag stands in a CDATA section.
     """
     opening, closing = '<function name="', "</function>"
     key, end = '<param name="', "</param>"
@@ -744,9 +763,10 @@ def element_tags(
     quote: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of MiniMax M3.
+    """Build the tool format of MiniMax M3.
 
-    A special token (``quote``) precedes each tag. Keys are tags, and they nest.
+    A special token (``quote``) precedes each tag. A parameter's name is the name of a tag. These
+    tags can be nested.
     """
     first, last = f"{quote}<tool_call>", f"{quote}</tool_call>"
     opening, closing = f'{quote}<invoke name="', f"{quote}</invoke>"
@@ -784,9 +804,9 @@ def typed_tags(
     name: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of Kimi K3.
+    """Build the tool format of Kimi K3.
 
-    Tags are made of special tokens, with attributes as in XML. Each value states its type.
+    Tags are made of special tokens and have attributes as in XML. Each value states its type.
     """
     opening, sep, closing = "<|open|>", "<|sep|>", "<|close|>"
     first, last = f"{opening}tools{sep}", f"{closing}tools{sep}"
@@ -841,10 +861,10 @@ def recipient_tags(
     tag: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of Muse.
+    """Build the tool format of Muse.
 
-    Every message names its recipient, and the prompt leaves that to the reply. A call is a message
-    to the tool, with tags for the arguments.
+    Every message names its recipient. The prompt does not write the first recipient, so the reply
+    begins with it. A call is a message to the tool, with tags for the arguments.
     """
     to, message, section = " to=", "<|message|>", f"<{tag}function_calls>"
     again = "<|start|>assistant"
@@ -887,9 +907,8 @@ def channel_tags(
     tag: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of Beam: harmony messages, with the arguments of a call in tags on lines of
-    their own.
-    """
+    """Build the tool format of Beam. It uses harmony messages. The arguments of a call stand in
+    tags, and each value stands on lines of its own."""
     to, message = " to=", "<|channel|>analysis <|constrain|>xml<|message|>"
     again, last = "<|end|><|start|>assistant", "<|call|>"
     key, end = f'<{tag}parameter name="', f"\n</{tag}parameter>"
@@ -925,9 +944,11 @@ def shell_tags(
     name: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of the Code World Model: ``<tool: NAME>``, then the argument without markup.
+    """Build the tool format of the Code World Model: ``<tool: NAME>``, followed by the call's only
+    argument without markup.
 
-    In vLLM's parser the tag can be ``<tool: function>``, with the name before the argument.
+    vLLM's parser also accepts the tag ``<tool: function>``. The name then follows the tag, and the
+    argument follows the name.
     """
     opening, label, closing = "<tool: ", "<tool: function>", "</tool>"
     ends = {label: "command", opening: "name", closing: START}
@@ -960,11 +981,13 @@ def key_value_tags(
     line: str = "{line}",
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of a format with a tag for each key and a tag for each value, after the name.
+    """Build a tool format whose calls have the tool's name first, then a tag for each key and a tag
+    for each value.
 
-    ``tags``: the opening tags of keys and values, such as ``<arg_key>`` and ``<arg_value>``. A key
-    without an end tag (``key_end=""``) ends where its value begins. ``line``: the text between a
-    key and its value.
+    ``call``: the tags around a call. ``tags``: the opening tags of keys and values, such as
+    ``<arg_key>`` and ``<arg_value>``. ``key_end`` and ``value_end``: their end tags, if these
+    differ from the usual ones. If ``key_end`` is empty, a key ends where its value begins.
+    ``line``: the text between a key and its value.
     """
     opening, closing = call
     key, value = tags
@@ -1012,11 +1035,12 @@ def sectioned_key_value_tags(
     lenient: bool = False,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the row of a format like ``key_value_tags`` whose calls all stand in one section.
+    """Build a tool format like the one of ``key_value_tags``, but with tags around all calls
+    together.
 
-    ``tag``: prefix and suffix of every tag's name. ``after_name``: the tag after a call's name, if
-    there is one. ``line``: the text between keys and values. ``lenient``: a call may be JSON
-    instead, and may state the types of its values.
+    ``tag``: the prefix and the suffix of every tag's name. ``after_name``: the name of the tag
+    after a tool's name, or ``""`` if there is no such tag. ``line``: the text between keys and
+    values. ``lenient``: a call may be JSON instead, and may state the types of its values.
     """
 
     def pair(word: str) -> tuple[str, str]:
@@ -1071,5 +1095,6 @@ def sectioned_key_value_tags(
 
 
 def _parameter(key: str, between: str, end: str) -> ParameterSyntax:
-    """Return the syntax of an argument that is written alike as a string and as JSON."""
+    """Return the syntax of an argument that looks the same whether its value is a string or
+    JSON."""
     return ParameterSyntax(before=key, text=between, text_end=end, json=between, json_end=end)

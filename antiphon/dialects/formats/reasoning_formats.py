@@ -1,6 +1,7 @@
 """The table of reasoning formats: one row for each way in which model families write reasoning.
 
-Rows with more specific marks come first: detection takes the first match."""
+Formats with more specific marks come first, because detection takes the first match.
+"""
 
 from __future__ import annotations
 
@@ -292,7 +293,7 @@ REASONING: Mapping[str, ReasoningFormat] = {
             name="think",
             open=("<think>",),
             close=("</think>",),
-            # MiniMax M1 and Cogito think this way, but their templates do not mention it.
+            # MiniMax M1 and Cogito use these tags, but their templates do not contain them.
             mark="</think>|provide tool-name and json-object|deep thinking subroutine",
             models="DeepSeek R1 and V3.1 on, Qwen 3, GLM 4.5 on, MiniMax M2, MiMo, Nemotron,"
             " OLMo 3, Kimi K2, Step 3, Granite 4.2, Ling 3, Laguna",

@@ -1,4 +1,5 @@
-"""Find a format by its name, by the name another server gives it, or by a model's chat template."""
+"""Find a tool format or reasoning format by its name, by the name that another server gives it, or
+by a model's chat template."""
 
 from __future__ import annotations
 
@@ -18,32 +19,38 @@ from .types import ReasoningFormat, ToolFormat
 __all__ = ["DETECTION_NAMES", "HARMONY_NAMES", "SHIPPED", "Formats", "with_vocabulary_suffix"]
 
 _Row = TypeVar("_Row", ToolFormat, ReasoningFormat)
-#: Names of the harmony format. It has no row: gpt-oss has a dialect of its own.
+#: Names of the harmony format. It is in no table, because gpt-oss has a dialect of its own.
 HARMONY_NAMES = frozenset({"harmony", "openai", "openai_gptoss", "gpt_oss"})
 #: Names that request detection from the model's chat template.
 DETECTION_NAMES = frozenset({"auto", "hf", "response_template"})
-#: The suffix of Hunyuan's tags. It is specific to a vocabulary, so that no user's text contains it.
+#: The suffix of Hunyuan's tags. Each vocabulary has its own suffix, so that no user's text contains
+#: the tags.
 _SUFFIX = re.compile(r"<(?:tool_calls|think)(:\w+)>")
 
 
 class Formats(Struct, frozen=True, kw_only=True):
-    """The known formats by name, the ones with the most specific marks first."""
+    """The known tool formats and reasoning formats by name. Formats with more specific marks come
+    first, because detection takes the first match."""
 
     tools: Mapping[str, ToolFormat]
     reasoning: Mapping[str, ReasoningFormat]
 
     def extend(self, others: Formats) -> Formats:
-        """Return these formats, then ``others``. One of these replaces another of its name."""
+        """Return these formats, followed by the formats in ``others``. If both have a format of the
+        same name, the result contains only the one in ``self``."""
         return Formats(
             tools={**self.tools, **_without(others.tools, self.tools)},
             reasoning={**self.reasoning, **_without(others.reasoning, self.reasoning)},
         )
 
     def detect(self, template: str, special: Collection[str] = ()) -> tuple[str | None, str | None]:
-        """Return the names of a model's reasoning format and tool format, None where there is none.
+        """Detect a model's formats. Returns the name of its reasoning format and the name of its
+        tool format, or None in place of a name if the model has no such format.
 
-        The chat template decides. If no mark matches it, the special tokens decide. A template that
-        mentions neither tools nor calls has no tool format."""
+        A format is detected if its ``mark`` matches the chat template. If no mark matches the
+        template, the marks are compared with the special tokens. A template that mentions neither
+        tools nor calls has no tool format.
+        """
         texts = (template, " ".join(special))
         has_tools = "tools" in template or "tool_calls" in template
         return (
@@ -52,27 +59,33 @@ class Formats(Struct, frozen=True, kw_only=True):
         )
 
     def tool_format(self, name: str) -> ToolFormat | None:
-        """Return the row with this name or alias, in any spelling; None for ``""``.
+        """Return the tool format with this name or alias. Case and punctuation do not matter.
 
-        Raises ``SetupError``."""
+        Returns None for ``""``, ``none`` and ``identity``. Raises ``SetupError`` for an unknown
+        name.
+        """
         return _find_row(self.tools, TOOLS, name, "tool_format")
 
     def reasoning_format(self, name: str) -> ReasoningFormat | None:
-        """Return the row with this name or alias, in any spelling; None for ``""``.
+        """Return the reasoning format with this name or alias. Case and punctuation do not matter.
 
-        Raises ``SetupError``."""
+        Returns None for ``""``, ``none`` and ``identity``. Raises ``SetupError`` for an unknown
+        name.
+        """
         return _find_row(self.reasoning, REASONING, name, "reasoning_format")
 
 
 SHIPPED = Formats(tools=TOOLS, reasoning=REASONING)
 
-#: Names for the absence of a format: the whole text is the answer.
+#: Names that mean "no format": the model's whole text is the answer.
 _NO_FORMAT = ("", "none", "identity")
 
 
 def _find_row(
     table: Mapping[str, _Row], shipped: Mapping[str, _Row], name: str, option: str
 ) -> _Row | None:
+    """Find the format with this name or alias in ``table``. Aliases of the built-in formats
+    (``shipped``) come first. ``option``: the setting's name, for error messages."""
     if name in _NO_FORMAT:
         return None
     normalized = re.sub(r"[\W_]+", "_", name.lower())
@@ -90,12 +103,13 @@ def _without(table: Mapping[str, _Row], names: Collection[str]) -> dict[str, _Ro
 
 
 def _resolve_alias(table: Mapping[str, ToolFormat | ReasoningFormat], name: str) -> str | None:
-    """Return the name of the row that has this name or alias."""
+    """Return the name of the format in ``table`` that has this name or alias, or None."""
     return next((row.name for row in table.values() if name in (row.name, *row.aliases)), None)
 
 
 def _first_match(table: Mapping[str, _Row], texts: tuple[str, ...]) -> str | None:
-    """Return the name of the first row whose mark matches. Earlier texts win over earlier rows."""
+    """Return the name of the first format whose mark matches one of ``texts``, or None. All formats
+    are tried with the first text before the second text is tried."""
     matches = (
         name
         for text in texts
@@ -106,8 +120,12 @@ def _first_match(table: Mapping[str, _Row], texts: tuple[str, ...]) -> str | Non
 
 
 def with_vocabulary_suffix(row: _Row, special: Collection[str]) -> _Row:
-    """Return the row with its tags' suffix replaced by the one this vocabulary uses, if it has
-    one."""
+    """Return the format ``row`` with the suffix that a model's vocabulary uses in its tags.
+    ``special``: the model's special tokens.
+
+    Returns ``row`` unchanged if its tags have no such suffix, or if the vocabulary has none. Only
+    Hunyuan's tags have a suffix.
+    """
     tags = row.opens if isinstance(row, ToolFormat) else row.open
     row_suffix, suffix = (
         next((tag[1] for name in names if (tag := _SUFFIX.fullmatch(name))), "")

@@ -1,8 +1,10 @@
 """The table of tool formats: one row for each way in which model families write tool calls.
 
-Terminals that are special tokens of the model are matched by token id, so that text which only
-looks like them stays text. Other terminals are matched as text. Sources: the chat templates
-published with the models, and the parsers of vLLM and SGLang."""
+A terminal is a text or special token that has a meaning in a format. A terminal that is a special
+token of the model is matched by its token id, so text that only looks like it stays text. Other
+terminals are matched as text. Sources: the chat templates published with the models, and the
+parsers of vLLM and SGLang.
+"""
 
 from __future__ import annotations
 
@@ -85,9 +87,10 @@ _LLAMA = json_calls(
     source=_TEMPLATE,
     from_template=True,
 )
-#: Llama 4 writes the text before a call, possibly empty, between these.
+#: Llama 4 writes the text before a call between these tags. The text may be empty.
 _PYTHON = {"<|python_start|>": START, "<|python_end|>": START}
-#: MiMo's values have no line ends inside their tags. Only that distinguishes it from Qwen3 Coder.
+#: In MiMo's format, values have no line ends inside their tags. This is the only difference from
+#: Qwen3 Coder's format.
 _MIMO = "<parameter=example_parameter_1>value_1|<tool_call><function="
 #: Rows with more specific marks come first: detection takes the first match.
 TOOLS: Mapping[str, ToolFormat] = {

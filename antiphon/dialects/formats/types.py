@@ -1,8 +1,9 @@
-"""The types in which the format tables are written.
+"""The types of which the tables of tool formats and reasoning formats consist.
 
-A tool format is a state machine. Each state says what its text is (``reads``) and to which state
-each terminal leads (``on``). A call begins when its name is complete. It ends when the machine
-enters a state outside of the call.
+A tool format is a state machine that reads calls. A terminal, which is a text or a special token,
+leads from one state to the next. Each state says how its text is read (``reads``) and to which
+state each terminal leads (``on``). A call begins when its name is complete. It ends when the
+machine enters a state outside of the call.
 """
 
 from __future__ import annotations
@@ -29,22 +30,26 @@ __all__ = [
 
 #: The states that every reply has: before the answer's first word, in the answer, in the reasoning.
 START, TEXT, THINKING = "start", "text", "thinking"
-#: Where a model leads that writes a tool's result itself: only the server may do that.
+#: The state to which a tag for tool results leads. Only the server may write results. So if the
+#: model itself writes such a tag after other text or calls, its reply ends there.
 RESULT = "result"
 
 
 class ReasoningFormat(Struct, frozen=True, kw_only=True):
-    """How a model family writes its reasoning.
+    """How a model family writes its reasoning. A terminal is a tag or other text that the parser
+    looks for.
 
-    - ``open``, ``close``: the terminals around the reasoning. The first of each is the one written
-      by ``opening_text`` and ``closing_text``. The others are only parsed; they form pairs if both
-      tuples have the same length. If both are empty, the row describes only how answers are framed.
-    - ``answer``: the text that may stand before an answer and after it.
+    - ``open``, ``close``: the terminals before and after the reasoning. ``opening_text`` and
+      ``closing_text`` write the first of each. The others are only parsed. If both tuples have the
+      same length, they form pairs. If both are empty, the format has no tags for reasoning, and
+      describes only the texts around answers.
+    - ``answer``: the texts that may stand before and after an answer.
     - ``header``: the text before each further message, for models whose reply is several messages.
     - ``leads``: further texts that may stand before the answer's first word.
-    - ``frames``: further texts that have no meaning anywhere.
-    - ``kept``: the reasoning stays in the answer, with its tags.
-    - ``mark``: a regex. A chat template that it matches has this format; ``""`` matches none.
+    - ``frames``: further texts that have no meaning and are dropped wherever they stand.
+    - ``kept``: whether the reasoning stays in the answer, with its tags.
+    - ``mark``: a regex. A model whose chat template matches it has this format. ``""`` matches no
+      template.
     - ``models``, ``aliases``, ``source``, ``from_template``: documentation, as in ``ToolFormat``.
     """
 
@@ -64,23 +69,23 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
 
     @property
     def closing_tags(self) -> tuple[str, ...]:
-        """The terminals that end the reasoning and lead to an answer."""
+        """The terminals that end the reasoning and after which an answer follows."""
         return self.close if len(self.open) == len(self.close) else self.close[:1]
 
     @property
     def opening_text(self) -> str:
-        """The text that opens the reasoning, for a prompt."""
+        """The text that opens the reasoning when a prompt is written."""
         return self.open[0].rstrip() + ("" if self.header else "\n")
 
     def closing_text(self, prompt: str) -> str:
-        """Return the text that closes the reasoning after ``prompt``, so that an answer or a call
-        may follow.
-        """
+        """Return the text that closes the reasoning when it is appended to ``prompt``. An answer or
+        a call may follow the text."""
         close = self.closing_tag(prompt) or self.close[0]
         return f"{close}{self.header}" if self.header else f"\n{close}\n\n"
 
     def closing_tag(self, prompt: str) -> str:
-        """Return the closing tag for reasoning left open at the end of ``prompt``, else ``""``."""
+        """Return the closing tag that matches the opening tag at the end of ``prompt``. Returns
+        ``""`` if the prompt does not end with an opening tag."""
         end = prompt.rstrip()
         pairs = zip(self.open, self.close * len(self.open), strict=False)
         return next((close for begin, close in pairs if end.endswith(begin.rstrip())), "")
@@ -89,16 +94,17 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
 class ParameterSyntax(Struct, frozen=True, kw_only=True):
     """How a model writes one argument, in formats whose arguments are not a JSON object.
 
-    A string is ``before`` KEY ``text`` VALUE ``text_end``. Any other value is ``before`` KEY
-    ``json`` VALUE ``json_end``.
+    A string is written as ``before`` KEY ``text`` VALUE ``text_end``. Any other value is written as
+    ``before`` KEY ``json`` VALUE ``json_end``.
 
     - ``separator``: the text between two arguments.
-    - ``quoted``: strings are also written as JSON or Python values.
-    - ``plain``: a regex. Strings that match it may also be written the way other values are.
+    - ``quoted``: strings are written like other values, as JSON or Python values in quotes.
+    - ``plain``: a regex. A string that matches it may also be written between ``json`` and
+      ``json_end``.
     - ``in_order``: arguments are written in alphabetical order, not in the schema's order.
 
-    Placeholders: ``{key}`` repeats the key, ``{type}`` is the value's JSON type, ``{line}`` is an
-    optional line end.
+    Placeholders in these texts: ``{key}`` repeats the key, ``{type}`` is the value's JSON type,
+    ``{line}`` is an optional line end.
     """
 
     before: str
@@ -112,7 +118,7 @@ class ParameterSyntax(Struct, frozen=True, kw_only=True):
     in_order: bool = False
 
     def render(self, key: str, value: Any) -> str:
-        """Write an argument the way a model does."""
+        """Return an argument as a model writes it."""
         if isinstance(value, str) and not self.quoted:
             begin, text, end = self.text, value, self.text_end
         else:
@@ -125,13 +131,15 @@ class ParameterSyntax(Struct, frozen=True, kw_only=True):
 class CallSyntax(Struct, frozen=True, kw_only=True):
     """How a model writes its calls.
 
-    ``first`` (``before`` NAME ``between`` ARGUMENTS ``after``) ``separator`` … ``last``
+    Calls are written as ``first`` (``before`` NAME ``between`` ARGUMENTS ``after``) ``separator`` …
+    ``last``. The part in parentheses is one call, and ``separator`` stands between two calls.
 
-    ARGUMENTS is a JSON object, or a list of arguments written as ``parameter`` says.
+    ARGUMENTS is a JSON object if ``parameter`` is None. Otherwise it is a list of arguments that
+    are written as ``parameter`` says. ``ids``: a call that is one JSON object may end with an id.
 
-    Placeholders: in ``before`` and ``between``, ``{n}`` is the call's number from 0, ``{n+1}`` its
-    number from 1, ``{id}`` an id and ``{name}`` the name again. ``{line}`` is an optional line end
-    and may stand anywhere. ``ids``: a JSON object with name and arguments may end in an id.
+    Placeholders: ``{line}`` is an optional line end and may stand in any of the texts. In
+    ``before`` and ``between``, ``{n}`` is the call's number from 0, ``{n+1}`` is its number from 1,
+    ``{id}`` is an id, and ``{name}`` repeats the name.
     """
 
     before: str
@@ -144,9 +152,8 @@ class CallSyntax(Struct, frozen=True, kw_only=True):
     ids: bool = False
 
     def render_calls(self, calls: Iterable[tuple[str, str]]) -> str:
-        """Write calls the way a model does. Each call is a name and its arguments as already
-        rendered.
-        """
+        """Return calls as a model writes them. Each call is a pair of its name and the text of its
+        arguments."""
         rendered = (
             self.render_opening(name, number) + arguments + _fill_placeholders(self.after, {})
             for number, (name, arguments) in enumerate(calls)
@@ -157,14 +164,14 @@ class CallSyntax(Struct, frozen=True, kw_only=True):
         return first + separator.join(rendered) + last
 
     def render_arguments(self, values: Mapping[str, Any]) -> str:
-        """Write arguments the way a model does."""
+        """Return the arguments of a call as a model writes them."""
         parameter = self.parameter
         if parameter is None:
             return json.dumps(values, ensure_ascii=False)
         return parameter.separator.join(parameter.render(*pair) for pair in values.items())
 
     def render_opening(self, name: str, number: int) -> str:
-        """Write a call up to its arguments."""
+        """Return the text of a call up to its arguments. ``number``: the call's number from 0."""
         values = {"{n}": str(number), "{n+1}": str(number + 1), "{name}": name}
         values["{id}"] = f"call{number:06}"
         before, between = (_fill_placeholders(part, values) for part in (self.before, self.between))
@@ -194,19 +201,21 @@ def _json_type(value: Any) -> str:
     return _JSON_TYPES.get(type(value), "object")
 
 
-#: What the text of a state is.
+#: The kinds of text that a state can read.
 #: Outside of calls:
 #: - ``between``: white space and the characters of ``skips``, which are dropped. Other text leads
 #:   to the state ``then``.
-#: - ``record``: a JSON object with the name and the arguments.
+#: - ``record``: a JSON object with the call's name and its arguments.
 #: Inside a call:
 #: - ``name``; ``label``: a call id that contains the name; ``header``: the name, which the call
 #:   repeats later; ``id``: a call id.
-#: - ``filler``: text without meaning, as the regex ``filler`` says; ``gap``: no text.
+#: - ``filler``: text without meaning, which matches the regex ``filler``; ``gap``: no text is
+#:   expected here.
 #: - ``json``: the arguments as JSON; ``pairs``: the arguments with separators and without tags;
 #:   ``elements``: the arguments as nested tags; ``body``: the arguments without any markup.
-#: - ``key``: an argument's name; ``value``: its value, of the type the schema gives; ``string``
-#:   and ``literal``: its value, of the type the model states.
+#: - ``key``: an argument's name; ``value``: its value, whose type the schema gives; ``string``: its
+#:   value, which the model marks as a string; ``literal``: its value, which the model marks as
+#:   another type.
 ContentKind = Literal[
     "between",
     "record",
@@ -228,14 +237,16 @@ ContentKind = Literal[
 
 
 class State(Struct, frozen=True, kw_only=True):
-    """A state of a tool format.
+    """One state of a tool format's state machine. A terminal is a text or special token that leads
+    to another state.
 
-    - ``reads``: what the text in this state is.
-    - ``on``: terminal → the next state.
-    - ``peek``: the same, but the next state reads the terminal again.
-    - ``then``: the next state once the text is complete.
-    - ``skips``: with ``reads="between"``, the characters to drop besides white space.
-    - ``filler``: with ``reads="filler"``, a regex of the text without meaning.
+    - ``reads``: the kind of text in this state.
+    - ``on``: terminal → the next state. The terminal is consumed.
+    - ``peek``: terminal → the next state, which reads the terminal itself as its first text.
+    - ``then``: the next state once the text of this state is complete.
+    - ``skips``: with ``reads="between"``, the characters that are dropped in addition to white
+      space.
+    - ``filler``: with ``reads="filler"``, a regex for the text that has no meaning.
     """
 
     reads: ContentKind
@@ -247,25 +258,32 @@ class State(Struct, frozen=True, kw_only=True):
 
 
 class ToolFormat(Struct, frozen=True, kw_only=True):
-    """How a model family writes tool calls.
+    """How a model family writes tool calls, as a state machine. A terminal is a text or special
+    token that leads from one state to another.
 
-    - ``opens``: terminal → state, for the terminals that lead out of answer and reasoning.
-    - ``bare``: a character that opens a call without a terminal, only at the start of an answer. It
-      leads to the state ``bare_state``. Without ``bare``, the answer's first word leads there. Text
-      that no special token marks as a call becomes one only if it names a known tool.
-    - ``doubtful``: the terminals of ``opens`` may be plain text as well, so the same rule holds for
-      them.
-    - ``begins``: the state a reply starts in, if the prompt has already opened it.
-    - ``quote``: for ``pairs`` the quote around strings, for ``elements`` the prefix of each tag.
+    - ``states``: state name → state, for the states inside and between calls.
+    - ``opens``: terminal → state, for the terminals in an answer or in reasoning that start calls.
+    - ``bare``: a character that starts a call without a terminal, but only at the start of an
+      answer. It leads to the state ``bare_state``. If ``bare`` is empty, the answer's first word
+      leads to ``bare_state``. If no special token marks a text as a call, the text is a call only
+      if it names a known tool.
+    - ``doubtful``: the terminals of ``opens`` may also be plain text. So the text after them is a
+      call only if it names a known tool.
+    - ``begins``: the state in which a reply starts, if the prompt has already opened this state.
+    - ``quote``: if arguments are ``pairs``, the quote around strings. If they are ``elements``, the
+      prefix of each tag.
     - ``written``: how a call is written, for grammars and for prompts.
-    - ``mark``: a regex. A chat template that it matches has this format.
+    - ``mark``: a regex. A model whose chat template matches it has this format.
     - ``trims``: one line end on each side of a value is not part of the value.
 
-    The rest documents the row: ``models`` that write this way; ``aliases``, the names that vLLM,
-    SGLang, TensorRT-LLM or llama.cpp give the format, where they differ in more than case and
-    punctuation (the registry resolves them); ``source``, where the format is described;
-    ``from_template``, whether that is a chat template (published with the model, or a server's for
-    it) and not only a parser.
+    The other fields are documentation:
+
+    - ``models``: the models that write this way.
+    - ``aliases``: the names that vLLM, SGLang, TensorRT-LLM or llama.cpp give the format, if they
+      differ in more than case and punctuation. The registry also finds the format by these names.
+    - ``source``: where the format is described.
+    - ``from_template``: True if ``source`` is a chat template, either published with the model or
+      written for it by a server. False if ``source`` is only a parser.
     """
 
     name: str
