@@ -1,1 +1,1 @@
-"""The streaming parser of model output."""
+"""The streaming parser of a model's output."""

@@ -1,7 +1,8 @@
-"""Convert values that are not JSON to JSON: text by its schema, and Python or braced literals.
+"""Convert argument values that are not JSON to JSON. The values are plain text, whose type the
+schema gives, Python literals, or literals of the form ``{key:value}``.
 
-The output only grows: a string streams, any other value is emitted once it is complete. Nothing
-raises, whatever the text.
+The JSON text is only extended and never changed. A string is emitted piece by piece, and any other
+value once it is complete. Nothing here raises, whatever the text.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ STRING = frozenset({"string"})
 
 
 def property_types(schema: Json, key: str) -> frozenset[str]:
-    """Return the JSON types that ``schema`` allows for its property ``key``; empty if it states
-    none.
-    """
+    """Return the JSON types that ``schema`` allows for its property ``key``. Empty if the schema
+    states no type."""
     return PropertyTypes(schema).of(key)
 
 
 class PropertyTypes:
-    """The JSON types that a schema allows for its properties, each computed once."""
+    """The JSON types that a schema allows for each of its properties. Each property's types are
+    computed only once."""
 
     def __init__(self, schema: Json) -> None:
         self.schema = schema
@@ -57,7 +58,7 @@ class PropertyTypes:
         self._computed: dict[tuple[int, int], frozenset[str]] = {}
 
     def of(self, key: str) -> frozenset[str]:
-        """Return the types of a property; empty if the schema states none."""
+        """Return the types of the property ``key``. Empty if the schema states no type for it."""
         if self._forms is None:
             self._forms = object_forms(self.schema)
         if key not in self._properties:
@@ -98,10 +99,12 @@ def _member(mapping: Any, key: str) -> Any:
 
 
 def to_json_text(text: str, types: frozenset[str] = frozenset()) -> str:
-    """Return the JSON text of ``text`` as a value of one of ``types`` (any, if empty).
+    """Convert the text of a value to JSON. ``types``: the JSON types that the schema allows, or
+    empty for any type.
 
-    JSON stays as it is. Python and braced literals are converted. Any other text is a string, and
-    so is a value of another type if a string is allowed.
+    JSON stays as it is. Python literals and literals of the form ``{key:value}`` are converted. But
+    if the schema allows a string and does not allow the type of this value, the text becomes a
+    string. All other text becomes a string as well, including any quotes around it.
     """
     bare = text.strip()
     for candidate in (bare, _literal_to_json(bare)):
@@ -138,20 +141,22 @@ _BRACKETS: Mapping[str, str] = {"(": "[", ")": "]"}
 _LITERAL = re.compile(
     rf"""(?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|{QUOTE}[^{QUOTE}]*{QUOTE})
     |(?P<word>[^\W\d][\w.\-]*)|(?P<number>[+-]?[\d.][\w.+-]*)|(?P<space>\s+)
-    |(?P<sign>["'{QUOTE}].*|.)""",  # a string without an end takes the rest
+    |(?P<sign>["'{QUOTE}].*|.)""",  # an opening quote without a closing one matches up to the end
     re.DOTALL | re.VERBOSE,
 )
 
 
 def string_decoder(quote: str, *, raw: bool = False) -> StringDecoder:
-    """Return the decoder of a Python or braced string, by its quote; ``raw``: without escapes."""
+    """Return the decoder for a string literal with this quote: a Python string, or a string between
+    the quotes of a tool format. ``raw``: a backslash is a plain character."""
     if raw or quote == QUOTE:
         return StringDecoder(quote, {}, {})
     return StringDecoder(quote, _PYTHON_ESCAPES, _PYTHON_DIGITS)
 
 
 def _literal_to_json(text: str) -> str:
-    """Convert a literal to JSON. Invalid text stays invalid."""
+    """Convert a Python literal, or a literal of the form ``{key:value}``, to JSON. If the literal
+    is not valid, the result is not valid JSON."""
     tokens: list[str] = []
     for found in _LITERAL.finditer(text):
         kind, token = found.lastgroup, found.group()
@@ -171,11 +176,12 @@ def _literal_to_json(text: str) -> str:
     return "".join(tokens)
 
 
-# --- an object, as it grows ----------------------------------------------------------------------
+# --- writing an object incrementally -------------------------------------------------------------
 
 
 class JsonObjectWriter:
-    """Writes arguments as a JSON object, key by key. Each method returns the text that it adds."""
+    """Writes the arguments of a call as a JSON object, key by key. Each method returns the JSON
+    text that it adds. ``schema``: the schema of the arguments."""
 
     def __init__(self, schema: Json) -> None:
         self._property_types = PropertyTypes(schema)
@@ -184,25 +190,26 @@ class JsonObjectWriter:
 
     @property
     def expects_string(self) -> bool:
-        """Whether the value of the current key can only be a string."""
+        """Whether the schema allows only a string as the value of the current key."""
         return self._types == STRING
 
     def write_key(self, key: str) -> str:
-        """Write a key; its value must follow."""
+        """Write a key. The caller must write its value next."""
         self._types = self._property_types.of(key)
         before = ", " if self._has_keys else "{"
         self._has_keys = True
         return f"{before}{dump(key)}: "
 
     def write_value(self, text: str) -> str:
-        """Write a complete value, converted according to the schema."""
+        """Write a complete value. It is converted to JSON according to the schema."""
         return to_json_text(text, self._types)
 
     @staticmethod
     def write_string(text: str) -> str:
-        """Write a part of a string. The caller writes its quotes."""
+        """Write a piece of a string, with JSON's escapes. The caller writes the quotes around the
+        string."""
         return escape_string(text)
 
     def close(self) -> str:
-        """Close the object."""
+        """Write the end of the object."""
         return "}" if self._has_keys else "{}"

@@ -1,7 +1,8 @@
-"""Builds deltas from parsed text and calls. Items are opened one at a time, once they have content.
+"""Builds deltas from parsed text and calls. Items are opened one at a time, and only when they have
+content.
 
 White space is kept where it is text. It is dropped where it only separates text from markup: at the
-ends of reasoning, before a call, and up to the last line end between markup and an answer.
+start and end of reasoning, before a call, and between markup and an answer up to the last line end.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ _Logprobs = Sequence[Logprob]
 
 
 class ParserDeltaBuilder:
-    """Turns the parts of a reply, in order, into deltas. ``take_deltas`` returns them.
+    """Turns the parts of a reply into deltas. A parser adds the parts in order, and ``take_deltas``
+    returns the deltas.
 
-    ``has_markup``: markup may follow, so white space at the end of text waits for what comes next.
+    ``has_markup``: whether markup may follow text. White space at the end of a text is then held
+    back until the next part is known.
     """
 
     def __init__(self, *, has_markup: bool = True) -> None:
@@ -38,14 +41,14 @@ class ParserDeltaBuilder:
         self._call_ids: set[str] = set()
 
     def take_deltas(self) -> list[Delta]:
-        """Return the deltas since the last call, with consecutive texts merged."""
+        """Return the deltas since the last call of this method, with consecutive texts merged."""
         out, self._deltas = self._deltas, []
         if len(out) == 1 or (len(out) == 2 and not isinstance(out[0], Text)):
             return out  # the deltas of one token, which is the common case
         return list(_merge_texts(out))
 
     def add_sampled_tokens(self, ids: tuple[int, ...]) -> None:
-        """Record the tokens of the deltas that follow."""
+        """Add the token ids from which the deltas that follow are made."""
         self._deltas.append(SampledTokens(ids))
 
     # --- text -------------------------------------------------------------------------------------
@@ -55,7 +58,7 @@ class ParserDeltaBuilder:
         self._write("message", text, logprobs)
 
     def add_reasoning(self, text: str) -> None:
-        """Add text of the reasoning."""
+        """Add text to the reasoning."""
         self._write("reasoning", text, ())
 
     def _write(self, kind: _Kind, text: str, logprobs: _Logprobs) -> None:
@@ -80,7 +83,12 @@ class ParserDeltaBuilder:
     def _open_for_text(
         self, kind: _Kind, text: str, trimmed: str, logprobs: _Logprobs
     ) -> tuple[str, str, _Logprobs]:
-        """Open an item for text, without the white space that only separates it from markup."""
+        """Open an item for ``text``. White space at its start that only separates it from markup is
+        dropped.
+
+        ``trimmed``: ``text`` without white space at its end. Returns the arguments without the
+        dropped white space.
+        """
         if kind == "reasoning":
             self._pending = []
             text, trimmed = text.lstrip(), trimmed.lstrip()
@@ -99,21 +107,23 @@ class ParserDeltaBuilder:
         return text, trimmed, logprobs
 
     def open_item(self, item: Message | Reasoning) -> None:
-        """Open an item whose text ``write`` adds unchanged."""
+        """Open an item for text that is added with ``write``, so that no white space is dropped."""
         self._emit_open("message" if isinstance(item, Message) else "reasoning", item)
 
     def write(self, text: str, logprobs: _Logprobs = ()) -> None:
-        """Add text to the item of ``open_item``."""
+        """Add text to the item that ``open_item`` opened. The text is not changed."""
         self._deltas.append(Text(text, tuple(logprobs)))
 
     def note_markup(self) -> None:
-        """Record that reasoning markup stands here."""
+        """Record that the reply has reasoning markup at this position. An answer that follows is
+        then not at the start of the reply."""
         self._is_first = False
 
     # --- calls ------------------------------------------------------------------------------------
 
     def open_call(self, shape: ToolShape, call_id: str) -> None:
-        """Open a call. Without an id, or with the id of another call, the run assigns one."""
+        """Open the item of a call. If ``call_id`` is empty or another call has the same id, the
+        item has no id, and the run assigns one."""
         self._pending = []
         call_id = "" if call_id in self._call_ids else call_id
         self._call_ids.add(call_id)
@@ -126,11 +136,11 @@ class ParserDeltaBuilder:
         )
 
     def add_arguments(self, text: str) -> None:
-        """Add a part of the call's arguments or input."""
+        """Add text to the arguments of the open call, or to the input of a custom tool."""
         self._deltas.append(Text(text))
 
     def close_call(self) -> None:
-        """Close the call."""
+        """Close the item of the call."""
         self.close_item()
 
     # --- items ------------------------------------------------------------------------------------
@@ -147,9 +157,11 @@ class ParserDeltaBuilder:
             self._open_kind = None
 
     def finish(self, *, is_cut: bool) -> None:
-        """End the reply. White space that was held back is text after all.
+        """End the reply. White space that was held back at the end of an answer is emitted, because
+        no markup follows.
 
-        A reply that is only white space is a message. The open item of a cut reply stays open.
+        A reply of only white space becomes a message. If the reply was cut off (``is_cut``), the
+        open item stays open.
         """
         if self._pending_kind == "message" and self._pending and self._is_first:
             self._emit_open("message", Message(role="assistant", content=()))
@@ -161,7 +173,8 @@ class ParserDeltaBuilder:
 
 
 def _after_last_line_end(texts: list[tuple[str, _Logprobs]]) -> list[tuple[str, _Logprobs]]:
-    """Return the part after the last line end."""
+    """Return the texts after the last line end in ``texts``, or all of ``texts`` if they contain no
+    line end."""
     for n in range(len(texts) - 1, -1, -1):
         text, logprobs = texts[n]
         if "\n" in text:

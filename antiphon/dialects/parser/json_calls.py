@@ -1,4 +1,4 @@
-"""Reader of a call that is one JSON object with its name and arguments."""
+"""Reader of a call that is one JSON object with the tool's name and the arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARGUMENT_KEYS = frozenset(
 )
 _ID = re.compile(r'"?[A-Za-z0-9_.:\-]*"?\s*')
 _TYPE = re.compile(r'"(?:function|function_call|tool|tool_call|tool_use)"\s*|null\s*')
-#: Fields that describe a call, and the values of these fields that are no text.
+#: Key of a field that may only describe a call → regex for the values of such a field.
 _METADATA: Mapping[str, re.Pattern[str]] = {
     **dict.fromkeys(("id", "call_id", "tool_call_id", "index"), _ID),
     "type": _TYPE,
@@ -32,35 +32,42 @@ _Step = Callable[[str, int], int]
 
 
 class JsonCallTarget(Protocol):
-    """Receives the parsed call."""
+    """The object to which the reader passes the parts of a call. ``CallBuilder`` implements it."""
 
     name: str
     has_started: bool
-    #: Text inside the call that belongs to no part of it.
+    #: Text inside the call that is part of neither the name, the id nor the arguments.
     stray_text: list[str]
 
     @property
     def is_likely(self) -> bool:
-        """Whether more than the syntax says that this is a call."""
+        """Whether this is probably a call, either because a special token marks it or because a
+        tool has its name."""
 
     @property
     def parameter_names(self) -> Collection[str]:
-        """The parameters of the function with this name; empty for a custom tool."""
+        """The names of the parameters of the function that is called. Empty for a custom tool and
+        for an unknown function."""
 
     def start(self, *, has_arguments: bool = False) -> bool:
-        """Start the call after its name. Return False if this is not a call."""
+        """Start the call when its name is complete. Returns False and starts nothing if the text is
+        not a call."""
 
     def add_json_arguments(self, text: str) -> None:
-        """Add a part of the arguments' JSON text."""
+        """Add the next piece of the arguments, which are JSON."""
 
 
 class JsonCallReader:
-    """Reads ``{"name": …, "arguments": {…}}`` incrementally, the keys in any order.
+    """Reads a call such as ``{"name": …, "arguments": {…}}`` incrementally. The keys may have any
+    order.
 
-    The arguments may have any of the ``ARGUMENT_KEYS``. They may be a string that contains JSON.
-    Name and arguments may stand in an object under ``function``. Arguments before the name wait for
-    it. Without arguments, all other fields are the arguments: ``{"name": "f", "city": "Paris"}``.
-    With arguments, other fields are stray text.
+    - The key of the arguments is one of ``ARGUMENT_KEYS``. The arguments are an object, or a string
+      that contains JSON.
+    - The name and the arguments may stand in an inner object under the key ``function``.
+    - Arguments that stand before the name are held back until the name is complete.
+    - If no key holds the arguments, all other fields are the arguments, as in ``{"name": "f",
+      "city": "Paris"}``. Otherwise the other fields become stray text, which is emitted after the
+      call.
     """
 
     def __init__(self, call: JsonCallTarget) -> None:
@@ -82,11 +89,11 @@ class JsonCallReader:
 
     @property
     def in_string(self) -> bool:
-        """Whether the text ends inside a string, where markup is plain text."""
+        """Whether the text read so far ends inside a string, where markup is plain text."""
         return self._span.in_string or self._step in (self._read_key, self._read_string)
 
     def read(self, text: str) -> int:
-        """Read text and return the number of characters that belong to the call."""
+        """Read the next piece of text. Returns the number of characters that belong to the call."""
         at = 0
         while at < len(text) and not (self.complete or self.failed):
             start, field = at, self._field
@@ -107,7 +114,8 @@ class JsonCallReader:
             self._start()
         self._end_fields(end="" if self._field is not None else "}")
 
-    # Each step reads some of the text and returns the position it came to.
+    # The reader is a state machine. Each method that follows is a step: it reads some of the text,
+    # returns the position after it, and sets the next step.
 
     def _read_opening(self, text: str, at: int) -> int:
         at = _match_end(_BLANK, text, at)
@@ -184,14 +192,19 @@ class JsonCallReader:
         return at + 1
 
     def _is_parameter(self, char: str) -> bool:
-        """Whether the value of an argument key is one parameter and not all of them."""
+        """Return whether the current key names one parameter, although models also write all
+        arguments under this key. ``char``: the first character of the value.
+
+        The key names one parameter if the arguments have already been read, or if the function has
+        a parameter of this name and the value is not an object.
+        """
         return self._has_argument_text or (char != "{" and self._key in self._call.parameter_names)
 
     def _expect_string(self, step: _Step) -> None:
         self._string, self._text, self._step = StringDecoder(), [], step
 
     def _read_string(self, text: str, at: int) -> int:
-        """Read the name, or arguments that are a string."""
+        """Read the name, or arguments that are written as a string."""
         decoded, at = self._string.read(text, at)
         is_complete = self._string.complete
         decoded += self._string.finish() if is_complete else ""
@@ -214,7 +227,8 @@ class JsonCallReader:
         return end
 
     def _read_scalar(self, text: str, at: int) -> int:
-        """Read arguments that are not an object: null means none, others stay as they are."""
+        """Read arguments that are neither an object, an array nor a string. ``null`` means that
+        there are no arguments. Other values are passed on as they are."""
         end = self._span.read(text, at)
         self._text.append(text[at:end])
         if self._span.complete:
@@ -260,7 +274,9 @@ class JsonCallReader:
             self._field = None
 
     def _end_fields(self, *, end: str) -> None:
-        """Write the other fields as the arguments if there are none, else as stray text."""
+        """Pass on the fields that are neither the name nor the arguments. They become the arguments
+        if the call has no others, and stray text otherwise. ``end``: the closing brace of the
+        arguments, or ``""`` if the model did not close the call."""
         self._end_field()
         if not self._call.has_started:
             return
@@ -278,14 +294,16 @@ class JsonCallReader:
         self.complete = not self.failed
 
     def _fail(self, at: int) -> int:
-        """End a call that lacks its end, if the call has started. Otherwise this is not a call."""
+        """Stop at text that is not valid here. If the call has started, it ends here. Otherwise the
+        text is not a call. Returns ``at``."""
         self.complete = self._call.has_started
         self.failed = not self.complete
         return at
 
 
 def _is_metadata(key: str, text: str) -> bool:
-    """Whether a field, as the model wrote it, only describes the call."""
+    """Return whether a field only describes the call, such as its id or type. ``text``: the field
+    as the model wrote it."""
     pattern = _METADATA.get(key)
     return pattern is not None and pattern.fullmatch(text.partition(":")[2].strip()) is not None
 

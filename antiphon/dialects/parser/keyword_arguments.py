@@ -1,4 +1,5 @@
-"""Reader of arguments that are pairs: Python keyword arguments, keys and values in braces."""
+"""Reader of arguments that are key-value pairs: Python keyword arguments, or keys and values in
+braces."""
 
 from __future__ import annotations
 
@@ -23,26 +24,27 @@ _PREFIXES = frozenset({"b", "f", "r", "u", "br", "rb", "fr", "rf"})
 
 
 class KeywordTarget(Protocol):
-    """Receives the parsed arguments."""
+    """The object to which the reader passes the parsed arguments. ``CallBuilder`` implements it."""
 
-    #: Text outside of any argument.
+    #: Text that is part of no argument.
     stray_text: list[str]
 
     def start_parameter(self, key: str) -> None:
-        """Start a parameter. An empty key: a positional value."""
+        """Start the parameter ``key``. If the key is empty, the value is a positional argument."""
 
     def add_value(self, text: str) -> None:
-        """Add a value as a complete literal."""
+        """Add the complete value of the current parameter, as the literal that the model wrote."""
 
     def add_string(self, text: str) -> None:
-        """Add a part of a string value."""
+        """Add the next piece of the current parameter's value, which is a string."""
 
     def end_string(self) -> None:
-        """End the string value."""
+        """End the value that ``add_string`` has written."""
 
 
 class KeywordArgumentReader:
-    """Reads ``key=value, …)`` or ``key:value, …}`` incrementally, up to the bracket ``close``."""
+    """Reads arguments of the form ``key=value, …)`` or ``key:value, …}`` incrementally, up to the
+    closing bracket ``close``. ``form``: how the tool format writes an argument."""
 
     def __init__(self, target: KeywordTarget, form: ParameterSyntax, close: str) -> None:
         self._target = target
@@ -51,8 +53,8 @@ class KeywordArgumentReader:
         self._step = self._read_key
         self._part: list[str] = []
         self._string: StringDecoder | None = None
-        self._delimiter = ""  # the quote of that string, once or three times
-        self._closing_quotes = 0  # how many of the three there are that end it
+        self._delimiter = ""  # the quote of the current string: one character, or three
+        self._closing_quotes = 0  # how many of its closing quote characters have been read
         self._is_empty = self._is_raw = False
         self._quote = ""
         self._depth = 0
@@ -62,18 +64,19 @@ class KeywordArgumentReader:
 
     @property
     def in_string(self) -> bool:
-        """Whether the text ends inside a string, where markup is plain text."""
+        """Whether the text read so far ends inside a string, where markup is plain text."""
         return self._step == self._read_string or bool(self._quote)
 
     def read(self, text: str) -> int:
-        """Read text and return the number of characters that belong to the arguments."""
+        """Read the next piece of text. Returns the number of characters that belong to the
+        arguments."""
         at = 0
         while at < len(text) and not self.complete:
             at = self._step(text, at)
         return at
 
     def finish(self) -> None:
-        """End the arguments, closed or not."""
+        """End the arguments, even if the closing bracket is missing."""
         if self._string is not None:
             if self._step == self._read_string:
                 self._target.add_string(
@@ -85,7 +88,8 @@ class KeywordArgumentReader:
                 self._target.start_parameter("")
             self._end_literal()
 
-    # Each step reads some of the text and returns the position it came to.
+    # The reader is a state machine. Each method that follows is a step: it reads some of the text,
+    # returns the position after it, and sets the next step.
 
     def _read_key(self, text: str, at: int) -> int:
         at = _match_end(_BLANK if self._part else _GAP, text, at)
@@ -128,9 +132,8 @@ class KeywordArgumentReader:
     def _read_string(self, text: str, at: int) -> int:
         assert self._string is not None
         if self._closing_quotes and text[at] != self._delimiter[0]:
-            self._target.add_string(
-                self._delimiter[: self._closing_quotes]
-            )  # fewer than three end nothing
+            # One or two quote characters do not end a string with three.
+            self._target.add_string(self._delimiter[: self._closing_quotes])
             self._closing_quotes = 0
         decoded, at = self._string.read(text, at)
         self._is_empty &= not decoded
@@ -145,7 +148,8 @@ class KeywordArgumentReader:
         return at
 
     def _read_string_end(self, text: str, at: int) -> int:
-        """Read after a closing quote: it may start a triple quote, or an adjacent string."""
+        """Read one character after a closing quote. It may make the quote a triple quote, start an
+        adjacent string, or end the value. Returns the next position."""
         char = text[at]
         if char in "\"'" and self._is_empty and char == self._delimiter:
             self._start_string(char * 3, raw=self._is_raw)
@@ -185,7 +189,8 @@ class KeywordArgumentReader:
         return found.end()
 
     def _track_nesting(self, char: str) -> None:
-        """Track brackets and strings inside a literal."""
+        """Update the record of open brackets and strings after the character ``char`` of a
+        literal."""
         if self._quote:
             self._is_escaped = char == "\\" and self._quote != QUOTE
             self._quote = "" if char == self._quote else self._quote

@@ -1,7 +1,8 @@
-"""The lexer: finds the terminals of a state in a reply, for any chunking of the reply.
+"""The lexer. It finds the terminals of a state in a reply, however the reply is split into chunks.
+A terminal is a text or special token that leads from one state to another.
 
-A special token that a format uses becomes one character that no text can contain (a lone
-surrogate, called a mark). So a terminal may mix special tokens and text.
+Each special token that a format uses becomes one character that no text can contain: a lone
+surrogate, called its mark. So one terminal may consist of both special tokens and text.
 """
 
 from __future__ import annotations
@@ -30,21 +31,23 @@ __all__ = [
     "terminals_of",
 ]
 
-#: The mark for a format's quote, whether the quote is a special token or text.
+#: The mark that stands for a format's quote, even if the quote is text and not a special token.
 QUOTE = "\ud800"
 _MARK = re.compile("[\ud800-\udfff]")
-#: Gemma's vocabularies have tokens for HTML tags. They are text, unlike all other special tokens.
+#: Gemma's vocabularies have special tokens for HTML tags. These tokens are text, while all other
+#: special tokens are not.
 _HTML = re.compile(
     r"</?(?:table|caption|t(?:head|body|foot|r|h|d)|strong|em|b|i|u|s|strike|del|ins|mark|code|pre"
     r"|sub|sup|h[1-6]|blockquote|[uod]l|li|d[td]|p|br|hr|img|a|span|div)>"
 )
 
-#: The state a terminal leads to, and whether that state reads the terminal again (``peek``).
+#: The state to which a terminal leads, and whether that state reads the terminal again (``peek``).
 Transition = tuple[str, bool]
 
 
 class StateTerminals:
-    """The terminals of one state."""
+    """The terminals of one state, and a search for them. ``transitions``: terminal, written with
+    marks for its special tokens → where it leads."""
 
     def __init__(self, transitions: Mapping[str, Transition]) -> None:
         self.transitions = transitions
@@ -52,16 +55,18 @@ class StateTerminals:
         # Special tokens without a transition are matched too: they are dropped and never text.
         self._pattern = re.compile("|".join([*map(re.escape, longest_first), _MARK.pattern]))
         first = "".join({re.escape(word[0]) for word in transitions})
-        #: Find a character that a terminal may begin with. Text without one is plain.
+        #: Finds a character with which a terminal may begin. Text without such a one is plain.
         self.find_start = re.compile(f"[{first}\ud800-\udfff]").search
         self._prefixes = frozenset(word[:n] for word in transitions for n in range(1, len(word)))
         self._longest = max(map(len, transitions), default=1)
 
     def find(self, text: str, final: bool) -> tuple[int, str | None]:
-        """Return the position where the plain text ends, and the terminal at that position.
+        """Search ``text`` for the first terminal. Returns the position where the plain text before
+        it ends, and the terminal.
 
-        Without a terminal, return None in its place. Then ``text`` is plain up to the position.
-        Unless ``final`` is set, the text after the position may be the beginning of a terminal.
+        If there is no terminal, the function returns None in its place, and the text is plain up to
+        the position. If ``final`` is False, the text after the position may be the beginning of a
+        terminal.
         """
         if self.find_start(text) is None:
             return len(text), None
@@ -75,11 +80,11 @@ class StateTerminals:
 
 
 class Lexer:
-    """Finds the terminals of a reasoning format and a tool format, for one tokenizer. Immutable
-    except for its cache.
+    """Finds the terminals of a reasoning format and a tool format in the output of one tokenizer.
+    It is immutable except for its cache of texts.
 
-    ``result_tags``: the opening and the closing tag around tool results in the prompt. A model that
-    was not trained with these tags may imitate them.
+    ``result_tags``: the opening and the closing tag around tool results in the prompt, if the model
+    was not trained with these tags. The model may imitate the tags, so they are terminals, too.
     """
 
     def __init__(
@@ -96,11 +101,11 @@ class Lexer:
         self._marks_by_literal = _assign_marks(tokenizer, transitions, quote)
         self._literals = {mark: literal for literal, mark in self._marks_by_literal.items()}
         self._literals[QUOTE] = quote
-        #: The format's quote, with marks.
+        #: The format's quote, with marks in place of its special tokens.
         self.quote = _substitute_marks(quote, self._marks_by_literal)
-        #: Special token id → its mark; "" if no format uses the token.
+        #: Id of a special token → its mark, or "" if no format uses the token.
         self.marks: Mapping[int, str] = self._marks_by_id(tokenizer, reasoning)
-        #: Token id → text, filled by the detokenizers that share this lexer.
+        #: Token id → text. The detokenizers that share this lexer add entries.
         self.text_cache: dict[int, str] = {}
         #: State → its terminals.
         self.states: Mapping[str, StateTerminals] = self._terminals(transitions, reasoning)
@@ -108,8 +113,8 @@ class Lexer:
     def _marks_by_id(
         self, tokenizer: Tokenizer, reasoning: ReasoningFormat | None
     ) -> dict[int, str]:
-        """Return the mark of each special token id, without the special tokens that are text in an
-        answer."""
+        """Return the id of each special token → its mark, or ``""`` if no format uses the token.
+        The special tokens that are text in an answer are left out."""
         keeps_tags = reasoning is not None and reasoning.kept
         text_tags = {*reasoning.open, *reasoning.close} if reasoning and keeps_tags else set()
         marks = self._marks_by_literal
@@ -125,7 +130,7 @@ class Lexer:
         transitions: Mapping[str, Mapping[str, Transition]],
         reasoning: ReasoningFormat | None,
     ) -> dict[str, StateTerminals]:
-        """Return the terminals of each state, written with marks."""
+        """Return state → its terminals, in which marks replace special tokens."""
         marked = {
             state: {
                 _substitute_marks(literal, self._marks_by_literal): transition
@@ -134,8 +139,8 @@ class Lexer:
             for state, on in transitions.items()
         }
         if reasoning is not None and not reasoning.kept:
-            # In the middle of an answer, a tag that is spelled as text and opens reasoning or an
-            # answer is only text.
+            # In the middle of an answer, a tag that would open reasoning or an answer is plain
+            # text, except if it contains a special token.
             for literal in (*reasoning.open, reasoning.answer[0]):
                 tag = _substitute_marks(literal, self._marks_by_literal)
                 if not is_special(tag):
@@ -143,7 +148,8 @@ class Lexer:
         return {state: StateTerminals(on) for state, on in marked.items()}
 
     def is_dropped(self, token: int) -> bool:
-        """Return whether this token never stands for text."""
+        """Return whether ``token`` is a special token that never stands for text and that no format
+        uses."""
         return self.marks.get(token) == ""
 
     def spell_out(self, text: str) -> str:
@@ -152,7 +158,8 @@ class Lexer:
 
 
 def is_special(terminal: str) -> bool:
-    """Return whether a terminal contains a special token, so that no text can spell it."""
+    """Return whether a terminal contains the mark of a special token. Such a terminal cannot be
+    spelled by plain text."""
     return _MARK.search(terminal) is not None
 
 
@@ -164,9 +171,10 @@ def strip_marks(text: str) -> str:
 def _assign_marks(
     tokenizer: Tokenizer, transitions: Mapping[str, Mapping[str, Transition]], quote: str
 ) -> dict[str, str]:
-    """Assign a mark to each special token that the formats use. Return text of the token → mark.
+    """Assign a mark to each special token that the formats use. Returns text of the token → its
+    mark.
 
-    Longer tokens come first, because a longer token may contain a shorter token.
+    Longer tokens come first in the result, because a longer token may contain a shorter token.
     """
     written = "\n".join({literal for on in transitions.values() for literal in on} | {quote})
     literals = sorted(
@@ -176,22 +184,24 @@ def _assign_marks(
 
 
 def _substitute_marks(literal: str, marks: Mapping[str, str]) -> str:
+    """Replace each special token in ``literal`` with its mark."""
     for special, mark in marks.items():
         literal = literal.replace(special, mark)
     return literal
 
 
 def terminals_of(reasoning: ReasoningFormat | None, tools: ToolFormat | None) -> frozenset[str]:
-    """Return all terminals of a pair of formats, as the formats spell them."""
+    """Return all terminals of a reasoning format and a tool format. Special tokens in them are
+    spelled as text."""
     return frozenset(literal for on in _transitions(reasoning, tools).values() for literal in on)
 
 
 def _transitions(
     reasoning: ReasoningFormat | None, tools: ToolFormat | None
 ) -> dict[str, dict[str, Transition]]:
-    """Return state → terminal → transition for a pair of formats.
+    """Return state → terminal → transition, for a reasoning format and a tool format.
 
-    The terminals are as the formats spell them.
+    Special tokens in the terminals are spelled as text.
     """
     if reasoning is not None and reasoning.kept:
         reasoning = None
@@ -231,11 +241,13 @@ def _transitions(
 
 
 def _add_result_tags(transitions: dict[str, dict[str, Transition]], begin: str, end: str) -> None:
-    """Add the tags around tool results to the terminals. In the middle of a line, the opening tag
-    is plain text."""
+    """Add the tags around tool results to ``transitions``. In an answer, the opening tag has a
+    meaning only at the start of a line."""
     transitions[START] |= _transitions_to({begin: RESULT, end: START})
     transitions[TEXT] |= _transitions_to({f"\n{begin}": RESULT, f"\n{end}": TEXT, end: TEXT})
 
 
 def _transitions_to(on: Mapping[str, str], *, is_peek: bool = False) -> dict[str, Transition]:
+    """Return terminal → transition, for a mapping from terminals to states. ``is_peek``: the next
+    state reads the terminal again."""
     return {literal: (state, is_peek) for literal, state in on.items()}

@@ -1,8 +1,9 @@
-"""The parser of one reply in any pair of formats.
+"""The parser of a model's reply, for any reasoning format and tool format.
 
-It works token by token. The lexer finds the terminals of the current state. The text before a
-terminal goes to that state's reader. The terminal leads to the next state. The parser never raises,
-loses no text, reads nothing twice, and gives the same deltas for any chunking of the reply.
+The parser works token by token. The lexer finds the terminals of the current state, which are the
+texts and special tokens that lead to other states. The text before a terminal goes to the state's
+reader, and the terminal leads to the next state. The parser never raises, loses no text, reads
+nothing twice, and gives the same deltas however the reply is split into chunks.
 """
 
 from __future__ import annotations
@@ -33,21 +34,26 @@ __all__ = ["FormatParser"]
 
 _OUTSIDE = frozenset({START, TEXT, THINKING})
 _NAMING = frozenset({"name", "label", "id"})
-#: A state of one of these kinds ends the call before it.
+#: Kinds of states that can only follow a complete call. Entering one ends the current call.
 _BETWEEN_CALLS = frozenset({"between", "header", "record", "name", "label"})
 _BLANK = " \t\r\n"
 #: Characters that may stand between calls and have no meaning.
 _SEPARATORS = _BLANK + "]),;}`"
+#: Characters without a meaning if they are the only text between two calls.
 _BETWEEN = _SEPARATORS + "[{("
 
 
 class _Markup:
-    """A stretch of markup that is not part of a call yet.
+    """The text since the parser found the start of a possible call, as far as the text is not part
+    of a call yet. If the text turns out not to be a call, the parser emits it as plain text.
 
-    - ``origin``: the parser's state before the markup. ``position``: where the markup starts in the
+    - ``origin``: the parser's state before this text. ``position``: where this text starts in the
       reply.
-    - ``is_bare``: only the syntax suggests that the markup contains a call.
-    - ``text``: the text of the markup; ``plain_text``: the same text without terminals.
+    - ``is_bare``: whether no special token marks the call, and only the syntax of the text suggests
+      it.
+    - ``text``: the whole text. ``plain_text``: the text without terminals.
+    - ``terminal``: the terminal at the end of the text, or ``""``.
+    - ``call_count``: the number of complete calls since ``position``.
     """
 
     def __init__(self, origin: str, position: int, *, is_bare: bool) -> None:
@@ -60,31 +66,32 @@ class _Markup:
         self.call_count = 0
 
     def add(self, text: str) -> None:
-        """Add text between terminals."""
+        """Add text that stands between two terminals."""
         self.text.append(text)
         self.plain_text.append(text)
         self.terminal = ""
 
     def add_terminal(self, text: str) -> None:
-        """Add a terminal."""
+        """Add the text of a terminal."""
         self.text.append(text)
         self.terminal = text
 
     def clear(self) -> None:
-        """Drop the text, because it belongs to a call."""
+        """Drop the text so far, because it belongs to a call."""
         self.text, self.plain_text, self.terminal = [], [], ""
 
 
 class FormatParser:
-    """``dialects.base.Parser`` for any pair of formats.
+    """``dialects.base.Parser`` for any reasoning format and tool format.
 
     - ``shapes``: name in the prompt → the tool on the wire. If empty, the parser recognizes no
       calls.
-    - ``thinking``: the prompt has already opened the reasoning.
-    - ``parallel``: the reply may have more than one call.
-    - ``constrained``: the engine enforces a format; ``json_answer``: the answer must be JSON. In a
-      string of constrained JSON, a special token is text, as in llama.cpp's grammars.
-    - ``lexer``: the lexer of these formats and this tokenizer. If None, the parser creates it.
+    - ``thinking``: whether the prompt has already opened the reasoning.
+    - ``parallel``: whether the reply may have more than one call.
+    - ``constrained``: whether the engine enforces a format. ``json_answer``: whether the answer
+      must be JSON. If the engine enforces JSON, a special token inside a JSON string is text, as in
+      llama.cpp's grammars.
+    - ``lexer``: the lexer for these formats and this tokenizer. If None, the parser creates it.
     """
 
     def __init__(
@@ -114,9 +121,10 @@ class FormatParser:
         self._origins = TokenOrigins()
         self._sink = ParserDeltaBuilder(has_markup=reasoning is not None or tools is not None)
         self._buffer = ""
-        self._position = 0  # of the buffer in the text of the reply
+        self._position = 0  # where the buffer starts in the text of the reply
         kept = reasoning is not None and reasoning.kept
-        #: The start of the answer that the prompt contains, for reasoning that is part of it.
+        #: If the reasoning stays in the answer and the prompt has opened it: the opening tag, with
+        #: which the answer must start.
         self._prompt_text = (
             f"{reasoning.open[0]}\n" if reasoning is not None and kept and thinking else ""
         )
@@ -174,9 +182,9 @@ class FormatParser:
         return self._tokenizer.piece(token).decode("utf-8", "replace")
 
     def _is_text(self, token: int, mark: str) -> bool:
-        """Whether a special token is plain text because it stands inside a string.
+        """Return whether a special token is plain text because it stands inside a string.
 
-        A quote token of the format and an end token of the model are never text.
+        A token that is the format's quote, or that ends the model's output, is never text.
         """
         if (mark and mark == self._lexer.quote) or token in self._tokenizer.end_ids:
             return False
@@ -185,13 +193,18 @@ class FormatParser:
         return self._reader is not None and self._reader.in_string
 
     def _emit_prompt_text(self) -> None:
-        """Emit the start of the answer that the prompt contains."""
+        """Emit the start of the answer that the prompt already contains."""
         if self._prompt_text:
             self._sink.add_text(self._prompt_text)
             self._prompt_text, self._state = "", TEXT
 
     def _is_pending_text(self) -> bool:
-        """Whether the buffered end of a reply that was cut off may be text."""
+        """Return whether the buffered end of a reply that was cut off is emitted as text, and not
+        dropped.
+
+        Outside of markup, the end is emitted if it contains no special token. In markup, it is
+        emitted if no special token marks the call and the call has not started.
+        """
         if self._state in _OUTSIDE:
             return strip_marks(self._buffer) == self._buffer
         return self._markup.is_bare and (self._call is None or not self._call.has_started)
@@ -199,7 +212,8 @@ class FormatParser:
     # --- the machine ------------------------------------------------------------------------------
 
     def _is_plain(self, text: str) -> bool:
-        """Whether text can only continue the answer or the reasoning. This is the common case."""
+        """Return whether ``text`` can only continue the current answer or reasoning. This is the
+        common case, and needs no scan."""
         return (
             text != ""
             and (self._state == TEXT or self._state == THINKING)
@@ -209,7 +223,7 @@ class FormatParser:
         )
 
     def _emit_plain(self, text: str, logprob: TokenLogprob | None) -> None:
-        """Emit a token's plain text."""
+        """Emit the text of a token for which ``_is_plain`` is true."""
         self._position += len(text)
         if self._state == THINKING:
             self.reasoning_tokens += 1
@@ -220,7 +234,7 @@ class FormatParser:
             )
 
     def _add_to_buffer(self, text: str, logprob: TokenLogprob | None) -> None:
-        """Buffer and scan a token's text."""
+        """Add a token's text to the buffer, and scan the buffer."""
         self._origins.add(self._position + len(self._buffer), len(text), logprob)
         self._scan(text)
 
@@ -241,18 +255,21 @@ class FormatParser:
 
     @property
     def _max_steps(self) -> int:
-        """The most steps without progress: each state may lead to the next one once."""
+        """The maximum number of state changes in a row that read no text. Each state may lead to
+        the next one once."""
         return len(self._states) + 4
 
     def _abandon_markup(self) -> None:
-        """Treat the markup as text and go on. The parser makes no progress, so a reader or the
-        table of the format has a bug."""
+        """Emit the markup as text and go on after it. Called when the parser reads no more text,
+        which only a bug in a reader or in the format's table can cause."""
         self._reject_call()
         self._state = THINKING if self._markup.origin == THINKING else TEXT
 
     def _read(self, cut: int) -> bool:
-        """Read ``cut`` characters in the current state. Return False if the state changed before
-        the end.
+        """Read the first ``cut`` characters of the buffer in the current state.
+
+        Returns False if the state changed before the end of these characters, so that the other
+        characters are still in the buffer.
         """
         text = self._buffer[:cut]
         if self._state == THINKING:
@@ -270,8 +287,8 @@ class FormatParser:
         return True
 
     def _begin_text(self, char: str) -> None:
-        """At the first word after START, begin the answer. If calls have no opening terminal, begin
-        a possible call instead."""
+        """Change the state at the first word after START. The word begins the answer. But if calls
+        have no opening terminal, and the word can be a name, it begins a possible call."""
         tools = self._tools
         if tools is not None and tools.bare_state and not tools.bare and char.isidentifier():
             self._markup = _Markup(START, self._position, is_bare=True)
@@ -280,7 +297,8 @@ class FormatParser:
             self._state = TEXT
 
     def _read_markup(self, text: str) -> bool:
-        """Read text in a state of markup. Return False if the state changed before the end."""
+        """Read text in a state of the tool format. Returns False if the state changed before the
+        end of the text."""
         state, reader = self._states[self._state], self._reader
         if reader is None:
             read = len(text) - len(text.lstrip(_BLANK + state.skips))
@@ -299,13 +317,15 @@ class FormatParser:
         return not is_over and read == len(text)
 
     def _handle_terminal(self, terminal: str) -> None:
-        """Handle the terminal at the start of the buffer."""
+        """Process the terminal at the start of the buffer: change the state, or treat the terminal
+        as text."""
         lead = self._lexer.states[self._state].transitions.get(terminal)
         if lead is None:
             self._handle_stray_terminal(terminal)
             return
         to, is_left = lead
-        if terminal == self._lexer.quote and to == self._state:  # for the reader, as one character
+        # The reader gets the quote as one character, even if the quote is longer.
+        if terminal == self._lexer.quote and to == self._state:
             self._buffer = QUOTE + self._buffer[len(terminal) :]
             self._position += len(terminal) - 1
             self._read(1)
@@ -333,10 +353,10 @@ class FormatParser:
             self._enter(to)
 
     def _end_before_result(self) -> None:
-        """End the reply of a model that writes the result of a tool itself.
+        """End the reply at a tag for tool results, because only the server may write results.
 
-        A result tag before the first word does not end the reply, because such a model puts its
-        answer into the tag. That tag is dropped.
+        If text or a call precedes the tag, the reply ends. If the tag comes first, the model puts
+        its answer into the tag, so only the tag is dropped.
         """
         self._sink.note_markup()
         if self._state == TEXT or self._markup.call_count:
@@ -345,33 +365,35 @@ class FormatParser:
 
     @property
     def _content_kind(self) -> ContentKind:
-        """The kind of text in the current state of markup."""
+        """How the current state of the tool format reads its text."""
         state = self._states.get(self._state)
         return "between" if state is None else state.reads
 
     def _handle_stray_terminal(self, terminal: str) -> None:
-        """Handle a special token that has no meaning in the current state."""
+        """Process a special token that has no meaning in the current state."""
         if self._call is not None and self._call.has_started and self._reader is not None:
             self._read_as_text(self._lexer.spell_out(terminal))  # code may contain its text
         elif self._content_kind == "header" and terminal in self._lexer.states[TEXT].transitions:
-            self._reject_call()  # an answer's end: its last word only looked like a header
+            self._reject_call()  # the answer ends here, and its last word only looked like a header
         else:
             self._skip_terminal(terminal)
 
     def _read_as_text(self, literal: str) -> None:
-        """Replace the special token at the start of the buffer by its text, and read this text."""
+        """Replace the mark at the start of the buffer with the text of its special token, and read
+        this text."""
         self._buffer = literal + self._buffer[1:]
         self._position -= len(literal) - 1
         self._read(len(literal))
 
     def _skip_terminal(self, terminal: str) -> None:
-        """Remove a terminal from the buffer without passing it to a reader."""
+        """Remove the terminal at the start of the buffer. No reader gets it."""
         text = self._take_buffer(len(terminal))
         if self._state not in _OUTSIDE:
             self._markup.add_terminal(text)
 
     def _enter(self, state: str) -> None:
-        """Go to another state, from a state of markup or into markup."""
+        """Go to the state ``state``. The current state or the new one, or both, belong to the tool
+        format."""
         reads = self._states[state].reads if state in self._states else "between"
         if not self._leave(reads):
             self._reject_call()
@@ -393,8 +415,9 @@ class FormatParser:
         )
 
     def _leave(self, next_kind: str) -> bool:
-        """Leave the current state for a state that reads ``next_kind``. Return False if the markup
-        is not a call."""
+        """Finish the current state before a state that reads ``next_kind``: start the call if its
+        name is complete now, and end it if it is complete. Returns False if the markup is not a
+        call."""
         call, reader, kind = self._call, self._reader, self._content_kind
         if call is None or reader is None:
             return True
@@ -412,8 +435,8 @@ class FormatParser:
 
     @staticmethod
     def _ends_call(call: CallBuilder, kind: str, next_kind: str) -> bool:
-        """Return whether the call ends between a state that reads ``kind`` and a state that reads
-        ``next_kind``."""
+        """Return whether the current call ends when a state that reads ``kind`` is followed by a
+        state that reads ``next_kind``."""
         if kind == "id" and not call.name:  # the name follows the id
             return next_kind in _BETWEEN_CALLS | {"id"} and next_kind != "name"
         is_next_id = next_kind == "id" and call.has_started  # the id stands before the name
@@ -435,14 +458,15 @@ class FormatParser:
         self.done = not self._parallel
 
     def _reject_call(self) -> None:
-        """Treat the markup since the last call as text."""
+        """Drop the current call, because it is not a call. Emit the markup since the last complete
+        call as text."""
         self._call = self._reader = None
         self._end_markup(START, is_text=True)
 
     def _flush_markup(self) -> None:
-        """Emit markup that is not a call as text, before the next call may start.
+        """Emit the markup so far as text, because it is not a call.
 
-        The last terminal belongs to the next call.
+        The last terminal stays, because it may start the next call.
         """
         markup = self._markup
         terminal = markup.terminal
@@ -458,10 +482,11 @@ class FormatParser:
             markup.text.append(terminal)
 
     def _end_markup(self, state: str, *, is_text: bool = False) -> None:
-        """End the markup and go to ``state``. Emit the text that is not part of a call.
+        """End the markup and go to ``state``. Emit the text of the markup that is not part of a
+        call.
 
-        Special tokens without text between them are dropped, unless ``is_text`` is set: then text
-        follows them.
+        Markup that consists only of special tokens is dropped, except if ``is_text`` is set.
+        ``is_text``: the markup turned out to be plain text.
         """
         markup = self._markup
         text, start = self._uncalled_text(self._position, is_text=is_text)
@@ -475,10 +500,10 @@ class FormatParser:
             self._state = TEXT
 
     def _uncalled_text(self, end: int, *, is_text: bool) -> tuple[str, int]:
-        """Return the text of the markup that is not part of a call, and the position where this
-        text starts.
+        """Return the text of the markup that is not part of a call, and the position in the reply
+        where this text starts.
 
-        ``end``: the position where the text ends.
+        ``end``: the position where the text ends. ``is_text``: terminals are part of the text.
         """
         markup = self._markup
         text = "".join(markup.text)
@@ -488,10 +513,11 @@ class FormatParser:
         return text, end - len(text)
 
     def _emit_uncalled(self, text: str, start: int, end: int) -> bool:
-        """Emit text of markup that is not a call. Return whether the text is more than white space.
+        """Emit text of the markup that is not part of a call. Returns whether the text is more than
+        white space.
 
-        If the markup began in the reasoning, its text is reasoning; if not, it is part of the
-        answer.
+        If the markup began in the reasoning, the text becomes reasoning. Otherwise it becomes part
+        of the answer.
         """
         markup = self._markup
         text = self._lexer.spell_out(text)
@@ -502,16 +528,17 @@ class FormatParser:
         return bool(text.strip())
 
     def _end_reply(self, *, is_cut: bool) -> None:
-        """End the reply.
+        """End the reply. ``is_cut``: the output was cut off.
 
-        A call that was cut off stays open. A call that was cut off before its name is complete is
-        dropped. But if only the syntax suggested a call, the text is emitted as text.
+        In a reply that was cut off, a call with a complete name stays open, and a call with an
+        incomplete name is dropped. But if only the syntax suggested a call, its text is emitted as
+        text.
         """
         if self._state not in _OUTSIDE:
             if self._markup.is_bare and self._content_kind in _NAMING:
-                self._reject_call()  # a word, and nothing else of a call
+                self._reject_call()  # the reply ends after a word that could be a call's name
             elif not is_cut:
-                if self._call is not None:  # incomplete, so its name must be that of a tool
+                if self._call is not None:  # it is incomplete, so it must name a known tool
                     self._call.is_bare = True
                 self._enter(START)
             elif self._is_pending_text():
@@ -522,7 +549,7 @@ class FormatParser:
     # --- text -------------------------------------------------------------------------------------
 
     def _take_buffer(self, length: int) -> str:
-        """Remove text from the buffer and return it."""
+        """Remove the first ``length`` characters from the buffer and return them."""
         text, self._buffer = self._buffer[:length], self._buffer[length:]
         self._position += length
         return text
@@ -545,10 +572,11 @@ class FormatParser:
     def _take_tokens(
         self, text: str, start: int | None = None, end: int | None = None
     ) -> list[TokenLogprob | None]:
-        """Return the tokens of a text.
+        """Remove the tokens of a text from the record of tokens, and return their log
+        probabilities.
 
-        By default, this is the text just taken from the buffer. With two positions, it is the text
-        between them.
+        If ``start`` is None, the text was just taken from the buffer. Otherwise the text stands
+        between the positions ``start`` and ``end`` of the reply.
         """
         if start is None:
             start = self._position - len(text)

@@ -1,7 +1,8 @@
-"""State readers: each reader reads the text of one kind of state and passes the parsed parts to
-``CallBuilder``.
+"""State readers. Each state of a tool format says how its text is read. A reader parses the text of
+one such state, and passes the parsed parts to ``CallBuilder``.
 
-They handle neither terminals nor items, and read no text twice.
+A reader gets only the text between terminals, which the lexer has found. Readers emit no items, and
+they read no text twice.
 """
 
 from __future__ import annotations
@@ -24,36 +25,38 @@ __all__ = ["Reader", "reader_for"]
 _NAME = re.compile(r"[\w.\-:/$]*")
 _NAME_LIMIT = 256
 _ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
-#: The start of a JSON object, and a prefix of it.
+#: The start of a JSON object, and a prefix of such a start.
 _OBJECT = re.compile(r'\{\s*["}]')
 _OBJECT_BEGUN = re.compile(r"\{\s{0,64}")
 _LABEL = re.compile(r"(?:functions\.)?(.+?)(:\d+)?", re.DOTALL)
 
 
 class Reader(Protocol):
-    """Reads the text of one state."""
+    """Parses the text of one state of a tool format, for example a call's name or its arguments."""
 
     @property
     def complete(self) -> bool:
-        """Whether the state's text is complete; the rest belongs to the next state."""
+        """Whether the text of this state is complete. The text after it belongs to the next
+        state."""
 
     @property
     def failed(self) -> bool:
-        """Whether the text is not a call."""
+        """Whether the text read so far shows that this is not a call."""
 
     @property
     def in_string(self) -> bool:
-        """Whether the text ends inside a string, where markup is plain text."""
+        """Whether the text read so far ends inside a string, where markup is plain text."""
 
     def read(self, text: str) -> int:
-        """Read text and return the number of characters consumed."""
+        """Read the next piece of the state's text. Returns the number of characters that belong to
+        this state."""
 
     def finish(self) -> None:
-        """End the state at a terminal or at the end of the reply."""
+        """End the text of this state, at a terminal or at the end of the reply."""
 
 
 class _TextReader:
-    """Base of readers that consume all text."""
+    """Base class of readers that accept all text up to the next terminal."""
 
     def __init__(self, call: CallBuilder) -> None:
         self.complete = self.failed = self.in_string = False
@@ -73,7 +76,7 @@ class _TextReader:
 
 
 class _NameReader(_TextReader):
-    """Reads the name. It fails at the first character that is not valid in a name."""
+    """Reads a call's name. The reader fails at the first character that cannot stand in a name."""
 
     def __init__(self, call: CallBuilder) -> None:
         super().__init__(call)
@@ -99,9 +102,10 @@ class _NameReader(_TextReader):
 
 
 class _LabelReader(_NameReader):
-    """Reads an id that contains the name: ``functions.NAME:0``.
+    """Reads a call id that contains the tool's name, such as ``functions.NAME:0``.
 
-    A label without the number gives only the name, because it does not identify a call.
+    If the number is missing, only the name is used, because a label without a number does not
+    identify a call.
     """
 
     def finish(self) -> None:
@@ -112,11 +116,12 @@ class _LabelReader(_NameReader):
 
 
 class _HeaderReader(_NameReader):
-    """Reads a name that the call repeats later."""
+    """Reads the tool's name in the header of a message. The call that follows repeats the name."""
 
 
 class _IdReader(_TextReader):
-    """Reads the call's id. Text that cannot be an id is stray text."""
+    """Reads the call's id. Text that cannot be an id becomes stray text, which is emitted after the
+    call."""
 
     def finish(self) -> None:
         text = self.text.strip()
@@ -127,8 +132,8 @@ class _IdReader(_TextReader):
 
 
 class _FillerReader(_TextReader):
-    """Drops text that matches the format's filler pattern. Any other text becomes stray text of the
-    call."""
+    """Drops text without meaning, which matches the format's regex ``filler``. Any other text
+    becomes stray text, which is emitted after the call."""
 
     def __init__(self, call: CallBuilder, filler: str) -> None:
         super().__init__(call)
@@ -140,7 +145,8 @@ class _FillerReader(_TextReader):
 
 
 class _GapReader(_TextReader):
-    """Collects stray text between two parts of a call."""
+    """Collects text where no text is expected between two parts of a call. It becomes stray text,
+    which is emitted after the call."""
 
     def read(self, text: str) -> int:
         self.call.stray_text.append(text)
@@ -148,7 +154,8 @@ class _GapReader(_TextReader):
 
 
 class _JsonReader(_TextReader):
-    """Reads the arguments as JSON. Any other text stays as the model wrote it."""
+    """Reads a call's arguments as JSON. Arguments that are not JSON are passed on as the model
+    wrote them."""
 
     def __init__(self, call: CallBuilder) -> None:
         super().__init__(call)
@@ -167,7 +174,8 @@ class _JsonReader(_TextReader):
 
 
 class _PlainArgumentsReader(_JsonReader):
-    """Reads arguments without markup: JSON incrementally, other text once it is complete."""
+    """Reads a call's arguments that no markup separates. Arguments that are a JSON object are
+    passed on incrementally. Other text is passed on once it is complete."""
 
     def __init__(self, call: CallBuilder) -> None:
         super().__init__(call)
@@ -198,7 +206,8 @@ class _KeyReader(_TextReader):
 
 
 class _LiteralReader(_TextReader):
-    """Reads a value of any type once it is complete."""
+    """Reads an argument's value of any type, and passes it on once it is complete. ``trims``: drop
+    one line end on each side of the value."""
 
     def __init__(self, call: CallBuilder, *, trims: bool) -> None:
         super().__init__(call)
@@ -210,7 +219,8 @@ class _LiteralReader(_TextReader):
 
 
 class _StringReader(_TextReader):
-    """Reads a string value incrementally. ``trims``: drop one line end on each side."""
+    """Reads an argument's value that is a string, and passes it on incrementally. ``trims``: drop
+    one line end on each side of the value."""
 
     def __init__(self, call: CallBuilder, *, trims: bool) -> None:
         super().__init__(call)
@@ -234,7 +244,7 @@ class _StringReader(_TextReader):
 
 
 def reader_for(state: State, call: CallBuilder, form: ToolFormat) -> Reader:
-    """Return the reader for one state of the tool format ``form``."""
+    """Return the reader for ``state``, a state of the tool format ``form``."""
     match state.reads:
         case "filler":
             return _FillerReader(call, state.filler)

@@ -1,4 +1,4 @@
-"""One tool call while it is parsed. Nothing of it is emitted before its name is complete."""
+"""A tool call while it is parsed. No part of the call is emitted before its name is complete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .lexer import QUOTE
 
 __all__ = ["CallBuilder", "CallSink", "ToolShape"]
 
-#: Keys under which models put all arguments once more.
+#: Keys of an additional object in which some models wrap the arguments: ``{"arguments": {…}}``.
 _WRAPPERS = ("arguments", "parameters", "params", "kwargs")
 _WRAPPED = re.compile(rf'\s*\{{\s*"(?:{"|".join(_WRAPPERS)})"\s*:\s*(?=\{{)')
 _WRAP_LIMIT = 64
@@ -24,9 +24,13 @@ _CUSTOM: Mapping[str, Any] = {"properties": {"input": {"type": "string"}}}
 
 
 class ToolShape(Struct, frozen=True, kw_only=True):
-    """A prompt's tool as it is on the wire.
+    """A tool of the prompt as the API shows it.
 
-    A custom tool is a function with one string parameter in the prompt.
+    - ``wire_name``, ``namespace``: its name and namespace in the API. Its name in the prompt may
+      differ.
+    - ``custom``: whether it is a custom tool. In the prompt, a custom tool is a function with one
+      string parameter.
+    - ``schema``: the JSON schema of its arguments, if there is one.
     """
 
     wire_name: str
@@ -36,25 +40,30 @@ class ToolShape(Struct, frozen=True, kw_only=True):
 
 
 class CallSink(Protocol):
-    """Receives parsed calls."""
+    """Receives the parsed calls of a reply. ``ParserDeltaBuilder`` implements it."""
 
     def open_call(self, shape: ToolShape, call_id: str) -> None:
-        """Open a call."""
+        """Start a call of the tool ``shape``. ``call_id``: the id that the model wrote, or
+        ``""``."""
 
     def add_arguments(self, text: str) -> None:
-        """Add a part of the call's arguments, or of a custom tool's input."""
+        """Add text to the call's arguments, or to a custom tool's input."""
 
     def close_call(self) -> None:
-        """Close the call."""
+        """End the call."""
 
 
 class CallBuilder:
-    """Collects the parts of one call from the readers and emits them to ``sink``.
+    """Builds one call from the parts that the state readers parse, and passes it to ``sink``.
 
     - ``tools``: name in the prompt → tool.
-    - ``is_bare``: only the syntax suggests a call, so the name must be the name of a known tool.
-    - ``repeated_name``: the name in a header before the call. If the call has another
-      name, the name in the header is treated as stray text.
+    - ``is_bare``: no special token marks the call, and only the syntax of the text suggests it. So
+      the text is a call only if it names a known tool.
+    - ``repeated_name``: the name in a header before the call. If the call has another name, the
+      name in the header becomes stray text.
+
+    Stray text is text inside the call that is part of neither the name, the id nor the arguments.
+    It is emitted after the call.
     """
 
     def __init__(
@@ -82,13 +91,13 @@ class CallBuilder:
         self.name = ""
         self.call_id = ""
         self.has_started = False
-        #: Text inside the call that belongs to no part of it.
+        #: Text inside the call that is part of neither the name, the id nor the arguments.
         self.stray_text: list[str] = []
 
     @property
     def is_likely(self) -> bool:
-        """Whether this is probably a call: there is markup around it, or its name is the name of a
-        tool."""
+        """Whether this is probably a call: either a special token marks it, or a tool has its
+        name."""
         return not self.is_bare or self.name in self._tools
 
     @property
@@ -97,8 +106,8 @@ class CallBuilder:
 
     @property
     def parameter_names(self) -> Collection[str]:
-        """The parameter names of the function that is called. Empty for a custom tool and for an
-        unknown function."""
+        """The names of the parameters of the function that is called. Empty for a custom tool and
+        for an unknown function."""
         tool = self._tool
         if tool is None or tool.custom or tool.schema is None:
             return ()
@@ -106,10 +115,11 @@ class CallBuilder:
         return properties.keys() if isinstance(properties, Mapping) else ()
 
     def start(self, *, has_arguments: bool = False) -> bool:
-        """Start the call after its name. Return False if this is not a call.
+        """Start the call when its name is complete. Returns False and starts nothing if the text is
+        not a call.
 
-        ``has_arguments``: arguments in the syntax of calls follow the name, so the text is a call
-        even if no tool has this name.
+        ``has_arguments``: arguments in the syntax of a call follow the name. The text is then a
+        call even if no tool has this name.
         """
         if self.has_started:
             return True
@@ -120,7 +130,7 @@ class CallBuilder:
         self._schema = shape.schema or (_CUSTOM if shape.custom else {})
         self._input_decoder = ToolInputDecoder() if shape.custom else None
         if self._properties.keys() & set(_WRAPPERS) or known is None:
-            self._wrapper_head = None  # such a key is the tool's own
+            self._wrapper_head = None  # a key like "arguments" is a parameter of the tool itself
         if self._repeated_name not in ("", self.name):
             self.stray_text.insert(0, f"{self._repeated_name}\n")
         self._sink.open_call(shape, self.call_id)
@@ -136,7 +146,8 @@ class CallBuilder:
         self._end_wrapper()
         if not self._has_output:
             stray = "".join(self.stray_text).strip()
-            is_object = _is_object(stray)  # some models write JSON where parameters belong
+            # Some models write the arguments as JSON where tags for the parameters are expected.
+            is_object = _is_object(stray)
             self._write(stray if is_object else "{}")
             self.stray_text = [] if is_object else self.stray_text
         if self._input_decoder is not None:
@@ -148,11 +159,12 @@ class CallBuilder:
     # --- arguments that are JSON ------------------------------------------------------------------
 
     def add_json_arguments(self, text: str) -> None:
-        """Add a part of the arguments' JSON text."""
+        """Add the next piece of arguments that the model writes as JSON."""
         self._write_unwrapped(text)
 
     def _write_unwrapped(self, text: str, *, final: bool = False) -> None:
-        """Write arguments without the object that some models put around them."""
+        """Pass on a piece of the arguments. Some models wrap the arguments in another object, such
+        as ``{"arguments": {…}}``; this object is removed. ``final``: no piece follows."""
         if self._wrapped_span is not None:
             end = 0
             if not self._wrapped_span.complete:
@@ -172,9 +184,10 @@ class CallBuilder:
                 self._write(head)
 
     def _end_wrapper(self) -> None:
-        """Move the text between the arguments and the end of the wrapper object to the stray text.
+        """Add the text after the wrapped arguments, without the wrapper's closing brace, to the
+        stray text.
 
-        Some models put such a wrapper object around the arguments.
+        The wrapper is an object that some models put around the arguments.
         """
         tail = "".join(self._wrapper_tail).strip().removesuffix("}").strip().removeprefix(",")
         if tail:
@@ -186,13 +199,13 @@ class CallBuilder:
             self._emit(text if self._input_decoder is None else self._input_decoder.read(text))
 
     def _emit(self, text: str) -> None:
-        if text := text.replace(QUOTE, ""):  # a misplaced quote
+        if text := text.replace(QUOTE, ""):  # the model wrote a quote where none belongs
             self._sink.add_arguments(text)
 
     def add_plain_arguments(self, text: str) -> None:
-        """Add arguments without markup: one line for each required parameter.
+        """Add arguments that no markup separates. Each line is the value of one required parameter.
 
-        The last parameter takes all remaining lines.
+        The last required parameter gets all remaining lines.
         """
         if not text:
             return
@@ -210,7 +223,8 @@ class CallBuilder:
         return properties if isinstance(properties, Mapping) else {}
 
     def start_parameter(self, key: str) -> None:
-        """Start a parameter. An empty key stands for the next property without a value."""
+        """Start the parameter ``key``. If the key is empty, the value belongs to the schema's next
+        property that has no value yet."""
         if self._object is None:
             self._object, self._wrapper_head = JsonObjectWriter(self._schema), None
         self._write_missing_value()
@@ -223,18 +237,19 @@ class CallBuilder:
         self._in_string, self._lacks_value = False, True
 
     def _write_missing_value(self) -> None:
-        """Write null if the last key has no value."""
+        """Write ``null`` as the value of the last key if the model wrote no value for it."""
         if self._lacks_value:
             self._lacks_value = False
             self._write("null")
 
     @property
     def takes_string(self) -> bool:
-        """Whether the value of the current key can only be a string, by its schema."""
+        """Whether the schema allows only a string as the value of the current key."""
         return self._object is not None and self._object.expects_string
 
     def add_value(self, text: str) -> None:
-        """Add the complete value of the current key, as text."""
+        """Add the complete value of the current key. It is converted to JSON according to the
+        schema."""
         if self._object is None:
             self.stray_text.append(text)
         else:
@@ -243,29 +258,31 @@ class CallBuilder:
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """The schema of the arguments."""
+        """The JSON schema of the call's arguments. Empty if the tool has none."""
         return self._schema
 
     def add_json_value(self, text: str) -> None:
-        """Add the complete value of the current key, as JSON."""
+        """Add the complete value of the current key, which is already JSON."""
         self._lacks_value = False
         self._write(text)
 
     def add_string(self, text: str) -> None:
-        """Add a part of the current key's value, which is a string."""
+        """Add the next piece of the current key's value, which is a string. ``text`` is the plain
+        text, without quotes and escapes."""
         if self._object is not None:
             quote = "" if self._in_string else '"'
             self._in_string, self._lacks_value = True, False
             self._write(quote + self._object.write_string(text))
 
     def end_string(self) -> None:
-        """End the string value."""
+        """End the string that ``add_string`` has written."""
         if self._object is not None:
             self._write('"')
 
 
 def _may_be_wrapper(head: str) -> bool:
-    """Whether arguments that start with ``head`` may be wrapped in another object."""
+    """Return whether ``head``, the start of the arguments, can be the start of an object that wraps
+    the arguments."""
     bare = "".join(head.split())
     is_prefix = any(f'{{"{key}":'.startswith(bare) for key in _WRAPPERS)
     return is_prefix and len(head) < _WRAP_LIMIT

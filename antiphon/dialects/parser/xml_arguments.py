@@ -1,5 +1,5 @@
-"""Reader of arguments that are nested tags: one tag for each key, and the tag ``item`` for each
-element of an array."""
+"""Reader of arguments that are nested tags. Each key is a tag, and each element of an array stands
+in the tag ``item``."""
 
 from __future__ import annotations
 
@@ -22,30 +22,31 @@ _NESTING = 64
 
 
 class XmlTarget(Protocol):
-    """Receives the parsed arguments."""
+    """The object to which the reader passes the parsed arguments. ``CallBuilder`` implements it."""
 
-    #: Text outside of any argument.
+    #: Text that is part of no argument.
     stray_text: list[str]
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """The schema of the arguments."""
+        """The JSON schema of the arguments."""
 
     def start_parameter(self, key: str) -> None:
-        """Start a parameter."""
+        """Start the parameter ``key``. Its value follows."""
 
     def add_json_value(self, text: str) -> None:
-        """Add a value as JSON."""
+        """Add the complete value of the current parameter, as JSON."""
 
     def add_string(self, text: str) -> None:
-        """Add a part of a string value."""
+        """Add the next piece of the current parameter's value, which is a string."""
 
     def end_string(self) -> None:
-        """End the string value."""
+        """End the value that ``add_string`` has written."""
 
 
 class _Element:
-    """An open element inside an argument."""
+    """An element whose closing tag has not been read yet. ``types``: the JSON types that its value
+    may have. ``children``: the elements inside it, as pairs of name and JSON text."""
 
     def __init__(self, name: str, types: frozenset[str], schema: Mapping[str, Any]) -> None:
         self.name = name
@@ -55,10 +56,10 @@ class _Element:
         self.children: list[tuple[str, str]] = []
 
     def to_json(self) -> str:
-        """Return the element as JSON text.
+        """Return the value of this element as JSON text.
 
-        The text of a leaf is converted according to its schema. An element with children becomes an
-        object or an array.
+        The text of an element without children is converted according to its types. An element with
+        children becomes an object or an array.
         """
         if not self.children:
             return to_json_text("".join(self.text), self.types)
@@ -72,27 +73,30 @@ class _Element:
 
 
 def _value_or_array(values: list[str]) -> str:
+    """Return a single value as it is, and several values as an array."""
     return values[0] if len(values) == 1 else f"[{', '.join(values)}]"
 
 
 class XmlArgumentReader:
-    """Reads ``<key>value</key>…``, with the mark ``QUOTE`` before each tag.
+    """Reads arguments of the form ``<key>value</key>…``. The mark ``QUOTE`` stands before each tag.
 
-    A string value streams. A nested value is emitted once it is complete. A value that may be
-    repeated is emitted once all repetitions are complete.
+    A string is passed on to ``target`` piece by piece. A nested value is passed on once it is
+    complete. A value whose key may occur again is passed on once all values of this key are
+    complete.
     """
 
     def __init__(self, target: XmlTarget) -> None:
         self._target = target
         self._open_elements: list[_Element] = []
-        self._tag: str | None = None  # from its "<"
+        self._tag: str | None = None  # the tag so far, from its "<"; None outside of a tag
         self._streams = False
         self._pending: tuple[str, list[str]] | None = None
         self._types: PropertyTypes | None = None
         self.complete = self.failed = self.in_string = False
 
     def read(self, text: str) -> int:
-        """Read all of the text."""
+        """Read the next piece of text. All of it belongs to the arguments, so its length is
+        returned."""
         at = 0
         while at < len(text):
             at = (
@@ -103,7 +107,7 @@ class XmlArgumentReader:
         return at
 
     def finish(self) -> None:
-        """End the arguments, and close all elements that are still open."""
+        """End the arguments. Elements that are still open are closed."""
         if self._tag:
             self._add_text(self._tag)
             self._tag = None
@@ -121,7 +125,8 @@ class XmlArgumentReader:
         return found.end()
 
     def _read_tag(self, tag: str, text: str, at: int) -> int:
-        """Read inside a tag. Text that is not a valid tag is plain text."""
+        """Read text inside a tag. If the tag turns out not to be valid, it becomes plain text.
+        Returns the next position."""
         char = text[at]
         if not tag and char == "<":
             self._tag = char
@@ -194,11 +199,11 @@ class XmlArgumentReader:
         else:
             self._pending = (element.name, [element.to_json()])
             if element.types and "array" not in element.types:
-                self._flush_pending()  # it cannot be repeated
+                self._flush_pending()  # a key whose value is not an array cannot occur again
         return element.name
 
     def _flush_pending(self) -> None:
-        """Emit the values that waited for more elements of the same name."""
+        """Pass on the values of one key that were held back because the key could occur again."""
         if self._pending is None:
             return
         (name, values), self._pending = self._pending, None
@@ -216,7 +221,8 @@ class XmlArgumentReader:
 
 
 def _child_schema(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the schema of the element ``name`` inside an element with this schema."""
+    """Return the schema of the element ``name`` inside an element whose schema is ``schema``. Empty
+    if the schema does not say."""
     properties = schema.get("properties")
     found = properties.get(name) if isinstance(properties, Mapping) else None
     if found is None and name == _ITEM:
