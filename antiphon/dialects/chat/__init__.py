@@ -1,1 +1,1 @@
-"""The dialect of models with a Jinja chat template."""
+"""The dialect of models that have a Jinja chat template."""

@@ -1,7 +1,8 @@
-"""The chat dialect: models that are prompted through a chat template.
+"""The chat dialect, for models whose prompts are written by a chat template.
 
-A conversation becomes messages, then text, then ids. The parser reads the output in the tool and
-reasoning formats of the template. ``fallback`` rewrites what the template does not support.
+A conversation becomes messages, then text, then token ids. The parser reads the output in the
+model's tool format and reasoning format. ``fallback`` rewrites messages that the template does not
+support.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ __all__ = ["ChatDialect"]
 
 Message = dict[str, Any]
 
-#: Template variables that switch reasoning on or off → their value for an effort.
+#: Template variable that switches reasoning on or off → function from the effort to its value.
 _REASONING_SWITCHES: Mapping[str, Callable[[str], Any]] = {
     "enable_thinking": lambda effort: effort != "none",
     "thinking": lambda effort: effort != "none",
@@ -50,7 +51,7 @@ _REASONING_SWITCHES: Mapping[str, Callable[[str], Any]] = {
     "force_reasoning": lambda effort: effort != "none",
     "skip_reasoning": lambda effort: effort == "none",
 }
-#: Templates' own words for the ends of the effort scale.
+#: Lowest and highest reasoning efforts → the words that templates use for them.
 _EFFORT_WORDS: Mapping[str, tuple[str, ...]] = {
     "none": ("none", "no_think"),
     "minimal": ("minimal",),
@@ -60,12 +61,13 @@ _EFFORT_WORDS: Mapping[str, tuple[str, ...]] = {
 #: The template variable for the reasoning budget in tokens; 0 switches reasoning off.
 _BUDGET_VARIABLE = "thinking_budget"
 _SAMPLE_REASONING = "Thought"
-#: In the plain-text template, only the next role's name ends a turn.
+#: Stop strings for the template ``PLAIN``, in which only the name of the next role ends a turn.
 _PLAIN_STOPS = ("\n\nuser:", "\n\nassistant:", "\n\nsystem:")
 
 
 class _PreparedTemplate(Struct, frozen=True, kw_only=True):
-    """A template, its capabilities, and what ends the model's turn besides the end tokens."""
+    """A template, its capabilities, and the token ids and strings that end the model's turn in
+    addition to the tokenizer's end tokens."""
 
     template: Template
     capabilities: TemplateCapabilities
@@ -76,13 +78,15 @@ class _PreparedTemplate(Struct, frozen=True, kw_only=True):
 class ChatDialect:
     """``dialects.base.Dialect`` for one model with a chat template.
 
-    - ``reasoning_format``, ``tool_format``: names of rows in ``formats``. They override detection;
-      ``""`` means no format.
+    - ``template``: the source of a template that replaces the model's own.
+    - ``reasoning_format``, ``tool_format``: names of formats in ``formats``. None means that the
+      format is detected, and ``""`` means no format.
     - ``settings``: variables that the template gets with every request.
-    - ``images``: how the engine learns where an image stands: ``apart`` from the text, or by the
-      text that the ``template`` writes for it. None: the model has no vision.
+    - ``images``: how the engine learns the position of an image. ``apart``: the position is passed
+      separately from the text. ``template``: the text that the template writes for an image marks
+      the position. None: the model has no vision.
     - ``unreadable``: what happens to images if the model has no vision.
-    - ``today``: the clock for templates that state the date.
+    - ``today``: returns the current date, for templates that state it.
 
     Raises ``SetupError`` for unknown formats and for templates that cannot be parsed.
     """
@@ -111,11 +115,13 @@ class ChatDialect:
         tool_source = (None if template else card.chat_templates.get("tool_use")) or source
         detected_reasoning, detected_tools = formats.detect(tool_source, tokenizer.special)
         if detected_tools is None and tool_format is None:
-            tool_source = source  # its tool format is unknown, so its calls could not be parsed
+            # The tool format of the tool template is unknown, so its calls could not be parsed.
+            tool_source = source
         reasoning = formats.reasoning_format(_format_name(reasoning_format, detected_reasoning))
         tools = formats.tool_format(_format_name(tool_format, detected_tools))
         self.reasoning = reasoning and with_vocabulary_suffix(reasoning, tokenizer.special)
-        #: ``reasoning`` if it has tags for the reasoning, and does not only frame answers.
+        #: ``reasoning`` if the format has tags for the reasoning, and otherwise None. A format
+        #: without such tags describes only the texts around answers.
         self._reasoning_tags: ReasoningFormat | None = (
             self.reasoning if self.reasoning is not None and self.reasoning.open else None
         )
@@ -133,7 +139,7 @@ class ChatDialect:
         shows_results = self.template_has_tools and self._with_tools.capabilities.results
         result_tags = None if shows_results else RESULT_TAGS
         self._image_markup = self._with_tools.capabilities.image
-        #: The text for an image in the prompt; None: images are not supported.
+        #: The text for an image in the prompt, or None if images are not supported.
         self._image: str | None = {
             "apart": "",
             "template": None if self._image_markup is None else self._image_markup.text,
@@ -197,7 +203,8 @@ class ChatDialect:
         )
 
     def reasoning_retention(self, options: Options) -> ReasoningRetention:
-        """Return what the template does with the reasoning of an earlier turn."""
+        """Return whether the template shows the reasoning of all turns or only of the current turn.
+        Found out by rendering a sample conversation."""
         prepared = self._plain
         if prepared.capabilities.reasoning is None:
             return "current_turn"
@@ -221,7 +228,8 @@ class ChatDialect:
     def _reasoning_end_fields(
         self, options: Options, prompt_tools: PromptTools, prompt: str
     ) -> dict[str, Any]:
-        """Return the fields of ``Rendered`` for a reasoning budget."""
+        """Return the fields of ``Rendered`` that end the reasoning when its budget is used up.
+        ``prompt``: the prompt's text."""
         if options.thinking_budget is None or self._reasoning_tags is None:
             return {}
         end = self._reasoning_tags.closing_text(prompt)
@@ -236,7 +244,8 @@ class ChatDialect:
 
     @property
     def supports_images(self) -> bool:
-        """Whether the dialect can tell the engine where images stand."""
+        """Whether prompts can contain images, because the dialect can tell the engine where they
+        stand."""
         return self._image is not None
 
     def _prompt(
@@ -244,7 +253,7 @@ class ChatDialect:
     ) -> Prompt:
         if prompt_images is None or self._image is None or not prompt_images.images:
             return Prompt(ids=self._encoder.encode(text, conversation.stored_tokens))
-        # Stored ids do not state where images stood, so these prompts are always encoded anew.
+        # Stored ids do not state where images stood, so a prompt with images reuses no stored ids.
         ids, positions = self._encoder.encode_with_images(text, prompt_images.mark, self._image)
         pairs = zip(prompt_images.images, positions, strict=True)
         word = self._image_ids
@@ -259,9 +268,11 @@ class ChatDialect:
         prompt_tools: PromptTools,
         prepared: _PreparedTemplate,
     ) -> tuple[str, bool, PromptImages | None]:
-        """Render the text with a mark for each image.
+        """Render the prompt's text, with a mark for each image. Returns the text, whether it ends
+        inside the reasoning, and the images.
 
-        A first rendering finds a character that the text does not contain; it becomes the mark.
+        The mark must be a character that the rest of the text does not contain. If the first
+        rendering shows that it contains the mark, the text is rendered again with another mark.
         """
         if self._image is None:
             return *self._text(conversation, options, prompt_tools, prepared, None), None
@@ -291,7 +302,8 @@ class ChatDialect:
         prepared: _PreparedTemplate,
         prompt_images: PromptImages | None,
     ) -> tuple[str, bool]:
-        """Return the prompt with users' text masked, and whether it ends inside the reasoning."""
+        """Return the prompt's text, and whether it ends inside the reasoning. In texts from users,
+        control tokens are masked; see ``prompt``."""
         mask = self._encoder.mask
         messages: list[Message] = mask(
             build_messages(
@@ -345,9 +357,8 @@ class ChatDialect:
         return bos + text if self._card.add_bos and bos and not text.startswith(bos) else text
 
     def _unfinished_answer(self, message: Message, text: str) -> str:
-        """Return the start of an answer that the model must continue, to follow the prompt
-        ``text``.
-        """
+        """Return the start of an answer that the model must continue, as it follows the prompt
+        ``text``. ``message``: the unfinished answer."""
         reasoning, answer = message.get("reasoning_content", ""), str(message["content"])
         form = self.reasoning
         if form is not None and answer and (form.header or not form.open):
@@ -361,11 +372,15 @@ class ChatDialect:
         return f"{start}{closing}{answer}" if answer else start
 
     def _opens_thinking(self, text: str) -> bool:
+        """Return whether the prompt ``text`` ends with an opening tag for reasoning."""
         return self._reasoning_tags is not None and bool(self._reasoning_tags.closing_tag(text))
 
     def _closed_reasoning(self, template: Template, options: Options, text: str) -> str:
-        """Return text that closes the reasoning, for effort ``none`` and a model that always
-        reasons.
+        """Return text that closes the reasoning at the end of the prompt ``text``, so that the
+        model answers at once.
+
+        Returns ``""`` if it is not needed: the effort is not ``none``, the template itself can
+        switch reasoning off, or the prompt already closes the reasoning.
         """
         effort, form = _effort_of(options), self._reasoning_tags
         if form is None or effort != "none" or any(map(template.mentions, _REASONING_SWITCHES)):
@@ -379,11 +394,12 @@ class ChatDialect:
         return ("" if form.closing_tag(text) else form.opening_text) + form.closing_text(text)
 
     def _inline_reasoning(self, messages: list[Message]) -> list[Message]:
-        """Put reasoning into the content, for templates without a key for it.
+        """Move reasoning into the content of its message, for templates that have no key for
+        reasoning.
 
-        It has the format of the model's output. Reasoning from before the last user message is
-        dropped, as the models' makers recommend. Formats whose reasoning is a message of its own
-        are left alone.
+        There it is written as in the model's output. Reasoning from before the last user message is
+        dropped, as the models' makers recommend. The messages stay unchanged if the format writes
+        reasoning as a message of its own.
         """
         form = self._reasoning_tags
         if form is None or form.header:
@@ -402,6 +418,8 @@ class ChatDialect:
         return out
 
     def _template_variables(self, prepared: _PreparedTemplate, options: Options) -> dict[str, Any]:
+        """Return the values of the template's variables: the model's settings, the request's
+        arguments, and variables for the reasoning effort and budget."""
         template = prepared.template
         settings = {**self._settings, **options.template}
         effort = _effort_of(options)
@@ -421,7 +439,8 @@ class ChatDialect:
 
 
 def _format_name(name: str | None, detected: str | None) -> str:
-    """Return the configured name of a format, or the detected one."""
+    """Return the configured name of a format. If none is configured, or the name requests
+    detection, return the detected name, or ``""`` if nothing was detected."""
     return (detected if name is None or name in DETECTION_NAMES else name) or ""
 
 
@@ -430,10 +449,12 @@ def _effort_of(options: Options) -> str | None:
 
 
 def _template_effort(prepared: _PreparedTemplate, accepted: Collection[str], effort: str) -> str:
-    """Return the template's word for an effort.
+    """Return the word with which the template expresses a reasoning effort. ``accepted``: the words
+    that the template's variable accepts.
 
-    This is the template's own word for an end of the scale, or one of the three levels, or else the
-    nearest accepted value.
+    The template's own word for the effort comes first, then one of the three levels ``low``,
+    ``medium`` and ``high``, then the nearest accepted level. If none is accepted, ``effort`` itself
+    is returned.
     """
     own = [word for word in _EFFORT_WORDS.get(effort, ()) if prepared.template.quotes(word)]
     words = (*own, LEVELS.get(effort, effort), "high", "low")
@@ -441,10 +462,12 @@ def _template_effort(prepared: _PreparedTemplate, accepted: Collection[str], eff
 
 
 def _turn_end(text: str, special: Mapping[str, int], terminals: Collection[str]) -> frozenset[int]:
-    """Return the control token that ends a turn in the template.
+    """Return the id of the special token that ends a turn in the template, in a set. The set is
+    empty if no special token does.
 
-    ``terminals``: those of the model's formats. Tokens in them separate parts of a turn and do
-    not end it.
+    ``text``: the text that the template writes after an answer. ``terminals``: the texts that have
+    a meaning in the model's formats. A special token in them separates parts of a turn and does not
+    end it.
     """
     marked = [literal for literal in terminals if any(token in literal for token in special)]
     rest = text.lstrip()
@@ -457,7 +480,7 @@ def _turn_end(text: str, special: Mapping[str, int], terminals: Collection[str])
 
 
 def _append_instructions(messages: list[Message], text: str) -> list[Message]:
-    """Append ``text`` to the leading system message."""
+    """Append ``text`` to the system message at the start. If there is none, insert one."""
     if messages and messages[0]["role"] == "system":
         first = {**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}
         return [first, *messages[1:]]

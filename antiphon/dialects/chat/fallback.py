@@ -1,8 +1,9 @@
-"""Rewrite what a chat template does not support: roles it lacks, tools it does not show.
+"""Rewrite messages that a chat template does not support, for example roles that the template
+lacks, or tools that it does not show.
 
-The tool prompt is the one that Hermes and Qwen models were trained on. Models without a tool format
-of their own follow it best, and constrained decoding makes even the smallest of them write it
-correctly.
+The tool prompt is the text that describes the tools. It is the one with which Hermes and Qwen
+models were trained. Models without a tool format of their own follow this text best. With
+constrained decoding, even the smallest of these models write calls correctly.
 """
 
 from __future__ import annotations
@@ -34,19 +35,20 @@ For each function call, return the function's name and a json object of its argu
 {call}"""
 
 
-#: The tags around a tool's result.
+#: The tags around a tool's result in a user message.
 RESULT_TAGS = ("<tool_response>", "</tool_response>")
 
 
 def tool_prompt(definitions: Iterable[Mapping[str, Any]], tool_format: ToolFormat) -> str:
-    """Return the prompt text that describes the tools to a model without a tool format."""
+    """Return the text that describes the tools in a prompt, for templates that do not show tools.
+    ``tool_format``: the format in which the model must write calls."""
     lines = (json.dumps(definition, ensure_ascii=False) for definition in definitions)
     call = _render_calls([("<function-name>", "<args-json-object>")], tool_format)
     return _TOOL_PROMPT.format(tools="\n".join(lines), call=call)
 
 
 def tools_as_text(messages: Sequence[Message], tool_format: ToolFormat) -> list[Message]:
-    """Rewrite calls as text in ``tool_format``, and results as user messages."""
+    """Rewrite calls as text in ``tool_format``, and tool results as user messages."""
     out: list[Message] = []
     for message in messages:
         if message["role"] == "tool":
@@ -67,7 +69,8 @@ def tools_as_text(messages: Sequence[Message], tool_format: ToolFormat) -> list[
 
 
 def _render_calls(calls: Iterable[tuple[str, str]], tool_format: ToolFormat) -> str:
-    """Render calls (name, arguments as JSON) in the tool format's own syntax."""
+    """Return calls in the syntax of the tool format. Each call is a pair of its name and its
+    arguments as JSON."""
     return tool_format.written.render_calls(calls)
 
 
@@ -84,10 +87,11 @@ def _name_and_arguments(call: Mapping[str, Any]) -> tuple[str, str]:
 def adapt_messages(
     messages: Sequence[Message], capabilities: TemplateCapabilities
 ) -> list[Message]:
-    """Rewrite the messages in the roles and formats that the template accepts.
+    """Rewrite messages so that they have only roles and formats that the template accepts.
 
-    Nothing is lost, and the order stays where possible: developer → system, later system messages →
-    the first one, system → user.
+    No text is lost, and the order stays the same where possible. Where the template requires it,
+    developer messages become system messages, later system messages are merged into the first one,
+    and system messages become part of user messages.
     """
     out = list(messages)
     for applies, adapt in _ADAPTATIONS:
@@ -101,7 +105,7 @@ def _developer_to_system(messages: list[Message]) -> list[Message]:
 
 
 def _merge_leading_system(messages: list[Message]) -> list[Message]:
-    """Merge the leading system messages: models are trained with one."""
+    """Merge the system messages at the start into one, because models are trained with only one."""
     lead = next((n for n, m in enumerate(messages) if m["role"] != "system"), len(messages))
     if lead < 2:
         return messages
@@ -110,14 +114,15 @@ def _merge_leading_system(messages: list[Message]) -> list[Message]:
 
 
 def _system_first(messages: list[Message]) -> list[Message]:
-    """Merge all system and developer messages, in order, into one leading message."""
+    """Merge all system and developer messages, in their order, into one system message at the
+    start."""
     texts = [m["content"] for m in messages if m["role"] in ("system", "developer")]
     rest = [m for m in messages if m["role"] not in ("system", "developer")]
     return [{"role": "system", "content": "\n\n".join(texts)}, *rest] if texts else rest
 
 
 def _system_to_user(messages: list[Message]) -> list[Message]:
-    """Prepend system messages to the next user message."""
+    """Move the text of each system message to the start of the next user message."""
     out: list[Message] = []
     pending: list[str] = []
     for message in messages:
@@ -135,7 +140,8 @@ def _system_to_user(messages: list[Message]) -> list[Message]:
 
 
 def _split_parallel_calls(messages: list[Message]) -> list[Message]:
-    """Split an answer with several calls into several answers, each before its result."""
+    """Split a message with several calls into one message per call. Each of them stands directly
+    before its result."""
     out: list[Message] = []
     later: dict[str, Message] = {}
     for message in messages:
@@ -153,7 +159,8 @@ def _split_parallel_calls(messages: list[Message]) -> list[Message]:
 
 
 def _merge_consecutive(messages: list[Message]) -> list[Message]:
-    """Merge messages of one role, for templates that require alternating roles."""
+    """Merge consecutive messages of the same role, for templates that require user and assistant to
+    alternate. If an answer comes first, an empty user message is inserted before it."""
     out: list[Message] = []
     for message in messages:
         last = out[-1] if out else {"role": "system"}
@@ -167,7 +174,8 @@ def _merge_consecutive(messages: list[Message]) -> list[Message]:
 
 
 def _insert_empty_answers(messages: list[Message]) -> list[Message]:
-    """Insert an empty answer between results and a user message, for templates that require one."""
+    """Insert an empty answer between tool results and a user message, for templates that require an
+    answer there."""
     out: list[Message] = []
     for message in messages:
         if message["role"] == "user" and out and out[-1]["role"] == "tool":
@@ -177,7 +185,8 @@ def _insert_empty_answers(messages: list[Message]) -> list[Message]:
 
 
 def _number_call_ids(messages: list[Message]) -> list[Message]:
-    """Replace each call id by the tool's name and the call's number in the conversation."""
+    """Replace each call id with an id that contains the tool's name and the call's number in the
+    conversation."""
     ids: dict[str, str] = {}
     numbers = count()
     out: list[Message] = []
@@ -217,12 +226,12 @@ _ADAPTATIONS: Sequence[
 )
 
 
-#: Keys that no template reads.
+#: Keys that only this package uses. They are removed before rendering.
 _INTERNAL_KEYS = ("results", "reasoning_content")
 
 
 def _format_message(message: Message, capabilities: TemplateCapabilities) -> Message:
-    """Return a message with its fields in the format that the template accepts."""
+    """Return a message whose fields have the format that the template accepts."""
     formed = {key: value for key, value in message.items() if key not in _INTERNAL_KEYS}
     reasoning = message.get("reasoning_content")
     is_required = capabilities.requires_reasoning and message["role"] == "assistant"
@@ -238,10 +247,10 @@ def _format_message(message: Message, capabilities: TemplateCapabilities) -> Mes
 
 
 def _format_call(call: Mapping[str, Any], capabilities: TemplateCapabilities) -> dict[str, Any]:
-    """Return a call in the format that the template accepts.
+    """Return a call whose fields have the format that the template accepts.
 
-    Models also write arguments that are not an object. A template that accepts only objects gets
-    them as the value of the key ``arguments``.
+    Models sometimes write arguments that are not an object. If the template accepts only objects,
+    the function wraps such arguments in an object, as the value of the key ``arguments``.
     """
     function = dict(call["function"])
     arguments = function["arguments"]

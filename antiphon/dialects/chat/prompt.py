@@ -1,8 +1,8 @@
-"""Encode rendered text as token ids; reuse the ids of earlier turns.
+"""Encode a rendered prompt as token ids, and reuse the token ids of earlier turns.
 
-Templates spell control tokens as text. A user who spells one must not get that token. Such literals
-are masked before rendering: private-use characters replace them, and they are encoded as plain
-text.
+Templates write control tokens as text. If a user's text contains the same characters, they must not
+become the control token. So they are masked before the prompt is rendered: private-use characters
+replace them. When the prompt is encoded, they become plain text again.
 """
 
 from __future__ import annotations
@@ -21,33 +21,35 @@ from antiphon.tokens import Tokenizer
 
 __all__ = ["ChatPromptEncoder"]
 
-#: Precedes another private-use character, which identifies the literal. Users may write this
-#: character as well; then it is masked itself.
+#: Precedes another private-use character, which identifies the masked text. If a user's text
+#: contains the escape character itself, it is masked as well.
 _ESCAPE = "\U0010fffd"
 _FIRST_CODE = 0x100000
 _MASKED = re.compile(f"{_ESCAPE}(.?)", re.DOTALL)
 
-#: Shorter beginnings are compared again faster than they are found.
+#: The shortest beginning, in ids, that is remembered. To compare a shorter one again is faster than
+#: to find it.
 _MIN_BEGINNING = 1024
-#: The most ids that all remembered beginnings may have: about 20 MB.
+#: Maximum number of ids of all remembered beginnings together: about 20 MB.
 _MAX_REMEMBERED = 500_000
-#: How many of the last ids are compared first.
+#: How many of a beginning's last ids are compared first.
 _TAIL = 16
 
 
 class _Beginning(Struct, frozen=True):
-    """Ids up to a control token, and the masked text that they spell."""
+    """The ids of a prompt from its start to some control token, and the masked text that these ids
+    spell."""
 
     ids: tuple[int, ...]
     text: str
 
     @property
     def size(self) -> tuple[int, int]:
-        """The number of ids and of characters."""
+        """The number of ids, and the number of characters of the text."""
         return len(self.ids), len(self.text)
 
     def starts(self, ids: Sequence[int], masked: str) -> bool:
-        """Whether the ids and the text start with this beginning."""
+        """Return whether ``ids`` and the text ``masked`` start with this beginning."""
         size = len(self.ids)
         return (
             self.ids[-_TAIL:] == ids[size - _TAIL : size]
@@ -57,10 +59,12 @@ class _Beginning(Struct, frozen=True):
 
 
 class _Beginnings:
-    """The beginnings of the latest prompts, compared with their text before.
+    """A cache of the beginnings of the latest prompts. For each beginning, the ids have already
+    been compared with the text.
 
-    A turn of a long conversation then compares what the turn before added. Prompts are encoded in
-    several threads."""
+    So in each turn of a long conversation, only the part after a remembered beginning is compared.
+    Several threads may use the cache, because prompts are encoded in several threads.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,14 +72,16 @@ class _Beginnings:
         self._size = 0
 
     def find(self, ids: Sequence[int], masked: str) -> tuple[_Beginning, ...]:
-        """Return the remembered beginnings of the ids and the text, the shortest one first."""
+        """Return the remembered beginnings with which ``ids`` and the text ``masked`` start. The
+        shortest one comes first."""
         with self._lock:
             entries = tuple(self._entries)
         found = (entry for entry in entries if entry.starts(ids, masked))
         return tuple(sorted(found, key=lambda entry: len(entry.ids)))
 
     def remember(self, added: _Beginning, shorter: Collection[_Beginning]) -> None:
-        """Add a beginning in place of ``shorter`` ones of the same prompt. The oldest ones go."""
+        """Remember a beginning. It replaces ``shorter``, beginnings of the same prompt. If all
+        beginnings together are too long, the oldest ones are removed."""
         if not _MIN_BEGINNING <= len(added.ids) <= _MAX_REMEMBERED:
             return
         replaced = {id(entry) for entry in shorter}
@@ -88,7 +94,9 @@ class _Beginnings:
 
 
 class ChatPromptEncoder:
-    """Encodes texts for one tokenizer. A text whose literals are replaced is called masked."""
+    """Encodes texts for one tokenizer. A text is called masked if private-use characters replace
+    the control tokens that a user wrote in it. ``fingerprint``: identifies the tokenizer of stored
+    token ids."""
 
     def __init__(self, tokenizer: Tokenizer, fingerprint: str) -> None:
         self._tokenizer = tokenizer
@@ -105,13 +113,14 @@ class ChatPromptEncoder:
         self._beginnings = _Beginnings()
 
     def mask(self, value: Any) -> Any:
-        """Return ``value`` (a string, or lists and objects of strings) masked."""
+        """Return ``value`` with all strings in it masked. ``value``: a string, or lists and objects
+        that contain strings."""
         if isinstance(value, str):
-            for char in self._first_chars:  # found much faster than the pattern
+            for char in self._first_chars:  # a search for one character is much faster
                 if char in value:
                     return self._maskable.sub(self._mask_match, value)
             return value
-        if type(value) is dict or isinstance(value, Mapping):  # the second takes much longer
+        if type(value) is dict or isinstance(value, Mapping):  # the second check is much slower
             return {self.mask(name): self.mask(inner) for name, inner in value.items()}
         if isinstance(value, list | tuple):
             return [self.mask(inner) for inner in value]
@@ -121,9 +130,8 @@ class ChatPromptEncoder:
         return _ESCAPE + self._codes[match.group()]
 
     def unmask(self, masked: str) -> str:
-        """Return the original text. Half an escape, left by a template that truncates text, is
-        dropped.
-        """
+        """Return the original text of a masked text. An incomplete escape at the end is dropped; it
+        occurs if a template truncates text."""
         return _MASKED.sub(self._literal, masked) if _ESCAPE in masked else masked
 
     def _literal(self, sign: re.Match[str]) -> str:
@@ -131,11 +139,12 @@ class ChatPromptEncoder:
         return self._literals[code] if 0 <= code < len(self._literals) else sign.group(1)
 
     def encode(self, masked: str, stored: PromptTokens | None) -> tuple[int, ...]:
-        """Return ids that spell ``unmask(masked)``.
+        """Return the token ids of the text ``unmask(masked)``.
 
-        If the text starts with the text of ``stored``, the result starts with those ids, so that an
-        engine finds them in its cache. If only a part is equal, it starts with the ids up to the
-        last control token of that part.
+        If this text starts with the text of ``stored``, the result starts with the ids of
+        ``stored``, so that an engine finds them in its cache. If only a part of the stored text is
+        equal, the result starts with the ids of this part. The part consists of whole control
+        tokens and of whole texts between two control tokens.
         """
         masked = replace_lone_surrogates(masked)
         if stored is None or stored.fingerprint != self._fingerprint:
@@ -152,7 +161,7 @@ class ChatPromptEncoder:
                 and end == len(stored.ids)
                 and stored.ids[start] not in self._literal_of_id
             ):
-                break  # text encoded after other text would start with an additional space
+                break  # the tokenizer would insert a space before the text that follows
             taken, at = end, at + len(match)
             if stored.ids[end - 1] in self._literal_of_id:
                 boundary = taken, at
@@ -164,10 +173,11 @@ class ChatPromptEncoder:
     def encode_with_images(
         self, masked: str, mark: str, image_text: str
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the ids of a text with image marks, and the position of each mark among the ids.
+        """Return the token ids of a text with image marks, and the index among the ids at which
+        each image stands.
 
-        ``image_text`` (control tokens included) replaces each mark. The texts on both sides are
-        encoded separately.
+        ``image_text``, which may contain control tokens, replaces each mark. The texts before and
+        after a mark are encoded separately.
         """
         ids: list[int] = []
         positions: list[int] = []
@@ -194,10 +204,10 @@ class ChatPromptEncoder:
         return ids + encode("".join(clear), special=True)
 
     def _runs(self, ids: Sequence[int], start: int) -> Iterator[tuple[int, int, str | None]]:
-        """Yield each control token from ``start`` on, and each run of ids between two: (start, end,
-        masked text).
+        """Split ``ids`` from index ``start`` on into control tokens and runs of other ids between
+        them. Yields (start, end, masked text) for each control token and each run.
 
-        The text is None if the bytes are not valid UTF-8.
+        The text is None if the bytes of a run are not valid UTF-8.
         """
         for at, id in enumerate((*ids[start:], None), start):
             if id is not None and id not in self._literal_of_id:
@@ -216,6 +226,8 @@ class ChatPromptEncoder:
         return str(self.mask(text))
 
     def _possible_texts(self, text: str | None) -> Iterator[str]:
+        """Yield the texts that a run of ids can stand for in a prompt. At the start of a run, a
+        SentencePiece tokenizer may have inserted a space."""
         if text:
             yield text
             if self._adds_space and text.startswith(" ") and text != " ":
@@ -223,9 +235,11 @@ class ChatPromptEncoder:
 
 
 def _any_of(literals: Collection[str]) -> str:
-    """Return a regex for the longest of ``literals``, as a tree.
+    """Return a regex that matches the longest of ``literals``. The regex is a tree of common
+    prefixes.
 
-    Some vocabularies have thousands of literals with a common prefix.
+    A plain list of alternatives would be slow: some vocabularies have thousands of literals with a
+    common prefix.
     """
     tree: dict[str, Any] = {}
     for literal in literals:

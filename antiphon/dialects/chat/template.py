@@ -1,6 +1,6 @@
-"""A chat template, rendered as ``transformers`` renders it.
+"""A chat template. It is rendered in the same way as the library ``transformers`` renders it.
 
-Rendering is sandboxed: a template is code from a model's files.
+A template is code from a model's files, so it runs in a sandbox.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ __all__ = ["CHATML", "PLAIN", "RESERVED", "RenderError", "Template"]
 
 Messages = Sequence[Mapping[str, Any]]
 
-#: The template of models that have ChatML's tokens but no template.
+#: The template for models that have ChatML's special tokens but no template of their own.
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-#: The template of all other models without one.
+#: The template for all other models that have no template of their own.
 PLAIN = (
     "{{ bos_token }}{% for message in messages %}{{ message.role }}: {{ message.content }}\n\n"
     "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
 )
-#: Variables that every template gets; requests and settings must not set them.
+#: Variables that every template gets. Requests and settings must not set them.
 RESERVED = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"}
 )
@@ -45,13 +45,13 @@ _NOT_ASCII = re.compile("[^\x00-\x7f\U00100000-\U0010ffff]")
 
 
 class RenderError(Exception):
-    """The template rejects these messages. The message is the template's own reason."""
+    """The template rejects these messages. The exception's text is the reason that the template
+    states."""
 
 
 class _Generation(Extension):
-    """The block ``{% generation %}``, which marks the model's text for training. It has no effect
-    here.
-    """
+    """Jinja extension for the block ``{% generation %}``. The block marks the model's text for
+    training, and has no effect here."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
 
@@ -67,9 +67,9 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Serialize without the HTML escapes of jinja2's own filter.
+    """Serialize a value to JSON, without the HTML escapes of jinja2's own filter ``tojson``.
 
-    Private-use characters stay as they are: they stand for masked text.
+    Private-use characters are never escaped, because they stand for masked text.
     """
     text = json.dumps(
         value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys
@@ -84,8 +84,8 @@ def _raise(message: str) -> NoReturn:
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """jinja2's sandbox, without its checks for the variable ``loop``: templates read ``loop.first``
-    for each message, and the checks took a quarter of the rendering."""
+    """jinja2's sandbox, without its checks of the variable ``loop``. Templates read ``loop.first``
+    for each message, and the checks took a quarter of the rendering time."""
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if type(obj) is LoopContext and not attr.startswith("_"):
@@ -106,8 +106,10 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 @lru_cache(maxsize=16)
 def _compile(source: str) -> tuple[CodeType, frozenset[str]]:
-    """Return the code of a template and the variables it uses. Cached, since models that are
-    unloaded and loaded again have the same one."""
+    """Compile a template. Returns its code and the names of the variables that it reads.
+
+    The result is cached, because a model that is unloaded and loaded again has the same template.
+    """
     environment = _environment()
     tree = environment.parse(source)
     variables = frozenset(meta.find_undeclared_variables(tree))
@@ -115,7 +117,8 @@ def _compile(source: str) -> tuple[CodeType, frozenset[str]]:
 
 
 class Template:
-    """The chat template of one model."""
+    """The chat template of one model. ``bos``, ``eos``: the model's start and end tokens.
+    ``today``: returns the current date."""
 
     def __init__(
         self,
@@ -146,9 +149,11 @@ class Template:
         prompt: bool = True,
         settings: Mapping[str, Any] | None = None,
     ) -> str:
-        """Render ``messages``; with ``prompt``, followed by the start of the model's turn.
+        """Render ``messages`` as text. If ``prompt`` is True, the start of the model's turn
+        follows.
 
-        Raises ``RenderError``.
+        ``settings``: variables for the template. Raises ``RenderError`` if the template rejects the
+        messages.
         """
         try:
             return self._template.render(
@@ -171,15 +176,15 @@ class Template:
             raise RenderError(f"{type(error).__name__}: {error}"[:200]) from None
 
     def _tools_as(self, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
-        """Return the tools under the other variable names that templates read: ``functions`` (a
-        JSON text, FireFunction) and ``xml_tools`` (SmolLM3)."""
+        """Return the tools under the other variable names that some templates read: ``functions``,
+        a JSON text (FireFunction), and ``xml_tools`` (SmolLM3)."""
         tool_forms = {"functions": _tojson(tools or [], indent=4), "xml_tools": tools}
         return {name: value for name, value in tool_forms.items() if self.mentions(name)}
 
     def mentions(self, name: str) -> bool:
-        """Return whether the template reads a variable of this name."""
+        """Return whether the template reads a variable called ``name``."""
         return name in self._variables
 
     def quotes(self, word: str) -> bool:
-        """Return whether the template contains this word as a string literal."""
+        """Return whether the template contains ``word`` as a string literal."""
         return f"'{word}'" in self.source or f'"{word}"' in self.source

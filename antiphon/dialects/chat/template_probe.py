@@ -1,7 +1,7 @@
-"""What a chat template accepts and shows, determined once by rendering small samples.
+"""Find out what a chat template accepts and shows, by rendering small sample conversations once.
 
-Templates do not declare it: some raise an error, some drop messages silently, some require an order
-or a format.
+Templates do not declare their capabilities. Some raise an error, some silently drop messages, and
+some require an order or a format.
 """
 
 from __future__ import annotations
@@ -21,41 +21,48 @@ __all__ = ["SHORT_ID", "TemplateCapabilities", "probe"]
 
 Message = Mapping[str, Any]
 
-#: The length of the ids that Mistral's templates insist on: letters and digits only.
+#: The length of a call id in Mistral's templates, which accept no other length. Such an id consists
+#: of letters and digits only.
 SHORT_ID = 9
 #: Variables for the reasoning effort, and the values to try.
 _EFFORT_VARIABLES = ("reasoning_effort", "thinking_effort", "reasoning_strength")
 _EFFORTS = ("none", "no_think", "minimal", "low", "medium", "high", "xhigh", "max")
 #: Keys under which templates look for the reasoning of an answer.
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
-#: Words in the samples that no template contains itself.
+#: Words for the samples. No template contains them, so they appear only if the sample is shown.
 _FIRST, _SECOND, _ANSWER, _SYSTEM, _DEVELOPER = "Qwhiskey", "Qyankee", "Atango", "Ssierra", "Ddelta"
 _TOOL, _TWIN, _VALUE, _RESULT, _THOUGHT = "oscar", "papa", "Vvictor", "Rromeo", "Troger"
 _NAME_ID = f"functions.{_TOOL}:0"
 
 
 class TemplateCapabilities(Struct, frozen=True, kw_only=True):
-    """What one chat template supports. ``fallback`` rewrites messages that it does not support.
+    """What one chat template supports. ``fallback`` rewrites the messages that the template does
+    not support.
 
-    - ``content_parts``: content is a list of parts.
-    - ``system``: there is a system role. ``system_anywhere``: it may also stand after the first
-      message. ``developer``: there is a developer role.
-    - ``consecutive_roles``: two messages of one role may follow each other, and an answer may come
-      first.
-    - ``user_after_results``: a user message may directly follow tool results.
-    - ``tools``: the prompt shows tools. ``results``: it shows calls and results.
-    - ``argument_objects``, ``argument_strings``: a call's arguments may be an object, or a string.
-    - ``unquoted_strings``: strings in arguments lack the quotes that Python calls need.
-    - ``parallel_calls``: an answer may have several calls.
-    - ``short_ids``: call ids have ``SHORT_ID`` characters.
-    - ``named_ids``: call ids contain the tool's name, and nothing else does: ``functions.NAME:0``.
-    - ``reasoning``: the key of an answer's reasoning; None: it is never shown.
-      ``requires_reasoning``: every answer must have this key.
-    - ``end``: the text after an answer.
-    - ``no_tools``: the value of ``tools`` if there are none. Some templates iterate over it
-      unconditionally.
-    - ``efforts``: variable for the reasoning effort → the values that it accepts.
-    - ``image``: the text for an image among the parts of a message; None: images are not shown.
+    - ``content_parts``: whether the content of a message must be a list of parts.
+    - ``system``: whether there is a system role. ``system_anywhere``: whether a system message may
+      also stand after the first message. ``developer``: whether there is a developer role.
+    - ``consecutive_roles``: whether two messages of the same role may follow each other, and an
+      answer may come first.
+    - ``user_after_results``: whether a user message may directly follow tool results.
+    - ``tools``: whether the prompt shows the tools. ``results``: whether it shows calls and their
+      results.
+    - ``argument_objects``, ``argument_strings``: whether the arguments of a call may be an object,
+      and whether they may be a string.
+    - ``unquoted_strings``: whether the template writes strings in arguments without the quotes that
+      Python calls need.
+    - ``parallel_calls``: whether an answer may have several calls.
+    - ``short_ids``: whether call ids must have ``SHORT_ID`` characters.
+    - ``named_ids``: whether call ids must contain the tool's name, as in ``functions.NAME:0``,
+      because the template shows the name nowhere else.
+    - ``reasoning``: the key of an answer's reasoning, or None if the template never shows
+      reasoning. ``requires_reasoning``: whether every answer must have this key.
+    - ``end``: the text that the template writes after an answer.
+    - ``no_tools``: the value of the variable ``tools`` if there are no tools. Some templates
+      iterate over it in any case, so it may have to be an empty tuple.
+    - ``efforts``: template variable for the reasoning effort → the values that it accepts.
+    - ``image``: the text that the template writes for an image among the parts of a message, or
+      None if it shows no images.
     """
 
     content_parts: bool
@@ -81,7 +88,8 @@ class TemplateCapabilities(Struct, frozen=True, kw_only=True):
 
 
 def probe(template: Template) -> TemplateCapabilities:
-    """Render samples with the template. Raises ``SetupError`` if it cannot show a user message."""
+    """Find out the capabilities of a template by rendering samples. Raises ``SetupError`` if the
+    template cannot show a user message."""
     samples = _Samples(template)
     user, second = _message("user", _FIRST), _message("user", _SECOND)
     answer = _message("assistant", _ANSWER)
@@ -117,7 +125,7 @@ def probe(template: Template) -> TemplateCapabilities:
 
 
 class _Samples:
-    """Renders small conversations."""
+    """Renders sample conversations with one template, and answers questions about the results."""
 
     def __init__(self, template: Template) -> None:
         self._template = template
@@ -137,7 +145,7 @@ class _Samples:
         self.required_reasoning_key = ""
 
     def shows(self, messages: Sequence[Message], *words: str, tools: Any = None) -> bool:
-        """Return whether the rendering contains all ``words``."""
+        """Return whether the rendered ``messages`` contain all ``words``."""
         try:
             text = self._render(messages, tools, prompt=True)
         except RenderError:
@@ -145,13 +153,14 @@ class _Samples:
         return all(word in text for word in words)
 
     def shows_call(self, form: Sequence[Message]) -> bool:
-        """Return whether a call and its result are rendered, and not as a Python dict."""
+        """Return whether the template shows a call and its result. A template that prints the
+        arguments as a Python dict does not count. ``form``: a question, a call and its result."""
         if not self.shows(form, _TOOL, _VALUE, _RESULT):
             return False
         if self.shows(form, repr({"city": _VALUE})):
             return False
         called = form[:2]  # the call itself must contain the name, not only the result
-        # Some templates leave out a call at the end: the model would continue it.
+        # Some templates leave out a call at the end, because the model would continue the call.
         ends = (called, [*called, _message("user", _SECOND)])
         return any(self.shows(end, _TOOL, _VALUE) for end in ends) or not self.shows(called)
 
@@ -176,7 +185,9 @@ class _Samples:
         return self._template.render(messages, tools=tools, prompt=prompt, settings=settings)
 
     def reasoning_key(self, messages: Sequence[Message]) -> str | None:
-        """Return the key for reasoning. Many templates show it only in the current tool loop."""
+        """Return the key under which the template reads an answer's reasoning, or None if it shows
+        no reasoning. ``messages``: a current tool loop, because many templates show reasoning only
+        there."""
         user, answer, *rest = messages
         for key in _REASONING_KEYS:
             if self.shows([user, {**answer, key: _THOUGHT}, *rest], _THOUGHT):
@@ -184,6 +195,8 @@ class _Samples:
         return None
 
     def efforts(self) -> dict[str, frozenset[str]]:
+        """Return template variable for the reasoning effort → the values that the template
+        accepts."""
         variables = filter(self._template.mentions, _EFFORT_VARIABLES)
         return {
             name: frozenset(word for word in _EFFORTS if self._accepts_effort(name, word))
@@ -198,6 +211,8 @@ class _Samples:
         return True
 
     def image(self) -> ImageMarkup | None:
+        """Return the text that the template writes for an image and around it, or None if it shows
+        no images."""
         parts = [_text(_FIRST), {"type": "image"}, _text(_SECOND)]
         try:
             text = self._template.render([{"role": "user", "content": parts}], tools=self.no_tools)
@@ -213,6 +228,7 @@ class _Samples:
         return ImageMarkup(word, front, behind)
 
     def end(self, messages: Sequence[Message]) -> str:
+        """Return the text that the template writes after the answer in ``messages``."""
         try:
             text = self._render(messages, None, prompt=False)
         except RenderError:
@@ -236,7 +252,8 @@ def _tool() -> dict[str, Any]:
 
 
 def _call_samples() -> list[list[dict[str, Any]]]:
-    """Return a question, a call and its result, in every format that a template may require."""
+    """Return sample conversations of a question, a call and its result, one for each format of call
+    that a template may require."""
     forms: list[list[dict[str, Any]]] = []
     for id in ("call_alpha", "a" * SHORT_ID, _NAME_ID):
         for arguments in ({"city": _VALUE}, f'{{"city": "{_VALUE}"}}'):
@@ -261,7 +278,7 @@ def _id(form: Sequence[Message]) -> str:
 
 
 def _with_second_call(form: Sequence[Message]) -> list[Message]:
-    """Return the same messages with two calls in one answer."""
+    """Return the sample conversation with two calls in one answer, and their results."""
     user, answer, result = form
     (call,) = answer["tool_calls"]
     id = f"functions.{_TWIN}:1" if call["id"] == _NAME_ID else "b" + call["id"][1:]

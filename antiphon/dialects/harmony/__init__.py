@@ -1,1 +1,1 @@
-"""The dialect of gpt-oss."""
+"""The dialect of gpt-oss, which writes the harmony format."""

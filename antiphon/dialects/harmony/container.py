@@ -1,9 +1,9 @@
-"""The tool ``container.exec``, by which gpt-oss was trained to run commands.
+"""The tool ``container.exec``, with which gpt-oss was trained to run commands.
 
-The shell function is declared under this name, and its calls are translated in both directions: the
-model writes one command as a list of words, with a folder, variables and a time limit in seconds.
-Source: the fields that vLLM passes to its container tool. Sessions are left out: each call has a
-shell of its own.
+The shell function is shown to the model under this name, and its calls are translated in both
+directions. The model writes one command as a list of words, with a folder, environment variables
+and a time limit in seconds. Source: the fields that vLLM passes to its container tool. Shell
+sessions are left out, so each call has a shell of its own.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from antiphon.text import replace_lone_surrogates_in_json
 
 __all__ = ["CONTAINER", "EXEC", "ExecCall", "exec_arguments", "exec_tool", "is_shell"]
 
-#: The namespace, and the recipient of calls.
+#: The namespace of the tool.
 CONTAINER = "container"
+#: The recipient of its calls.
 EXEC = f"{CONTAINER}.exec"
 _SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -35,7 +36,8 @@ _SCHEMA: Mapping[str, Any] = {
     },
     "required": ["cmd"],
 }
-#: The parameters of the shell function. A client's function of this name has others.
+#: The parameters of the server's shell function. They distinguish it from a client's function that
+#: is also called ``shell``.
 _SHELL_PARAMETERS = {"commands", "timeout_ms", "max_output_length"}
 _SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh")
 _SCRIPT_FLAGS = ("-c", "-lc")
@@ -43,7 +45,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def is_shell(tool: PromptTool) -> bool:
-    """Return whether a tool is the shell function."""
+    """Return whether ``tool`` is the server's shell function, and not a client's function of this
+    name."""
     shape = tool.shape
     return (
         (shape.wire_name, shape.namespace, shape.custom) == ("shell", None, False)
@@ -52,13 +55,13 @@ def is_shell(tool: PromptTool) -> bool:
 
 
 def exec_tool(tool: PromptTool) -> PromptTool:
-    """Return the shell function as the model sees it."""
+    """Return the shell function with the parameters of ``container.exec``, which the model sees."""
     return replace(tool, schema=_SCHEMA)
 
 
 def exec_arguments(arguments: Any) -> Any:
-    """Translate a call of the shell function, for the prompt. ``arguments`` that are not those of
-    the shell function stay as they are."""
+    """Translate the arguments of a past call of the shell function to arguments of
+    ``container.exec``, for the prompt. Other arguments are returned unchanged."""
     parsed = _parse(arguments) if isinstance(arguments, str) else arguments
     commands = parsed.get("commands") if isinstance(parsed, Mapping) else None
     if not isinstance(commands, list | tuple) or not all(isinstance(c, str) for c in commands):
@@ -71,8 +74,12 @@ def exec_arguments(arguments: Any) -> Any:
 
 
 def _shell_arguments(text: str) -> str:
-    """Translate the arguments of ``container.exec``. Arguments of any other form stay as they are,
-    because the shell tool also accepts text that is not JSON."""
+    """Translate the arguments of a call of ``container.exec`` to arguments of the shell function.
+    ``text``: the arguments as JSON.
+
+    Arguments with another structure are returned unchanged, because the shell function also accepts
+    text that is not JSON.
+    """
     parsed = _parse(text)
     words = parsed.get("cmd") if isinstance(parsed, Mapping) else None
     if isinstance(words, str):
@@ -96,14 +103,16 @@ def _parse(text: str) -> Any:
 
 
 def _script(words: list[str]) -> str:
-    """Return a command as the shell reads it."""
+    """Return the command line for a list of words. If the words only start a shell with a script,
+    return the script."""
     if len(words) == 3 and words[0] in _SHELLS and words[1] in _SCRIPT_FLAGS:
         return words[2]
     return shlex.join(words)
 
 
 def _prelude(arguments: Mapping[str, Any]) -> str:
-    """Return the lines before the command: its folder and its variables."""
+    """Return the lines of shell code that must precede the command. They change to the folder and
+    set the environment variables."""
     lines: list[str] = []
     if isinstance(folder := arguments.get("workdir"), str) and folder:
         lines.append(f"cd {shlex.quote(folder)} || exit\n")
@@ -115,8 +124,9 @@ def _prelude(arguments: Mapping[str, Any]) -> str:
 
 
 class ExecCall:
-    """Reads a call of ``container.exec`` as one of the shell function. Its arguments are complete
-    before they can be translated."""
+    """Reads a call of ``container.exec`` and emits it as a call of the shell function ``shape``.
+    The arguments are collected until they are complete, because only complete arguments can be
+    translated."""
 
     def __init__(self, sink: CallSink, shape: ToolShape) -> None:
         self._sink = sink
@@ -124,11 +134,12 @@ class ExecCall:
         sink.open_call(shape, "")
 
     def add_json_arguments(self, text: str) -> None:
-        """Read a part of the arguments."""
+        """Add the next piece of the arguments, which are JSON."""
         self._text.append(text)
 
     def cut(self) -> None:
-        """Emit arguments that were cut off, as they are."""
+        """Emit the arguments without translation, because the output was cut off before they were
+        complete."""
         self._sink.add_arguments("".join(self._text))
 
     def finish(self) -> None:

@@ -1,7 +1,8 @@
-"""The harmony dialect: prompts and output of gpt-oss.
+"""The harmony dialect, for the prompts and the output of gpt-oss.
 
-A conversation becomes one system message, one developer message and the messages of the turns, then
-token ids. Source: the harmony response format, and OpenAI's library, which renders the prompts.
+A conversation becomes one system message, one developer message and the messages of the turns.
+These become token ids. Source: the harmony response format, and OpenAI's library, which renders the
+prompts.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SETTINGS", "HarmonyDialect"]
 
-#: The settings of the system message, as gpt-oss's own chat template and the library name them.
+#: The names of the settings of the system message. gpt-oss's own chat template and OpenAI's library
+#: use the same names.
 SETTINGS = frozenset(
     {"conversation_start_date", "knowledge_cutoff", "model_identity", "reasoning_effort"}
 )
@@ -45,12 +47,12 @@ _PROBE = "Grüße, 漢字 🦄 and {braces}: 1234567."
 class HarmonyDialect:
     """``dialects.base.Dialect`` for gpt-oss and models derived from it.
 
-    - ``encoding``: the library's, from ``vocabulary.load``.
-    - ``settings``: values of ``SETTINGS``.
-    - ``unreadable``: what happens to images, which the format lacks.
-    - ``today``: the clock for the date in the system message.
+    - ``encoding``: the encoding of OpenAI's library, from ``vocabulary.load``.
+    - ``settings``: name from ``SETTINGS`` → value.
+    - ``unreadable``: what happens to images. The harmony format has no images.
+    - ``today``: returns the current date, for the system message.
 
-    Raises ``SetupError`` for models with another vocabulary, and for unknown settings.
+    Raises ``SetupError`` for models with another vocabulary, and for unknown or invalid settings.
     """
 
     #: The format has no images.
@@ -122,17 +124,16 @@ class HarmonyDialect:
         )
 
     def reasoning_retention(self, options: Options) -> ReasoningRetention:
-        """Return what OpenAI recommends: the reasoning of the current tool loop, unless the request
-        asks for all turns.
-        """
+        """Return which reasoning later prompts contain. OpenAI recommends the reasoning of the
+        current tool loop only. If the request asks for the reasoning of all turns, they contain all
+        of it."""
         reasoning = options.reasoning
         is_all = reasoning is not None and reasoning.context == "all_turns"
         return "all_turns" if is_all else "current_turn"
 
     def _reasoning_end_fields(self, options: Options, prompt_tools: PromptTools) -> dict[str, Any]:
-        """Return the fields of ``Rendered`` for a reasoning budget: the answer follows, or a
-        required call.
-        """
+        """Return the fields of ``Rendered`` that end the reasoning when its budget is used up.
+        After the reasoning, the model writes the answer, or a call if a call is required."""
         if options.thinking_budget is None:
             return {}
         ids, encoder = self._encoder.ids, self._encoder
@@ -152,9 +153,8 @@ class HarmonyDialect:
         }
 
     def _system_message(self, options: Options, tools: Sequence[PromptTool]) -> Message:
-        """Build the system message: the model's identity, the date, the effort and the native
-        tools.
-        """
+        """Build the system message. It contains the model's identity, the date, the reasoning
+        effort and ``tools``, the tools with which gpt-oss was trained."""
         from openai_harmony import Message, ReasoningEffort, Role, SystemContent
 
         for name, why in _invalid_settings(options.template):
@@ -179,6 +179,7 @@ class HarmonyDialect:
 
 
 def _check_vocabulary(card: ModelCard, tokenizer: Tokenizer, encoding: HarmonyEncoding) -> None:
+    """Raise ``SetupError`` if the model's tokenizer does not have the vocabulary of gpt-oss."""
     special = tokenizer.special
     same = all(
         encoding.encode(text, allowed_special="all") == [special.get(text)]
@@ -191,7 +192,7 @@ def _check_vocabulary(card: ModelCard, tokenizer: Tokenizer, encoding: HarmonyEn
 
 
 def _invalid_settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the name of each invalid value of ``SETTINGS``, and the reason."""
+    """Yield the name of each invalid setting, and the reason why it is invalid."""
     for name, value in settings.items():
         if name not in SETTINGS:
             yield name, f"is not a setting of gpt-oss; there are {', '.join(sorted(SETTINGS))}"
@@ -210,10 +211,10 @@ def _developer_message(
     options: Options,
     tools: Sequence[PromptTool],
 ) -> Message | None:
-    """Build the developer message; None if it would be empty.
+    """Build the developer message. Returns None if it would be empty.
 
-    It contains, in order, the instructions, the system and developer messages, the tools and the
-    output format.
+    It contains, in this order, the instructions, the texts of the conversation's system and
+    developer messages, the tools and the output format.
     """
     from openai_harmony import DeveloperContent, Message, Role, TextContent
 
@@ -236,7 +237,8 @@ def _developer_message(
 
 
 def _native_namespaces(tools: Sequence[PromptTool]) -> Iterator[ToolNamespaceConfig]:
-    """Yield the interpreter, the container and the browser for the system message."""
+    """Yield the namespaces for the system message. They declare those of ``tools`` with which
+    gpt-oss was trained: the Python interpreter, the container and the browser."""
     from openai_harmony import ToolNamespaceConfig
 
     browser = [tool for tool in tools if tool.shape.namespace == BROWSER]
@@ -262,7 +264,8 @@ def _tool_description(tool: PromptTool, name: str) -> ToolDescription:
 
 
 def _format_section(options: Options) -> str:
-    """Return the section that describes the requested JSON. A grammar enforces it as well."""
+    """Return the section of the developer message that describes the requested JSON, or ``""`` if
+    the request does not ask for JSON. In addition, a grammar enforces the JSON."""
     match options.text.format:
         case JsonSchemaFormat(name=name, schema=schema, description=description):
             about = f"// {' '.join(description.split())}\n" if description else ""

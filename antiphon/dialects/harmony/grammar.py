@@ -1,7 +1,7 @@
-"""Grammars over harmony's channels: reasoning first, then a call or an answer.
+"""Grammars for replies in the harmony format: first the reasoning, then a call or an answer.
 
-They also prevent invalid headers. ``grammar.builder`` writes the rules for JSON and users'
-grammars.
+These grammars also prevent invalid headers. ``grammar.builder`` writes the rules for JSON and for
+users' grammars.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ __all__ = ["HarmonyGrammar"]
 
 _NEXT_TURN = f"{CONTROL_TOKENS['end']}{CONTROL_TOKENS['start']}assistant"
 _CHANNEL, _MESSAGE = CONTROL_TOKENS["channel"], CONTROL_TOKENS["message"]
-#: llama.cpp treats these control tokens of gpt-oss as text, so no text message may contain them.
-#: It ends a complete grammar only by ``<|endoftext|>``, so the grammar contains the end token.
+#: The text of a message. llama.cpp treats these control tokens of gpt-oss as text, so the rule
+#: excludes them. After a complete grammar, llama.cpp allows only ``<|endoftext|>``, so the grammars
+#: here contain the end token.
 _TEXT = r"/(?s:.*)/ & ~/(?s:.*)<\|(start|channel|constrain|message|end)\|>(?s:.*)/"
 #: Maximum number of messages before the answer or the call. Without a limit, a small model never
 #: stops reasoning.
@@ -33,7 +34,7 @@ _MAX_MESSAGES = 8
 
 
 class HarmonyGrammar(Base):
-    """Builds the grammars of one model that writes harmony."""
+    """Builds the grammars for the replies of one model that writes the harmony format."""
 
     #: gpt-oss writes JSON without spaces.
     separators = (",", ":")
@@ -49,11 +50,12 @@ class HarmonyGrammar(Base):
         *,
         reasoning_done: bool = False,
     ) -> Constraint | None:
-        """Return the constraint of the next reply; None if any text is valid.
+        """Return the constraint for the next reply, or None if any text is valid.
 
-        ``open_kind``: the prompt ends inside a message of this kind. ``reasoning_done``: it ends
-        where the reasoning was cut short: after the role if a call is required, else inside the
-        answer. Raises ``InvalidRequest`` for a format that cannot be enforced.
+        ``open_kind``: the kind of message inside which the prompt ends; None if it ends after the
+        model's role. ``reasoning_done``: whether the reasoning was cut short because its budget was
+        used up. The reply then goes on after the model's role if a call is required, and otherwise
+        inside the answer. Raises ``InvalidRequest`` for a format that cannot be enforced.
         """
         schema = self._format_schema(options)
         has_format = schema is not None or options.guide is not None
@@ -67,7 +69,8 @@ class HarmonyGrammar(Base):
         if (reasoning_done and not prompt_tools.required) or open_kind == "final":
             start = "answer"
         else:
-            # A preamble would join the answer in a chat message and so break its format.
+            # In a chat message, a text before the answer is joined with the answer. It would break
+            # the answer's format.
             kinds = '"analysis"' if has_format else '("analysis" | "commentary")'
             before = "" if reasoning_done else self._preceding_messages(rules, open_kind, kinds)
             start = f"{before}{self._final_message(rules, prompt_tools)}"
@@ -77,14 +80,16 @@ class HarmonyGrammar(Base):
     def _preceding_messages(
         self, rules: LarkRules, open_kind: MessageKind | None, kinds: str
     ) -> str:
-        """Return the rule of the messages before the last one."""
+        """Return the rule for the messages before the answer or the call. ``kinds``: the rule for
+        their channels."""
         text_rule = rules.add("said", f"TEXT {self._literal(_NEXT_TURN)}")
         message = f"{self._literal(_CHANNEL)} {kinds} {self._literal(_MESSAGE)} {text_rule}"
         before = f"{rules.add('earlier', message)}{{0,{_MAX_MESSAGES}}} "
         return before if open_kind is None else f"{text_rule} {before}"
 
     def _final_message(self, rules: LarkRules, prompt_tools: PromptTools) -> str:
-        """Return the rule of a call, or of an answer unless a call is required."""
+        """Return the rule for a call or an answer. If a call is required, the rule allows only a
+        call."""
         constrain = self._literal(CONTROL_TOKENS["constrain"])
         rules.add("type", f'(" " {constrain} "json" | " json")?')
         called = native_tools(prompt_tools)
@@ -103,7 +108,7 @@ class HarmonyGrammar(Base):
         return rules.add("ends", " | ".join([*calls, f"{head} answer"]))
 
     def _call_rule(self, rules: LarkRules, number: int, recipient: str) -> str:
-        """Return the rule of a call with its recipient before or after the channel."""
+        """Return the rule for a call. The recipient may stand before or after the channel."""
         to = json.dumps(f" to={recipient}")
         name = "commentary" if recipient.startswith(FUNCTIONS) else "analysis"
         channel = f"{self._literal(_CHANNEL)} {json.dumps(name)}"

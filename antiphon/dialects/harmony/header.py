@@ -1,8 +1,9 @@
-"""Lenient parser of harmony message headers: author, channel and recipient.
+"""Lenient parser of the headers of harmony messages. A header states a message's author, channel
+and recipient.
 
-It finds known words in any order, before and after the channel. All other words are ``rest``, which
-is text if no ``<|message|>`` follows. Source: the harmony response format, and the mistakes that
-gpt-oss makes in it.
+The parser finds known words in any order, before and after the channel. All other words go into
+``rest``. They are text of the reply if no ``<|message|>`` follows the header. Source: the harmony
+response format, and the mistakes that gpt-oss makes in it.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from msgspec import Struct
 
 __all__ = ["CHANNEL", "CONSTRAIN", "LIMIT", "Header", "bare_text", "read_header"]
 
-#: Stand for the control tokens in the text of a header. No text can contain lone surrogates.
+#: Characters that stand for the control tokens in the text of a header. They are lone surrogates,
+#: which no other text can contain.
 CHANNEL, CONSTRAIN = "\ud801", "\ud802"
-#: Maximum number of characters of a header. Anything longer is text.
+#: Maximum number of characters of a header. A longer text is not a header.
 LIMIT = 256
 
 _NAMES = ("analysis", "commentary", "final")
 _NAMED = "|".join(_NAMES)
 _SIGNS = r"[\s!-/:-@\[-`{-~]*"
 _TO = r"to=\s*([\w.\-]*)"
-#: The start of a header's region: without ``<|start|>``, with it, and after ``<|constrain|>``.
+#: Three regexes for the known words at the start of a part of a header: in a header without control
+#: tokens, in any other header, and after ``<|constrain|>``.
 _BARE = re.compile(rf"\s*(?:assistant\s*)*(?:({_NAMED})\s*)?(?:{_TO}\s*)?(?:\b(?:json|code)\b\s*)?")
 _REGION = re.compile(
     rf"\s*(?:assistant\s*)*(?:{_SIGNS}({_NAMED}){_SIGNS})?(?:{_TO}\s*)?(?:\b(?:json|code)\b\s*)?"
@@ -39,10 +42,10 @@ _WORDS = ("assistant", *_NAMES, "to=", "json", "code")
 
 
 class Header(Struct, frozen=True, kw_only=True):
-    """A parsed header.
+    """The parsed header of a message.
 
-    ``channel``, ``recipient``: None if the header has no valid one. ``is_own``: the author is the
-    model. ``rest``: the words that are not part of a header.
+    ``channel``, ``recipient``: None if the header contains no valid one. ``is_own``: whether the
+    model is the author. ``rest``: the words that cannot belong to a header.
     """
 
     channel: str | None = None
@@ -52,9 +55,11 @@ class Header(Struct, frozen=True, kw_only=True):
 
 
 def read_header(text: str, *, ended: bool = True) -> Header:
-    """Parse a header. ``CHANNEL`` and ``CONSTRAIN`` stand for the control tokens.
+    """Parse the text of a header. The characters ``CHANNEL`` and ``CONSTRAIN`` stand for the
+    control tokens.
 
-    ``ended``: ``<|message|>`` follows. Otherwise the words after the known ones are text.
+    ``ended``: whether ``<|message|>`` follows the header. If not, the words after the known words
+    are text of the reply.
     """
     is_own = _OTHERS.match(text) is None
     channel: str | None = None
@@ -76,13 +81,14 @@ def read_header(text: str, *, ended: bool = True) -> Header:
 
 
 def _read(region: str) -> tuple[str | None, list[str], str]:
-    """Return a region's channel, its recipients, and the text after them.
+    """Parse one part of a header, which ends before a ``CHANNEL`` or at the end. Returns its
+    channel, its recipients, and the text after the known words.
 
-    A name that was cut off is not text.
+    The beginning of a known word at the end, where the output was cut off, is not text.
     """
     region, *types = region.split(CONSTRAIN)
     found = _REGION.match(region)
-    assert found is not None  # every part of it may be missing
+    assert found is not None  # each part of the pattern is optional, so it always matches
     named, *called = found.groups()
     rest = region[found.end() :]
     if any(word.startswith(rest.strip()) for word in _WORDS):
@@ -96,7 +102,8 @@ def _read(region: str) -> tuple[str | None, list[str], str]:
 
 
 def bare_text(text: str) -> int | None:
-    """Return where the text of an unmarked header begins; None while it may be a header."""
+    """Return the position where the message's text begins, in a text without control tokens.
+    Returns None as long as the text may be a header."""
     found = _BARE.match(text)
     assert found is not None
     left = text[found.end() :]

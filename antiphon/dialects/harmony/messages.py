@@ -1,7 +1,7 @@
-"""Convert items to harmony's messages: each reasoning, text, call and result is a message of its
-own.
+"""Convert a conversation's items to messages of the harmony format. Each reasoning, text, call and
+result becomes a message of its own.
 
-Instructions are separate, because harmony puts them all into one developer message.
+Instructions are collected separately, because harmony puts all of them into one developer message.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ __all__ = [
 ASSISTANT = "assistant"
 #: Harmony's namespace for functions.
 FUNCTIONS = "functions."
-#: Tools that gpt-oss was trained with, besides ``container.exec``: an interpreter whose input is
-#: plain code, and a namespace of functions. The system message declares them, and the model calls
-#: them while reasoning.
+#: Tools with which gpt-oss was trained, in addition to ``container.exec``: a Python interpreter,
+#: whose input is plain code, and the namespace of the browser's functions. The system message
+#: declares them, and the model calls them while it is reasoning.
 PYTHON, BROWSER = "python", "browser"
 
 
 class HarmonyMessage(Struct, frozen=True, kw_only=True):
-    """One message.
+    """One message of the harmony format.
 
-    ``author``: ``user``, ``assistant``, or the tool that returns a result. ``recipient``: the tool
-    that is called.
+    ``author``: ``user``, ``assistant``, or the name of the tool whose result the message is.
+    ``channel``: ``analysis`` (reasoning), ``commentary`` or ``final``; None for users.
+    ``recipient``: in a call, the name of the tool that is called. In a result, ``assistant``.
     """
 
     author: str
@@ -52,10 +53,11 @@ class HarmonyMessage(Struct, frozen=True, kw_only=True):
 
 
 class HarmonyConversation(Struct, frozen=True, kw_only=True):
-    """A conversation as harmony's messages.
+    """A conversation as messages of the harmony format.
 
-    ``instructions``: the texts of the system and developer messages, in order. ``is_open``: the
-    last message is the start of an answer that the model must continue.
+    ``instructions``: the texts of the system and developer messages, in order. ``messages``: all
+    other messages. ``is_open``: whether the last message is the start of an answer that the model
+    must continue.
     """
 
     instructions: tuple[str, ...]
@@ -64,10 +66,11 @@ class HarmonyConversation(Struct, frozen=True, kw_only=True):
 
 
 def native_tools(prompt_tools: PromptTools) -> Mapping[str, str]:
-    """Return the tools that gpt-oss was trained to call: name in the prompt → recipient of their
-    calls.
+    """Return the tools in the prompt that gpt-oss was trained to call, as name in the prompt →
+    recipient of their calls.
 
-    These are a custom tool ``python``, the functions of a namespace ``browser``, and the shell.
+    These tools are a custom tool ``python``, the functions of a namespace ``browser``, and the
+    server's shell function.
     """
     found = {}
     for tool in prompt_tools.tools:
@@ -89,11 +92,12 @@ def build_conversation(
     past_count: int = 0,
     keeps_reasoning: bool = False,
 ) -> HarmonyConversation:
-    """Convert items to messages. ``past_count``: how many items precede the request.
+    """Convert a conversation's items to messages of the harmony format.
 
-    Reasoning before the last final answer is dropped, as OpenAI recommends, unless
-    ``keeps_reasoning``. Within a tool loop it stays. Raises ``InvalidRequest`` with the path of an
-    item or part that the model cannot be shown.
+    ``past_count``: how many of the items come from earlier responses. By default, the reasoning
+    before the last final answer is dropped, as OpenAI recommends, so that only the reasoning of the
+    current tool loop stays. If ``keeps_reasoning`` is True, all reasoning stays. Raises
+    ``InvalidRequest`` with the path of an item or part that cannot be shown to the model.
     """
     builder = _ConversationBuilder(prompt_tools, unreadable)
     builder.read(items, past_count)
@@ -114,6 +118,8 @@ def build_conversation(
 
 
 class _ConversationBuilder(Builder):
+    """Builds the messages and the instructions from the items."""
+
     def __init__(self, prompt_tools: PromptTools, unreadable: Unreadable) -> None:
         super().__init__(prompt_tools, unreadable)
         self.instructions: list[str] = []
@@ -123,9 +129,9 @@ class _ConversationBuilder(Builder):
         self._results: dict[str, HarmonyMessage] = {}
 
     def build(self) -> list[HarmonyMessage]:
-        """Return the messages, each result directly after its call.
+        """Return the messages, with each result directly after its call.
 
-        A call without a result was interrupted before it could run. It is left out.
+        A call without a result was interrupted before it could run, so it is left out.
         """
         messages: list[HarmonyMessage] = []
         for position, each in enumerate(self._messages):
@@ -170,7 +176,8 @@ class _ConversationBuilder(Builder):
         )
 
     def _recipient(self, name: str) -> str:
-        """Return the tool's name in a header, which white space would end."""
+        """Return the name of a tool as it stands in a message's header. White space would end it
+        there, so underscores replace it."""
         return self._native_tools.get(name) or FUNCTIONS + "_".join(name.split())
 
 

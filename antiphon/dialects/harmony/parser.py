@@ -1,8 +1,10 @@
-"""Parser of gpt-oss's output: a state machine over harmony's seven control tokens.
+"""Parser of gpt-oss's output. It is a state machine over the seven control tokens of the harmony
+format.
 
-OpenAI's library raises, or loses messages, on mistakes that real models make. This parser reads as
-much of a header as is valid, and text without a header is an answer. It never raises, loses no
-text, and gives the same deltas for any chunking of the reply.
+If a model makes a mistake in the format, OpenAI's library raises an error or loses messages. Real
+models make such mistakes. This parser uses the valid part of a header, and treats text without a
+header as an answer. It never raises, loses no text, and gives the same deltas however the reply is
+split into chunks.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from .messages import PYTHON
 
 __all__ = ["CONTROL_TOKENS", "ControlName", "HarmonyParser", "MessageKind", "TokenCodes"]
 
-#: The kind of a message: an answer, a preamble, reasoning or a call.
+#: The kinds of messages: an answer, a text before a call, reasoning, and a call.
 MessageKind = Literal["final", "commentary", "analysis", "call"]
 ControlName = Literal["start", "channel", "constrain", "message", "end", "return", "call"]
 
@@ -46,10 +48,11 @@ _FINAL_KINDS = ("final", "call")
 
 
 class TokenCodes(Struct, frozen=True):
-    """The meaning of a tokenizer's ids.
+    """The meaning of the token ids of one tokenizer.
 
-    ``controls``: control tokens. ``marks``: special tokens, which are never text. ``text_cache``:
-    the texts of all other tokens seen so far.
+    ``controls``: id of a control token → its name. ``marks``: id of a special token → ``""``,
+    because special tokens are never text. ``text_cache``: id of any other token → its text, for the
+    tokens seen so far.
     """
 
     controls: Mapping[int, ControlName]
@@ -58,13 +61,14 @@ class TokenCodes(Struct, frozen=True):
 
     @staticmethod
     def from_tokenizer(tokenizer: Tokenizer) -> TokenCodes:
+        """Build the table for ``tokenizer``."""
         special = tokenizer.special
         controls = {special[text]: name for name, text in CONTROL_TOKENS.items() if text in special}
         return TokenCodes(controls, dict.fromkeys(special.values(), ""))
 
 
 class _PlainInputCall:
-    """A call whose input is the message's plain text."""
+    """Emits a call whose input is the plain text of the message, not JSON."""
 
     def __init__(self, sink: ParserDeltaBuilder, shape: ToolShape) -> None:
         self._sink = sink
@@ -78,16 +82,19 @@ class _PlainInputCall:
 
 
 class HarmonyParser:
-    """``dialects.base.Parser`` for harmony.
+    """``dialects.base.Parser`` for the harmony format.
 
     - ``shapes``: name in the prompt → the tool on the wire. If empty, the parser recognizes no
       calls.
-    - ``native_tools``: recipient → name in the prompt of the tools that gpt-oss was trained with.
-    - ``parallel``: the reply may have more than one call.
-    - ``open_kind``: the prompt ends inside a message of this kind; None: after the model's role.
-    - ``constrained``: the engine enforces a format, so the first answer or call is the last.
-    - ``json_answer``: the answer must be JSON. In a string of constrained JSON, a control token is
-      text.
+    - ``native_tools``: recipient → name in the prompt, for the tools with which gpt-oss was
+      trained.
+    - ``parallel``: whether the reply may have more than one call.
+    - ``open_kind``: the kind of message inside which the prompt ends. None means that the prompt
+      ends after the model's role, so the reply starts with a header.
+    - ``constrained``: whether the engine enforces a format. The first answer or call is then also
+      the last one.
+    - ``json_answer``: whether the answer must be JSON. If the engine enforces JSON, a control token
+      inside a JSON string is text.
     """
 
     def __init__(
@@ -112,7 +119,7 @@ class HarmonyParser:
         self._json_span: JsonSpan | None = None
         self._sink = ParserDeltaBuilder()
         self._detokenizer = Detokenizer(tokenizer, codes.marks, codes.text_cache)
-        #: The kind of the current message; None in a header.
+        #: The kind of the current message, or None while a header is read.
         self._kind: MessageKind | None = open_kind
         self._is_open = False
         self._call: CallBuilder | _PlainInputCall | ExecCall | None = None
@@ -120,7 +127,7 @@ class HarmonyParser:
         self._logprobs: list[TokenLogprob] = []
         self._header = ""
         self._header_tokens = 0
-        self._has_start_token = False  # by <|start|>
+        self._has_start_token = False  # whether <|start|> precedes the header
         self._is_first = open_kind is None
         self._has_answered = False
         self.reasoning_tokens = 0
@@ -166,7 +173,8 @@ class HarmonyParser:
     # --- the machine ------------------------------------------------------------------------------
 
     def _is_text(self, control: ControlName) -> bool:
-        """Whether a control token stands in a JSON string, where it is text, as in the grammar."""
+        """Return whether a control token is text because it stands inside a JSON string. The
+        grammar allows it there."""
         in_string = self._json_span is not None and self._json_span.in_string
         return in_string and control not in ("return", "call")
 
@@ -190,6 +198,8 @@ class HarmonyParser:
                 self._begin_message(read_header(self._finish_header()))
 
     def _read(self, text: str, tokens: int) -> None:
+        """Add text to the current message, or to the header if no message has started. ``tokens``:
+        the number of tokens from which the text comes."""
         if self._kind is None:
             self._add_to_header(text, tokens)
         else:
@@ -197,20 +207,22 @@ class HarmonyParser:
             self._add_content(text)
 
     def _add_content(self, text: str) -> None:
-        """Add to a message's content."""
+        """Add text to the content of the current message."""
         if text and not self.done:
             self._text.append(text)
             if self._json_span is not None:
                 self._json_span.read(text)
 
     def _count_reasoning(self, tokens: int) -> None:
+        """Add to the number of reasoning tokens if the current message is reasoning."""
         if self._kind == "analysis":
             self.reasoning_tokens += tokens
 
     # --- headers ----------------------------------------------------------------------------------
 
     def _add_to_header(self, text: str, tokens: int = 1) -> None:
-        """Extend a header, unless the text turns out not to be one."""
+        """Add text to the header. If this shows that the text is not a header, start a message with
+        it."""
         self._header_tokens += tokens
         if text in (CHANNEL, CONSTRAIN):
             self._header += self._detokenizer.finish()
@@ -224,17 +236,20 @@ class HarmonyParser:
 
     @property
     def _is_unmarked_header(self) -> bool:
-        """Whether no control token has marked this text as a header yet."""
+        """Whether the header so far contains no control token. It may then be plain text."""
         header = self._header
         return not self._has_start_token and CHANNEL not in header and CONSTRAIN not in header
 
     def _finish_header(self) -> str:
+        """Return the complete text of the header."""
         self._header += self._detokenizer.finish()
         return self._header
 
     def _begin_unmarked(self, at: int) -> None:
-        """Start a message at text that has no header: an answer, or the arguments of a call named
-        before it.
+        """Start a message whose text follows no control token. The message is an answer, or the
+        arguments of a call if the text before ``at`` names a recipient.
+
+        ``at``: the position in the header's text where the message's text starts.
         """
         text, header = self._header, read_header(self._header[:at])
         if at and self._resolve_recipient(header.recipient, is_header=False) is None:
@@ -243,13 +258,14 @@ class HarmonyParser:
         self._add_content(text[at:])
 
     def _begin_overlong(self) -> None:
-        """Start a message with the text of a header that is too long."""
+        """Start a message because the header is too long. The words after its valid part become the
+        message's text."""
         header = read_header(self._finish_header(), ended=False)
         self._begin_message(header)
         self._add_content(header.rest)
 
     def _begin_message(self, header: Header) -> None:
-        """Start the message of this header."""
+        """Start the message to which ``header`` belongs."""
         tokens = self._header_tokens
         self._header, self._header_tokens, self._is_first = "", 0, False
         if not header.is_own and self._has_answered:
@@ -268,7 +284,7 @@ class HarmonyParser:
         self._count_reasoning(tokens)
 
     def _follow_json(self) -> None:
-        """Track the JSON of a message that the engine constrains to JSON."""
+        """Start to track JSON strings if the engine enforces JSON in the current message."""
         is_json = (
             not isinstance(self._call, _PlainInputCall)
             if self._kind == "call"
@@ -279,6 +295,7 @@ class HarmonyParser:
         )
 
     def _open_call(self, name: str) -> CallBuilder | _PlainInputCall | ExecCall:
+        """Start a call of the tool ``name``, which is its name in the prompt."""
         for recipient, reader in ((PYTHON, _PlainInputCall), (EXEC, ExecCall)):
             if name == self._native_tools.get(recipient):
                 return reader(self._sink, self._shapes[name])
@@ -288,10 +305,11 @@ class HarmonyParser:
         return call
 
     def _resolve_recipient(self, recipient: str | None, *, is_header: bool = True) -> str | None:
-        """Return the name in the prompt of the tool that a recipient stands for.
+        """Return the name in the prompt of the tool that a recipient stands for. Returns None if
+        the recipient stands for no tool, or if there are no tools.
 
-        An unknown tool keeps its own name, so that the client can report it, but only if
-        ``is_header`` states that this is certainly a header. Without tools there are no calls.
+        ``is_header``: whether the recipient certainly stands in a header. If so, the name of an
+        unknown tool is returned as well, so that the client can report it.
         """
         if recipient is None or not self._shapes:
             return None
@@ -304,7 +322,7 @@ class HarmonyParser:
     # --- content ----------------------------------------------------------------------------------
 
     def _emit_content(self) -> None:
-        """Emit the content read so far."""
+        """Emit the message's content that has been read but not emitted yet."""
         text = "".join(self._text)
         if not text:
             return
@@ -329,7 +347,8 @@ class HarmonyParser:
         self._has_answered = True
 
     def _end_message(self, *, is_cut: bool = False) -> None:
-        """End the message, or a header without a message. A message that was cut off stays open."""
+        """End the current message, or a header that no message follows. If the output was cut off
+        (``is_cut``), the message stays open."""
         if self._kind is None:
             self._rescue_header(is_cut=is_cut)
         elif not is_cut:
@@ -351,11 +370,15 @@ class HarmonyParser:
         self._logprobs.clear()
 
     def _rescue_header(self, *, is_cut: bool) -> None:
-        """Emit the text of a header that no message followed."""
+        """Emit the words of a header that no message follows as text of the reply.
+
+        Words that form a valid header are left out. They are text, too, if no control token marks
+        the header and the words can be an answer.
+        """
         text = self._header if is_cut else self._finish_header()
         is_unmarked = self._is_unmarked_header and not is_cut
         if is_unmarked and (self._is_first or "to=" in text):
-            header = Header(rest=text)  # an answer in words that are also a header's words
+            header = Header(rest=text)  # an answer that consists of words that headers also use
         else:
             header = read_header(text, ended=False)
         if header.rest.strip():

