@@ -1,1 +1,1 @@
-"""Grammars that constrain what a model may write."""
+"""Grammars that constrain what a model can write."""

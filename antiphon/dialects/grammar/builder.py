@@ -1,8 +1,8 @@
-"""Build the grammar of a reply in llguidance's Lark.
+"""Build the grammar for a reply, in llguidance's Lark.
 
-The body of the grammar is a schema, a required call, or a free answer whose calls have strict
-arguments. The reasoning that may precede the body is part of the grammar, so that the engine
-enforces the grammar from the first token.
+The body of the grammar is one of these: an answer that matches a schema or a user's grammar, a
+required call, or a free answer with calls that have valid arguments. The reasoning before the body
+is part of the grammar, so that the engine can enforce the grammar from the first token on.
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ from .user_regex import JSON, PLAIN
 
 __all__ = ["GrammarBuilder", "is_partial"]
 
-#: Fixed white space in JSON. With flexible white space, a small model may write spaces endlessly.
+#: llguidance's option for fixed white space in JSON. With flexible white space, a small model may
+#: write spaces endlessly.
 _LAYOUT = {"whitespace_flexible": False}
-#: White space that models write before a constrained text.
+#: The rule for white space that models write before a constrained text.
 _LEAD = r"/[ \n]{0,2}/ "
-#: Maximum number of consecutive calls. Without a limit, a small model may repeat one endlessly.
+#: Maximum number of consecutive calls. Without a limit, a small model may repeat a call endlessly.
 _MAX_CALLS = 16
 
 
 class GrammarBuilder:
-    """Builds the grammars of one model."""
+    """Builds the grammars for the replies of one model. ``tools``, ``reasoning``: the model's
+    formats."""
 
-    #: The separators after the items and the keys of JSON.
+    #: The separators in the model's JSON: after an item, and after a key.
     separators = (", ", ": ")
 
     def __init__(
@@ -63,7 +65,7 @@ class GrammarBuilder:
         #: No white space precedes messages with a header, or calls that start with a space.
         is_led = not (self._header or tools.doubtful or head[:1].isspace())
         self._lead = _LEAD if is_led else ""
-        #: The terminal that marks a call, if there is one.
+        #: The text or special token with which a call starts, or ``""`` if calls have none.
         self._opening = max((t for t in tools.opens if head.startswith(t)), key=len, default="")
         self._check_cached = lru_cache(maxsize=512)(check_schema)
 
@@ -75,10 +77,11 @@ class GrammarBuilder:
         *,
         reasoning_done: bool = False,
     ) -> Constraint | None:
-        """Return the constraint of the next reply; None if any text is valid.
+        """Return the constraint for the next reply, or None if any text is valid.
 
-        ``thinking``: the prompt has opened the reasoning. ``reasoning_done``: the reasoning is
-        complete. Raises ``InvalidRequest`` for a format that cannot be enforced.
+        ``thinking``: whether the prompt has already opened the reasoning. ``reasoning_done``:
+        whether the reasoning is already complete. Raises ``InvalidRequest`` for a format that
+        cannot be enforced.
         """
         schema = self._format_schema(options)
         has_format = schema is not None or options.guide is not None
@@ -111,13 +114,16 @@ class GrammarBuilder:
         )
 
     def _must_enforce_tools(self, prompt_tools: PromptTools) -> bool:
-        """Return whether the tools, or which of them may be called, must be enforced."""
+        """Return whether the engine must enforce rules for calls. It must if a call is required, if
+        some tools may not be called, or if a tool is strict or has a grammar."""
         has_constraints = any(tool.strict or tool.grammar for tool in prompt_tools.callable)
         return has_constraints or prompt_tools.restricted or prompt_tools.required
 
     # --- thinking --------------------------------------------------------------------------------
 
     def _thinking(self, rules: LarkRules, begun: bool) -> str:
+        """Return the rule for the reasoning before the answer. ``begun``: whether the prompt has
+        already opened the reasoning."""
         form = self._reasoning
         if form is None or not form.open:
             return ""
@@ -138,9 +144,8 @@ class GrammarBuilder:
     def _answer(
         self, rules: LarkRules, schema: Mapping[str, Any] | None, guide: Guide | None
     ) -> str:
-        """Return the rule of an answer that matches a schema or a guide, with the model's optional
-        frame.
-        """
+        """Return the rule for an answer that matches a schema or a guide, which is a user's
+        grammar. The texts that the model writes around an answer are optional."""
         if schema is None and guide is not None:
             rule = guide_rule(rules, guide)
         else:
@@ -157,6 +162,8 @@ class GrammarBuilder:
         options: Options,
         schema: Mapping[str, Any] | None,
     ) -> str:
+        """Return the rule for an answer in the requested format, or for calls if tools may be
+        called."""
         if schema is not None and prompt_tools.callable and self._is_json:
             return self._answer(rules, self._answer_or_call(schema, prompt_tools), None)
         answer = rules.add("answer", self._answer(rules, schema, options.guide))
@@ -166,15 +173,15 @@ class GrammarBuilder:
 
     @property
     def _is_json(self) -> bool:
-        """Whether a call is plain JSON. Only a schema can tell it from an answer that is JSON as
-        well.
-        """
+        """Whether a call is plain JSON that no terminal marks. If the answer is JSON as well, only
+        one schema for both can tell them apart."""
         return self._form.bare == "{" and self._form.written.parameter is None
 
     def _answer_or_call(
         self, answer: Mapping[str, Any], prompt_tools: PromptTools
     ) -> dict[str, Any]:
-        """Return a schema of the answer or of a call that is plain JSON."""
+        """Return a schema that matches either the answer or a call that is plain JSON. ``answer``:
+        the schema of the answer."""
         syntax = self._form.written
         arms: list[dict[str, Any]] = [{"$ref": "#/$defs/0"}]
         for number, tool in enumerate(prompt_tools.callable, start=1):
@@ -189,6 +196,8 @@ class GrammarBuilder:
         return self._with_layout({"anyOf": arms, "$defs": bundle_definitions(schemas)})
 
     def _format_schema(self, options: Options) -> Mapping[str, Any] | None:
+        """Return the schema for the requested JSON as the grammar enforces it, or None if the
+        request asks for no JSON."""
         match options.text.format:
             case JsonObjectFormat():
                 return self._with_layout({"type": "object"})
@@ -201,16 +210,20 @@ class GrammarBuilder:
         return None
 
     def _with_layout(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the schema with options for llguidance, and without any that its author set."""
+        """Return the schema with options for llguidance. Options that the schema's author has set
+        are removed."""
         item, key = self.separators
         layout = {**_LAYOUT, "item_separator": item, "key_separator": key}
         return {**bare(schema), "x-guidance": layout}
 
     def _check(self, schema: Mapping[str, Any], path: str) -> None:
+        """Raise ``InvalidRequest`` if the schema cannot be enforced. The result for a valid schema
+        is cached."""
         self._check_cached(json.dumps(schema), path)
 
     def _is_enforced(self, schema: Mapping[str, Any], path: str, strict: bool) -> bool:
-        """Return ``is_enforced``. The check of a fully enforced schema is cached."""
+        """Return whether a grammar enforces the whole schema, like ``is_enforced``. The check of a
+        schema that is fully enforced is cached."""
         try:
             self._check(schema, path)
         except InvalidRequest:
@@ -222,7 +235,8 @@ class GrammarBuilder:
     def _calls(
         self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool, opened: str = ""
     ) -> str:
-        """Return the rule of the calls. ``opened``: the part of the start already written."""
+        """Return the rule for one or more calls. ``opened``: the start of their text that another
+        rule already contains."""
         syntax = self._form.written
         head = (syntax.first + syntax.before)[len(opened) :]
         bodies = [self._body(rules, n, tool) for n, tool in enumerate(prompt_tools.callable)]
@@ -246,6 +260,9 @@ class GrammarBuilder:
         prompt_tools: PromptTools,
         bodies: Sequence[str],
     ) -> str:
+        """Add a rule ``name`` for a call of any tool. Returns its name. ``head``: the text before
+        the tool's name. ``bodies``: the rules for the arguments and the end of the call, one per
+        tool."""
         between = self._form.written.between
         return rules.add(
             name,
@@ -256,10 +273,11 @@ class GrammarBuilder:
         )
 
     def _head(self, text: str, name: str) -> str:
-        """Return the text before the arguments.
+        """Return the rule for the text before a call's arguments. ``name``: the name of the tool.
 
-        If an answer may start the same way, the text is one terminal, so that the lexer can tell it
-        from the answer. If nothing marks a call, the terminal includes the white space before it.
+        If an answer may start with the same text, the rule is one terminal, so that the lexer can
+        tell a call from an answer. If nothing marks a call, this terminal includes the white space
+        before the call.
         """
         is_marked = self._header or (self._opening and not self._form.doubtful)
         if is_marked or not self._literals.is_plain(text):
@@ -268,7 +286,7 @@ class GrammarBuilder:
         return f"/{blanks}{pattern(text, name)}/"
 
     def _body(self, rules: LarkRules, number: int, tool: PromptTool) -> str:
-        """Return the rule of a call's arguments and its end."""
+        """Return the rule for a call's arguments and for the text after them."""
         after = self._form.written.after
         arguments = self._arguments(rules, number, tool)
         if self._form.written.ids:
@@ -277,7 +295,7 @@ class GrammarBuilder:
         return rules.add(f"tool_{number}", f"{arguments}{end}")
 
     def _free_answer(self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool) -> str:
-        """Return the rule of a free answer with valid calls anywhere in it."""
+        """Return the rule for an answer of any text, which may contain valid calls."""
         opening = self._opening
         if not prompt_tools.callable:
             return rules.add("free", ANYTHING)
@@ -296,14 +314,16 @@ class GrammarBuilder:
         return f"({framed}{before} {rest}){repeat} {framed}{tail}"
 
     def _empty_answer(self) -> str:
-        """Return the rule of an empty answer, which some models write before calls."""
+        """Return the rule for an empty answer, which some models write before calls. Returns ``""``
+        for other models."""
         form = self._reasoning
         if form is None or form.header or not all(map(self._literals.is_special, form.answer)):
             return ""
         return f"({' '.join(map(self._literal, form.answer))})? "
 
     def _frames(self) -> str:
-        """Return the control tokens before and after answers. No text can spell them."""
+        """Return the rule for the control tokens around answers. A rule for text does not match
+        control tokens."""
         form = self._reasoning
         frames = () if form is None else dict.fromkeys((*form.answer, *form.frames))
         return " | ".join(self._literal(f) for f in frames if self._literals.is_special(f))
@@ -311,9 +331,8 @@ class GrammarBuilder:
     def _bare_answer_or_calls(
         self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool
     ) -> str:
-        """Return the rule of a free answer or of calls, which differ in the text before the
-        arguments.
-        """
+        """Return the rule for a free answer or for calls, if no terminal marks a call. They differ
+        only in the text before a call's arguments."""
         syntax = self._form.written
         calls = self._calls(rules, prompt_tools, parallel)
         head = f"{syntax.first}{syntax.before}"
@@ -321,14 +340,15 @@ class GrammarBuilder:
             f"{pattern(head + tool.name, tool.name)}[^A-Za-z0-9_.\\-]"
             for tool in prompt_tools.callable
         ]
-        if syntax.parameter is None:  # the parser reads it as a call with any name
+        if syntax.parameter is None:  # the parser takes such JSON for a call, whatever its name
             begun.append(f'{pattern(head)}[^"]*{pattern(syntax.between)}')
         rules.add("TEXT", rf"{ANYTHING} & ~/(?s:\s*({'|'.join(begun)}).*)/")
         marked = [self._literal(opening) for opening in self._form.opens]
         return " | ".join(["TEXT", calls, *(f"{mark} {calls}" for mark in marked)])
 
     def _messages(self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool) -> str:
-        """Return the rule of a reply of several messages, some of which are calls."""
+        """Return the rule for a reply that consists of several messages, some of which are
+        calls."""
         assert self._reasoning is not None
         before, after = map(self._literal, self._reasoning.answer)
         parts = self._form.written.separator
@@ -340,10 +360,10 @@ class GrammarBuilder:
     def _answer_then_calls(
         self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool
     ) -> str:
-        """Return the rule of an answer followed by calls, or of either alone.
+        """Return the rule for an answer that calls may follow, or for calls only.
 
-        An answer may contain the text that opens calls, so only the text before a tool's arguments
-        marks a call. A prompt may already have opened the first call.
+        An answer may contain the text that opens calls. So only the whole text before a tool's
+        arguments marks a call. A prompt may already have opened the first call.
         """
         syntax, opened = self._form.written, self._opening
         sign = pattern(opened or syntax.separator)
@@ -367,6 +387,7 @@ class GrammarBuilder:
     # --- arguments -------------------------------------------------------------------------------
 
     def _arguments(self, rules: LarkRules, number: int, tool: PromptTool) -> str:
+        """Return the rule for the arguments of a call."""
         parameter = self._form.written.parameter
         if tool.grammar is not None and parameter is None:
             text = tool_input_rule(rules, f"u{number}", tool, JSON)
@@ -381,10 +402,12 @@ class GrammarBuilder:
         return Parameters(self._literals, parameter).of(rules, f"p_{number}", schema)
 
     def _enforced(self, tool: PromptTool, forced: bool) -> dict[str, Any]:
-        """Return the schema of a tool as it is enforced.
+        """Return the schema of a tool's arguments as the grammar enforces it.
 
-        Unless the tool is strict, keywords that cannot be enforced are dropped. Unless the call is
-        also forced, a schema that cannot be enforced is dropped as a whole.
+        The schema of a strict tool is enforced completely. For other tools, keywords that cannot be
+        enforced are dropped. If the schema still cannot be enforced and no call is required, the
+        arguments may be any object. ``forced``: whether a call is required. Raises
+        ``InvalidRequest`` if the schema must be enforced and cannot be.
         """
         form = strict_form if tool.strict else closed_form if tool.strict is None else dict
         schema = self._with_layout({"type": "object", **form(tool.schema)})
@@ -403,7 +426,7 @@ class GrammarBuilder:
 
 
 def is_partial(schema: Mapping[str, Any] | None) -> bool:
-    """Return whether a schema is enforced only in part."""
+    """Return whether a grammar enforces only a part of the schema."""
     return schema is not None and bool(schema["x-guidance"].get("lenient"))
 
 

@@ -1,6 +1,8 @@
-"""JSON schemas: which can be enforced, strict mode, and the types a value may have.
+"""JSON schemas: which of them a grammar can enforce, the rules of strict mode, and the types that a
+value may have.
 
-``llguidance`` decides what it can enforce. A keyword that it does not support is refused by name.
+``llguidance`` decides what a grammar can enforce. If it does not support a keyword, the error
+message names this keyword.
 """
 
 from __future__ import annotations
@@ -38,22 +40,25 @@ __all__ = [
 Schema = Mapping[str, Any]
 
 _UNKNOWN_KEYS = re.compile(r"Unimplemented keys: \[([^\[\]]*)\]")
-#: Splits a pattern so that its character classes can be recognized.
+#: Splits a regex into parts, so that its character classes can be recognized.
 _CLASS_PARTS = re.compile(r"\\.|\[(?P<negated>\^)?\]?|\]|[^\\\[\]]+|\\", re.DOTALL)
-#: Elements of an array, at most: llama.cpp's grammars take memory in proportion to the count.
+#: Maximum value of ``minItems`` and ``maxItems``. It is needed because llama.cpp's grammars take
+#: memory in proportion to these values.
 _MAX_ITEMS = 10_000
 _NUL = r"\x00"
 _PREFIX = re.compile(r"^(?:at )?\d+\(\d+\): |^failed to compile JSON schema: ")
 
 
 def grammar_fault(lark: str) -> str | None:
-    """Return what is wrong with a grammar in llguidance's Lark in one line; None if nothing is."""
+    """Return the error message for an invalid grammar in llguidance's Lark, shortened to one line.
+    Returns None if the grammar is valid."""
     fault = grammar_check.grammar_fault(lark)
     return _first_line(fault) if fault else None
 
 
 def _place(schema: Any, keywords: set[str], path: str) -> str | None:
-    """Return the path of the first schema that has one of the keywords."""
+    """Return the path of the first schema in ``schema`` that has one of the keywords, or None if
+    none has. ``path``: the path of ``schema``."""
     if not isinstance(schema, Mapping):
         return None
     if keywords & schema.keys():
@@ -63,6 +68,7 @@ def _place(schema: Any, keywords: set[str], path: str) -> str | None:
 
 
 def _first_line(fault: str) -> str:
+    """Return an error message of llguidance as one line, without positions and prefixes."""
     lines = fault.strip().splitlines()
     line = lines[0]
     if line.endswith(":"):  # a drawing of the position follows, then the reason
@@ -74,7 +80,8 @@ def _first_line(fault: str) -> str:
 
 
 def check_schema(text: str, path: str) -> None:
-    """Raise ``InvalidRequest`` if a schema cannot be enforced, with the path of an unknown keyword.
+    """Raise ``InvalidRequest`` if a schema cannot be enforced. If the reason is an unknown keyword,
+    the error has the path of this keyword.
 
     ``text``: the schema as JSON. ``path``: its path in the request.
     """
@@ -94,7 +101,7 @@ def check_schema(text: str, path: str) -> None:
 
 
 def _check_lengths(schema: Any, path: str) -> None:
-    """Raise ``InvalidRequest`` for a keyword whose value makes a grammar too large."""
+    """Raise ``InvalidRequest`` for a keyword whose value would make the grammar too large."""
     if isinstance(schema, list):
         for inner in schema:
             _check_lengths(inner, path)
@@ -109,7 +116,8 @@ def _check_lengths(schema: Any, path: str) -> None:
 
 
 def _exceeded_limit(key: str, value: Any) -> str | None:
-    """Return the limit that the value of a keyword exceeds, in words; None if it exceeds none."""
+    """Return the limit that the value of a keyword exceeds, as a text for the error message.
+    Returns None if the value exceeds no limit."""
     if key in ("minItems", "maxItems"):
         is_large = isinstance(value, int | float) and value > _MAX_ITEMS
         return f"may be at most {_MAX_ITEMS}" if is_large else None
@@ -124,7 +132,8 @@ def _exceeded_limit(key: str, value: Any) -> str | None:
 def _check_references(whole: Schema, path: str) -> None:
     """Raise ``InvalidRequest`` for a reference that leads only back to itself.
 
-    No value matches such a schema, and not every grammar rejects it. Linear in the schema's size.
+    No value matches such a schema, but llguidance does not always reject it. Takes time linear in
+    the schema's size.
     """
     settled: set[str] = set()
     schemas: list[Any] = [whole]
@@ -138,7 +147,8 @@ def _check_references(whole: Schema, path: str) -> None:
 
 
 def _follow_reference(schema: Schema, whole: Schema, settled: set[str], path: str) -> None:
-    """Follow ``$ref`` to a schema without one. ``settled``: references already followed."""
+    """Follow the references of ``schema`` to a schema without ``$ref``. Raises ``InvalidRequest``
+    if they form a circle. ``settled``: references that were already followed without an error."""
     passed: set[str] = set()
     target: Any = schema
     while isinstance(target, Mapping) and isinstance(reference := target.get("$ref"), str):
@@ -156,7 +166,8 @@ def _follow_reference(schema: Schema, whole: Schema, settled: set[str], path: st
 
 
 def pointed(whole: Schema, reference: str) -> Any:
-    """Return the value at a JSON pointer (RFC 6901); None if there is none."""
+    """Return the value in ``whole`` to which a JSON pointer (RFC 6901) leads, such as
+    ``#/$defs/city``. Returns None if there is no such value."""
     if not reference.startswith("#"):
         return None
     value: Any = whole
@@ -167,6 +178,7 @@ def pointed(whole: Schema, reference: str) -> Any:
 
 
 def _spelled(pattern: str) -> int:
+    """Return the number of characters that a regex contains if its repetitions are written out."""
     try:
         return weight(parse_regex(pattern))
     except RegexSyntaxError:
@@ -174,10 +186,11 @@ def _spelled(pattern: str) -> int:
 
 
 def bare(schema: Schema) -> dict[str, Any]:
-    """Return the schema as it goes to llguidance, with corrected patterns.
+    """Return the schema as llguidance gets it.
 
-    ``$schema`` is removed, because it may name an unknown edition, and so is its author's
-    ``x-guidance``.
+    Patterns are corrected. ``$schema`` is removed, because it may name a version that llguidance
+    does not know. ``x-guidance`` from the schema's author is removed, because only the server may
+    set llguidance's options.
     """
     plain = {key: value for key, value in schema.items() if key not in ("$schema", "x-guidance")}
     right: dict[str, Any] = _with_right_patterns("", plain)
@@ -185,7 +198,8 @@ def bare(schema: Schema) -> dict[str, Any]:
 
 
 def _with_right_patterns(key: str, value: Any) -> Any:
-    """Correct the patterns in a value. ``key``: the key of the value."""
+    """Return ``value`` with all patterns in it corrected for llguidance. ``key``: the key under
+    which the value stands."""
     if key == "pattern" and isinstance(value, str):
         return _exclude_nul(value)
     if isinstance(value, list):
@@ -198,8 +212,8 @@ def _with_right_patterns(key: str, value: Any) -> Any:
 def _exclude_nul(pattern: str) -> str:
     r"""Add NUL to the negated character classes of a pattern.
 
-    In a JSON string, llguidance takes ``\\"`` for a member of a class that contains all control
-    characters, whatever the class excludes.
+    This works around an error in llguidance: in a JSON string, if a class contains all control
+    characters, llguidance also matches ``\\"``, even if the class excludes it.
     """
     parts: list[str] = []
     in_class = False
@@ -211,15 +225,15 @@ def _exclude_nul(pattern: str) -> str:
 
 
 def can_judge() -> bool:
-    """Return whether a validator is installed for what a grammar cannot enforce."""
+    """Return whether the validator is installed that checks what a grammar cannot enforce."""
     return find_spec("jsonschema_rs") is not None
 
 
 def is_enforced(schema: Schema, path: str, *, strict: bool) -> bool:
-    """Return whether a grammar enforces all of a schema.
+    """Return whether a grammar enforces the whole schema.
 
-    False: it enforces a part, and a validator checks the rest. A ``strict`` schema must be enforced
-    completely. Raises ``InvalidRequest``.
+    Returns False if the grammar enforces only a part and a validator checks the rest. Raises
+    ``InvalidRequest`` if neither is possible. A ``strict`` schema must be enforced completely.
     """
     try:
         check_schema(json.dumps(schema), path)
@@ -232,7 +246,8 @@ def is_enforced(schema: Schema, path: str, *, strict: bool) -> bool:
 
 
 def lenient(schema: Schema) -> dict[str, Any]:
-    """Return the schema for a grammar that ignores what it cannot enforce."""
+    """Return the schema with options that make a grammar ignore the keywords that it cannot
+    enforce."""
     hints = schema.get("x-guidance") or {}
     return {
         **_without_lookaround("", schema),
@@ -245,7 +260,8 @@ _VALUES = ("const", "enum", "default", "examples")
 
 
 def _without_lookaround(key: str, value: Any) -> Any:
-    """Return the value without patterns that no grammar supports. ``key``: the key of the value."""
+    """Return ``value`` without patterns that no grammar supports, and without a ``maxItems`` that
+    is too large. ``key``: the key under which the value stands."""
     if isinstance(value, list):
         return [_without_lookaround(key, inner) for inner in value]
     if not isinstance(value, Mapping) or key in _VALUES:
@@ -261,8 +277,8 @@ def _without_lookaround(key: str, value: Any) -> Any:
 def check_strict(schema: Schema, path: str) -> None:
     """Raise ``InvalidRequest`` if a schema breaks the rules of strict mode.
 
-    Every object must exclude additional properties and require all of its own (OpenAI, structured
-    outputs).
+    In strict mode, every object must exclude additional properties and require all of its
+    properties. Source: OpenAI's documentation of structured outputs.
     """
     if not isinstance(schema, Mapping):
         return
@@ -286,7 +302,7 @@ def _not_strict(path: str, why: str) -> InvalidRequest:
 
 
 def _inner(schema: Schema) -> list[tuple[str, Any]]:
-    """Return the schemas directly inside a schema, with their paths."""
+    """Return the schemas that stand directly inside a schema, with their paths relative to it."""
     found: list[tuple[str, Any]] = []
     for key in ("properties", "$defs", "definitions"):
         group = schema.get(key)
@@ -309,12 +325,14 @@ def keywords_of(schema: Any) -> set[str]:
 
 
 def strict_form(schema: Schema) -> dict[str, Any]:
-    """Return the schema of a strict function: objects are closed and all properties required."""
+    """Return the schema of a strict function as it is enforced: objects exclude additional
+    properties and require all of their properties."""
     return _closed(schema, required=True)
 
 
 def closed_form(schema: Schema) -> dict[str, Any]:
-    """Return the schema with closed objects: a small model may invent properties endlessly."""
+    """Return the schema with objects that exclude additional properties. Without this, a small
+    model may invent properties endlessly."""
     return _closed(schema, required=False)
 
 
@@ -336,7 +354,8 @@ def _close(schema: Any, required: bool) -> None:
 
 
 def types_of(schema: Any) -> set[str]:
-    """Return the JSON types that a schema names; empty if it names none."""
+    """Return the JSON types that a schema names. Empty if it names none. ``other`` stands for the
+    type of a value in ``enum`` that is not a string."""
     if not isinstance(schema, Mapping):
         return set()
     kind = schema.get("type")
@@ -353,26 +372,32 @@ _REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/]+)\Z")
 _DEPTH = 8
 
 
-#: The most alternatives of one object. Combinations of alternatives grow exponentially.
+#: Maximum number of alternatives of one object. A limit is needed because the number of
+#: combinations grows exponentially.
 _MAX_FORMS = 64
 
 
 def object_forms(schema: Schema) -> list[Schema]:
-    """Return the objects that a schema allows at its root, at least one and at most ``_MAX_FORMS``.
+    """Return the alternative objects that a schema allows at its root. There is at least one, and
+    there are at most ``_MAX_FORMS``.
 
-    References are followed, each alternative is one object, and ``allOf`` is merged.
+    References are followed. Each alternative of ``anyOf`` and ``oneOf`` is one object. The parts of
+    ``allOf`` are merged.
     """
     return _ObjectForms(schema).of(schema, _DEPTH) or [{}]
 
 
 class _ObjectForms:
-    """The forms of a schema and of those inside it, each computed once for a depth."""
+    """Computes the alternative objects that a schema, and each schema inside it, allows. The result
+    for each schema and depth is computed only once."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._computed: dict[tuple[int, int], list[Schema]] = {}
 
     def of(self, schema: Any, depth: int) -> list[Schema]:
+        """Return the alternative objects that ``schema`` allows. ``depth``: how many more levels of
+        references and alternatives are followed."""
         if not isinstance(schema, Mapping) or not depth:
             return []
         key = (id(schema), depth)
@@ -399,7 +424,7 @@ _OF_OBJECTS = ("properties", "required", "additionalProperties")
 
 
 def _merged(forms: tuple[Schema, ...]) -> Schema:
-    """Return the object that obeys all of the forms."""
+    """Return one object schema with the rules of all ``forms`` together."""
     if len(forms) == 1:
         return forms[0]
     merged: dict[str, Any] = {}
@@ -413,9 +438,10 @@ def _merged(forms: tuple[Schema, ...]) -> Schema:
 
 
 def bundle_definitions(schemas: Sequence[Schema]) -> dict[str, Any]:
-    """Return schemas as the definitions of one: ``#/$defs/0``, ``#/$defs/1`` and so on.
+    """Return several schemas as the definitions of one schema. Their paths in it are ``#/$defs/0``,
+    ``#/$defs/1`` and so on.
 
-    Each schema's own definitions get names of their own.
+    The definitions inside each schema are moved there, too, and get new names.
     """
     shared: dict[str, Any] = {}
     for number, schema in enumerate(schemas):
@@ -428,7 +454,8 @@ def bundle_definitions(schemas: Sequence[Schema]) -> dict[str, Any]:
 
 
 def _moved(value: Any, to: str) -> Any:
-    """Return a schema whose references lead to the places that ``bundle_definitions`` chooses."""
+    """Return ``value`` with its references changed to the paths that ``bundle_definitions`` uses.
+    ``to``: the schema's number."""
     if isinstance(value, list):
         return [_moved(inner, to) for inner in value]
     if not isinstance(value, Mapping):

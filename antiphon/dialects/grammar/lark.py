@@ -1,4 +1,4 @@
-"""Rules and literals of a grammar in llguidance's Lark."""
+"""Write rules and literals of a grammar in llguidance's Lark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 __all__ = ["ANYTHING", "LarkRules", "TokenLiterals", "pattern"]
 
 ANYTHING = "/(?s:.*)/"
-#: A placeholder in a format's text.
+#: Matches a placeholder in a text of a tool format.
 _BLANK = re.compile(r"(\{(?:n|n\+1|id|name|key|type|line)\})")
 _OPEN: Mapping[str, str] = {
     "{n}": "/[0-9]{1,3}/",
@@ -21,7 +21,8 @@ _OPEN: Mapping[str, str] = {
 
 
 def pattern(text: str, name: str = "") -> str:
-    """Return a regex for a text of a format. Its placeholders match any valid value."""
+    """Return a regex for a text of a tool format. Each placeholder in the text matches any valid
+    value, but ``{name}`` matches only ``name``."""
     parts = (
         _OPEN[piece][1:-1] if piece in _OPEN else _escaped(name if piece == "{name}" else piece)
         for piece in _BLANK.split(text)
@@ -34,7 +35,8 @@ def _escaped(text: str) -> str:
 
 
 class LarkRules:
-    """The rules of one grammar by name. ``forced``: a call is required."""
+    """The rules of one grammar by name. ``forced``: whether the model must write a call. ``own``:
+    the rules of users' grammars."""
 
     def __init__(self, forced: bool) -> None:
         self.forced = forced
@@ -42,17 +44,21 @@ class LarkRules:
         self.own: list[str] = []
 
     def add(self, name: str, body: str, attributes: str = "") -> str:
+        """Add a rule and return its name. A rule of the same name is replaced. ``attributes``: the
+        rule's attributes in llguidance's syntax, such as ``[lazy]``."""
         self._rules[name] = f"{name}{attributes}: {body}"
         return name
 
     def text(self) -> str:
+        """Return all rules, one per line."""
         return "\n".join([*self._rules.values(), *self.own])
 
 
 class TokenLiterals:
-    """Writes literals in the grammars of one vocabulary: control tokens by id, other text quoted.
+    """Writes literals for the grammars of one vocabulary. A control token is written as its token
+    id, and other text in quotes.
 
-    ``special``: the control tokens.
+    ``special``: text of a control token → its id.
     """
 
     def __init__(self, special: Mapping[str, int]) -> None:
@@ -63,13 +69,12 @@ class TokenLiterals:
         )
 
     def literal(self, text: str) -> str:
-        """Return the literal of ``text``."""
+        """Return ``text`` as a literal of a grammar."""
         return " ".join(self._token(piece) for piece in self._pieces(text)) or '""'
 
     def filled(self, text: str, **known: str) -> str:
-        """Return the literal of a format's text. Placeholders without a known value match any valid
-        one.
-        """
+        """Return a text of a tool format as a literal of a grammar. ``known``: placeholder → its
+        value. Other placeholders match any valid value."""
         parts: list[str] = []
         fixed = ""
         for piece in _BLANK.split(text):
@@ -82,7 +87,8 @@ class TokenLiterals:
         return " ".join([*parts, self.literal(fixed)] if fixed or not parts else parts)
 
     def until(self, rules: LarkRules, name: str, end: str) -> str:
-        """Add a rule of any text up to and including ``end``."""
+        """Add a rule for any text that ends with ``end`` and does not contain ``end`` before.
+        Returns the name of the rule."""
         if end.endswith("{line}"):
             until = self.until(rules, f"{name}_l", end.removesuffix("{line}"))
             return rules.add(name, f"{until} {_OPEN['{line}']}")
@@ -93,7 +99,8 @@ class TokenLiterals:
         before, rest = "".join(pieces[:token]), self.literal("".join(pieces[token:]))
         if not before:
             return rules.add(name, f"{ANYTHING} {rest}")
-        # The text before the token may also occur earlier, without the token after it.
+        # The text before the token may also occur at an earlier place where the token does not
+        # follow it.
         part = self.until(rules, f"{name}_t", before)
         return rules.add(name, f"{part}+ {rest}")
 

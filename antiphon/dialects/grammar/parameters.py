@@ -1,4 +1,5 @@
-"""Grammar rules for arguments that are not a JSON object: one rule per parameter."""
+"""Grammar rules for the arguments of a call that are not a JSON object. Each parameter has one
+rule."""
 
 from __future__ import annotations
 
@@ -13,46 +14,50 @@ from .lark import ANYTHING, LarkRules, TokenLiterals
 
 __all__ = ["Parameters", "json_rule"]
 
-#: JSON type → how Python writes its values, where that differs from JSON.
+#: JSON type → rule for Python's spelling of its values, if it differs from JSON's.
 _PYTHON: Mapping[str, str] = {
     "string": '"\'" PYTHON "\'"',
     "boolean": '"True" | "False"',
     "null": '"None"',
 }
-#: The contents of a Python string that is not a JSON string.
+#: The rule for the text between the single quotes of a Python string. It allows no escapes.
 _UNESCAPED = rf"{ANYTHING} & ~/(?s:.*('|\\).*)/"
-#: Keywords that do not restrict a value any further than its type.
+#: Keywords of a schema that states only the type of a value. The others restrict nothing.
 _ABOUT = frozenset({"type", "title", "description", "default", "examples"})
 
-#: Keywords of the whole schema that each of its parts needs.
+#: Keywords of a schema that are copied into the schema of each property, which needs them, too.
 _SHARED = ("$defs", "definitions", "x-guidance")
-#: The name of a parameter that is not in the schema, and how many of them a call may have.
+#: The rule for the name of a parameter that is not in the schema, and the maximum number of such
+#: parameters in a call.
 _KEY = "/[A-Za-z_][A-Za-z0-9_.\\-]{0,63}/"
 _MOST = 16
 
 
 def json_rule(schema: Mapping[str, Any]) -> str:
-    """Return the rule of a JSON text that matches a schema."""
+    """Return the rule for a JSON text that matches a schema."""
     return "%json " + json.dumps(schema, ensure_ascii=False)
 
 
 def _pythons(schema: Mapping[str, Any]) -> list[str]:
-    """Return the Python spellings of a value whose schema states only its type."""
+    """Return the rules for Python's spellings of a value. The list is empty if the schema states
+    more than the value's type, or if Python's spelling is the same as JSON's."""
     named = types_of(schema) if schema.keys() <= _ABOUT else ()
     return [_PYTHON[name] for name in sorted(named) if name in _PYTHON]
 
 
 class Parameters:
-    """Builds the rules for one format's parameter syntax."""
+    """Builds the grammar rules for the parameters of calls, in the syntax of one tool format.
+    ``spelling``: writes literals. ``form``: the syntax."""
 
     def __init__(self, spelling: TokenLiterals, form: ParameterSyntax) -> None:
         self._spelling = spelling
         self._form = form
 
     def of(self, rules: LarkRules, name: str, schema: Mapping[str, Any]) -> str:
-        """Return the rule of an object's parameters, in the order of its schema.
+        """Return the rule for the parameters of a call. They have the same order as in ``schema``.
 
-        If the schema allows several objects, the rule allows each of them.
+        If the schema allows several alternative objects, the rule allows each of them. ``name``:
+        the start of the names of the rules that are added to ``rules``.
         """
         shared = {key: schema[key] for key in _SHARED if key in schema}
         forms = object_forms(schema)
@@ -62,9 +67,10 @@ class Parameters:
         return f"({' | '.join(arms)})"
 
     def text(self, key: str, body: str) -> str:
-        """Return the rule of a parameter whose text matches the rule ``body``.
+        """Return the rule for the parameter ``key`` with a text as its value. ``body``: the rule
+        for the text.
 
-        If the format quotes strings, ``body`` stands between JSON's quotes.
+        If the format writes strings in quotes, the text stands between JSON's quotes.
         """
         form = self._form
         before, after = form.text, form.text_end
@@ -77,6 +83,8 @@ class Parameters:
     def _object(
         self, rules: LarkRules, name: str, schema: Mapping[str, Any], shared: Mapping[str, Any]
     ) -> str:
+        """Return the rule for the parameters of one object schema. ``shared``: the keywords that
+        each property's schema needs."""
         properties = dict(schema.get("properties") or {})
         if self._form.in_order:
             properties = dict(sorted(properties.items()))
@@ -91,13 +99,14 @@ class Parameters:
         return self._row(rules, name, values)
 
     def _row(self, rules: LarkRules, name: str, values: list[tuple[str, bool]]) -> str:
-        """Return the rule of consecutive parameters. Each has a flag that states whether it is
-        required.
-        """
+        """Return the rule for parameters that follow each other. ``values``: pairs of a parameter's
+        rule and whether the parameter is required."""
         if not self._form.separator:
             return " ".join(value if must else f"{value}?" for value, must in values)
         comma = self._spelling.literal(self._form.separator)
-        alone = more = '""'  # the rest before the first parameter, and the rest after one
+        # The rule for the remaining parameters if no parameter precedes them, and the rule if one
+        # does, so that a separator is needed.
+        alone = more = '""'
         for position, (value, must) in reversed(list(enumerate(values))):
             alone = f"{value} {more}" if must else f"{value} {more} | {alone}"
             alone = rules.add(f"{name}_a{position}", alone)
@@ -108,6 +117,7 @@ class Parameters:
     def _one(
         self, rules: LarkRules, name: str, key: str, schema: Any, shared: Mapping[str, Any]
     ) -> str:
+        """Return the rule for one parameter. ``key``: its name. ``schema``: its schema."""
         form, spelling = self._form, self._spelling
         choices = schema.get("enum") if isinstance(schema, dict) else None
         if not form.quoted and types_of(schema) == {"string"}:
@@ -126,8 +136,11 @@ class Parameters:
         return rules.add(name, self._json(key, value))
 
     def _json(self, key: str, value: str) -> str:
-        """Return the rule of a parameter whose value is not a string, or is written like one that
-        is not.
+        """Return the rule for a parameter that is written between the texts ``json`` and
+        ``json_end`` of the syntax. ``value``: the rule for its value.
+
+        Most of these values are not strings. A string is written this way if the syntax is
+        ``quoted`` or the string matches ``plain``.
         """
         form, spelling = self._form, self._spelling
         head = spelling.filled(form.before + key + form.json, key=key)
@@ -135,7 +148,7 @@ class Parameters:
         return f"{head} {value}{end}"
 
     def _unknown(self, rules: LarkRules, name: str) -> str:
-        """Return the rule of parameters with any names, for schemas without properties."""
+        """Return the rule for parameters with any names, for a schema that lists no properties."""
         form, spelling = self._form, self._spelling
         if "{key}" in form.text_end + form.json_end:
             return '""'  # the end of a value depends on its key

@@ -1,7 +1,7 @@
 """Parse regular expressions with Python's own parser.
 
-Only this module uses ``re._parser`` and ``re._constants``. They are private: the standard library
-has no public syntax tree of a regex, and a second parser could disagree with ``re`` about what a
+Only this module uses ``re._parser`` and ``re._constants``, which are private. The standard library
+has no public syntax tree of a regex, and another parser could disagree with ``re`` about what a
 pattern means.
 """
 
@@ -16,13 +16,14 @@ __all__ = ["RegexSyntaxError", "opcodes", "parse_regex"]
 
 
 class RegexSyntaxError(ValueError):
-    """The pattern is not a regular expression that Python can parse; the text says why."""
+    """Python cannot parse the pattern as a regular expression. The exception's text says why."""
 
 
 def parse_regex(pattern: str, flags: int = 0) -> Any:
-    """Return the syntax tree of a pattern: ``(opcode, argument)`` pairs, as ``re`` builds them.
+    """Return the syntax tree of a pattern: a sequence of ``(opcode, argument)`` pairs, as ``re``
+    builds it.
 
-    Raises ``RegexSyntaxError``.
+    Raises ``RegexSyntaxError`` if the pattern is invalid.
     """
     try:
         return _parser.parse(pattern, flags)

@@ -1,7 +1,8 @@
 """Convert a structural tag, as xgrammar and vLLM define it, to llguidance's Lark.
 
-It describes a text with tags: what stands between the beginning and the end of a tag matches a JSON
-schema, a regex or a grammar, and other text is free.
+A structural tag is a JSON description of a text that contains tags. The content between the
+beginning and the end of a tag must match a JSON schema, a regex or a grammar. The text outside of
+tags is free.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["structural_tag_rules"]
 
 Json = Mapping[str, Any]
 
-#: How deep formats may be nested, and how many there may be.
+#: Maximum nesting depth and maximum number of formats. A format is a part of a structural tag.
 _MAX_DEPTH, _MAX_FORMATS = 16, 1_000
 _MAX_TIMES = 1_000
 
@@ -31,9 +32,10 @@ _MAX_TIMES = 1_000
 def structural_tag_rules(definition: str, prefix: str, path: str) -> tuple[str, str]:
     """Return the rules of a structural tag in Lark, and the name of its start rule.
 
-    ``definition``: its JSON, in the current form (``format``) or in the older one (``structures``
-    and ``triggers``). ``path``: its path in the request. Raises ``InvalidRequest`` with the path of
-    the part that cannot be enforced.
+    ``definition``: the structural tag as JSON. Both the current structure (with ``format``) and the
+    older one (with ``structures`` and ``triggers``) are accepted. ``prefix``: the start of the
+    rules' names. ``path``: the path of the structural tag in the request. Raises ``InvalidRequest``
+    with the path of the part that is invalid or cannot be enforced.
     """
     tag = read_object(json.loads(definition), path)
     writer = _Writer(prefix)
@@ -48,7 +50,7 @@ def structural_tag_rules(definition: str, prefix: str, path: str) -> tuple[str, 
 
 
 def _from_structures(tag: Json, path: str) -> Json:
-    """Return the older form as a format."""
+    """Convert a structural tag of the older structure to a format of the current structure."""
     tags = [
         {
             "begin": _field(each, "begin", f"{path}.structures[{at}]"),
@@ -62,7 +64,11 @@ def _from_structures(tag: Json, path: str) -> Json:
 
 
 class _Writer:
-    """Writes formats as rules. A body that gets ``ends`` contains one of these texts at its end."""
+    """Writes the formats of a structural tag as rules. A format is a part of the structural tag,
+    such as ``any_text`` or ``json_schema``.
+
+    ``ends``: a parameter of several methods. The returned body then ends with one of these texts.
+    """
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -70,13 +76,16 @@ class _Writer:
         self.rules: list[str] = []
 
     def add(self, body: str, attributes: str = "", *, is_terminal: bool = False) -> str:
+        """Add a rule and return its name. ``is_terminal``: the rule is a terminal, so its name is
+        in upper case."""
         name = f"{self._prefix}_f_{len(self.rules)}"
         name = name.upper() if is_terminal else name
         self.rules.append(f"{name}{attributes}: {body}")
         return name
 
     def body(self, raw: Any, path: str, ends: tuple[str, ...] = (), depth: int = 0) -> str:
-        """Return the body of a format, followed by one of ``ends``."""
+        """Return the body of a rule for the format ``raw``, followed by one of the texts
+        ``ends``."""
         self._count += 1
         if depth > _MAX_DEPTH or self._count > _MAX_FORMATS:
             raise _invalid(path, "it contains too many formats")
@@ -104,20 +113,23 @@ class _Writer:
     # --- text between tags -----------------------------------------------------------------------
 
     def _text(self, ends: Sequence[str], excludes: Sequence[str]) -> str:
-        """Any text up to the first of ``ends``, or of any length if there are none."""
+        """Return the rule for free text that ends with the first of the texts ``ends``. If there
+        are none, the text has any length. ``excludes``: texts that it must not contain."""
         if not ends:
             # llguidance combines regexes only in terminals.
             return self.add(_text_without(excludes), is_terminal=True) if excludes else _ANY_TEXT
         return self._text_until(ends, excludes)
 
     def _text_until(self, ends: Sequence[str], excludes: Sequence[str]) -> str:
+        """Return the rule for free text that ends with the first of the texts ``ends``."""
         body = f"/(?s:.*)(?:{_regex_of(ends)})/"
         if excludes := [each for each in excludes if each not in ends]:
             body += f" & {_text_without(excludes)}"
         return self.add(body, "[lazy]")
 
     def triggered_tags(self, format: Json, path: str, ends: tuple[str, ...], depth: int = 0) -> str:
-        """Any text; what starts with a trigger is one of the tags."""
+        """Return the rule for free text in which each trigger starts one of the tags. A trigger is
+        a text with which tags begin."""
         _check_fields(
             format,
             ("type", "triggers", "tags", "at_least_one", "stop_after_first", "excludes"),
@@ -270,7 +282,8 @@ def _any_of(texts: Sequence[str]) -> str:
 
 
 def _is_unlimited(raw: Any, depth: int = 0) -> bool:
-    """Whether a format is free text, which only an end that follows it can end."""
+    """Return whether a format is or ends with free text, so that only a text that follows it can
+    show where it ends."""
     if not isinstance(raw, dict) or depth > _MAX_DEPTH:
         return False
     inner = raw.get("elements")
@@ -305,7 +318,7 @@ def _text(format: Json, name: str, path: str) -> str:
 
 
 def _texts(format: Json, name: str, path: str) -> tuple[str, ...]:
-    """Return an array of texts, empty if it is missing."""
+    """Return the field ``name``, which is an array of texts. Empty if the field is missing."""
     values = format.get(name, [])
     if not isinstance(values, list):
         raise invalid_type(f"{path}.{name}", "an array", json_type_name(values))
@@ -316,7 +329,7 @@ def _texts(format: Json, name: str, path: str) -> tuple[str, ...]:
 
 
 def _ends(tag: Json, path: str) -> tuple[str, ...]:
-    """Return the texts that end a tag, none if its content ends it."""
+    """Return the texts of which one must end a tag. Empty if the tag ends with its content."""
     end = _field(tag, "end", path)
     ends = (end,) if isinstance(end, str) else _texts(tag, "end", path)
     return tuple(each for each in ends if each)

@@ -1,8 +1,9 @@
-"""Convert a user's grammar in EBNF to llguidance's Lark, as xgrammar and llama.cpp (GBNF) write it.
+"""Convert a user's EBNF grammar to llguidance's Lark. The grammar is in the syntax of xgrammar or
+of llama.cpp (GBNF).
 
-EBNF describes characters, while llguidance splits a text into lexemes, each as long as possible. So
-whatever is not recursive becomes one lexeme: its parts cannot take each other's characters, and
-masks are computed fast.
+EBNF describes characters. llguidance first splits a text into lexemes, each as long as possible. So
+each expression that is not recursive becomes one lexeme. One part of the expression then cannot
+take characters that belong to another part, and masks are computed fast.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from .user_regex import LONGEST, Unwritable, class_member
 
 __all__ = ["ebnf_rules"]
 
-#: The longest grammar in characters, the deepest nesting of parentheses, and how many repetitions
-#: one part may have.
+#: Maximum length of a grammar in characters, maximum nesting of parentheses, and maximum number of
+#: repetition signs (such as ``*``) after one part.
 _MAX_LENGTH, _MAX_DEPTH, _MAX_MARKS = 200_000, 32, 3
-#: The longest regex of a lexeme; a longer expression becomes a rule. The longest group of joined
-#: parts: with its parentheses it is a lexeme, too.
+#: Maximum length of the regex of a lexeme. A longer expression becomes a rule.
 _MAX_REGEX = 4_000
+#: Maximum length of several parts that are joined to one lexeme. Parentheses are added to it.
 _MAX_GROUP = _MAX_REGEX - 10
 _TOKEN = re.compile(
     r"""(?P<space>(?:\s|\#[^\n]*)+)
@@ -49,25 +50,32 @@ _ANY = r"[\s\S]"
 
 
 class _Pattern(Struct, frozen=True):
-    """A regex of a text or of one character, in Rust's syntax."""
+    """A text or one character of the grammar, as a regex in Rust's syntax."""
 
     regex: str
 
 
 class _Name(Struct, frozen=True):
+    """A reference to the rule ``name``."""
+
     name: str
 
 
 class _Sequence(Struct, frozen=True):
+    """Parts that follow each other."""
+
     parts: tuple[_Node, ...]
 
 
 class _Choice(Struct, frozen=True):
+    """Alternatives, of which the text must match one."""
+
     arms: tuple[_Node, ...]
 
 
 class _Repetition(Struct, frozen=True):
-    """``high``: None if there is no limit."""
+    """A part that is repeated from ``low`` to ``high`` times. If ``high`` is None, there is no
+    limit."""
 
     inner: _Node
     low: int
@@ -78,13 +86,14 @@ _Node = _Pattern | _Name | _Sequence | _Choice | _Repetition
 
 
 class _NotRegular(Exception):
-    """The expression is recursive, or too long for one regex."""
+    """The expression cannot be one regex, because it is recursive or too long."""
 
 
 def ebnf_rules(definition: str, prefix: str) -> tuple[str, str]:
-    """Return the rules of a grammar in Lark, and the name of its start rule.
+    """Convert a user's EBNF grammar. Returns its rules in Lark, and the name of its start rule.
 
-    All names start with ``prefix``. Raises ``Unwritable``.
+    The names of all rules start with ``prefix``. Raises ``Unwritable`` if the grammar is invalid or
+    cannot be converted.
     """
     if len(definition) > _MAX_LENGTH:
         raise Unwritable(f"it is too long: {_MAX_LENGTH} characters are the most")
@@ -95,12 +104,15 @@ def ebnf_rules(definition: str, prefix: str) -> tuple[str, str]:
 
 
 class _Parser:
+    """Parses an EBNF grammar to a tree for each rule."""
+
     def __init__(self, definition: str) -> None:
         self._tokens = list(_tokens(definition))
         self._at = 0
 
     def rules(self) -> dict[str, _Node]:
-        """Return the rules by name. Raises ``Unwritable``."""
+        """Return rule name → the tree of its body. Raises ``Unwritable`` if the grammar is
+        invalid."""
         rules: dict[str, _Node] = {}
         while (token := self._token()) is not None:
             name = token["head"]
@@ -135,7 +147,7 @@ class _Parser:
         return parts[0] if len(parts) == 1 else _Sequence(tuple(parts))
 
     def _primary(self, depth: int) -> _Node | None:
-        """Return the next part of a sequence; None at its end."""
+        """Return the next part of a sequence, or None at the end of the sequence."""
         token = self._token()
         if token is None or token["head"] is not None or token["mark"] in ("|", ")"):
             return None
@@ -157,6 +169,7 @@ class _Parser:
         raise Unwritable(f"'{token.group()[:40]}' is not expected")
 
     def _repeated(self, node: _Node) -> _Node:
+        """Return ``node`` with the repetition signs that follow it."""
         for _ in range(_MAX_MARKS):
             token = self._token()
             if token is None:
@@ -173,7 +186,8 @@ class _Parser:
 
 
 def _tokens(definition: str) -> Iterator[re.Match[str]]:
-    """Yield the tokens. Raises ``Unwritable`` for text that is not a token."""
+    """Yield the tokens of a grammar, without white space and comments. Raises ``Unwritable`` for
+    text that is not a token, and for a token that cannot be converted."""
     for token in _TOKEN.finditer(definition):
         is_open = (token["text"] and not token["text_end"]) or (
             token["chars"] and not token["chars_end"]
@@ -186,6 +200,8 @@ def _tokens(definition: str) -> Iterator[re.Match[str]]:
 
 
 def _read_times(token: re.Match[str]) -> tuple[int, int | None]:
+    """Return the minimum and the maximum of a repetition such as ``{2,5}``. The maximum is None if
+    there is no limit. Raises ``Unwritable`` for an invalid repetition."""
     low = int(token["low"])
     high = None if token["comma"] else low
     if token["high"] is not None:
@@ -198,7 +214,8 @@ def _read_times(token: re.Match[str]) -> tuple[int, int | None]:
 
 
 def _codes(text: str) -> Iterator[int]:
-    """Yield the code points of a text in which escapes are replaced. Raises ``Unwritable``."""
+    """Yield the code points of a text, with its escapes decoded. Raises ``Unwritable`` for an
+    invalid escape or character."""
     for piece in _ESCAPE.finditer(text):
         digits = piece["two"] or piece["four"] or piece["eight"]
         if digits is not None:
@@ -214,7 +231,8 @@ def _codes(text: str) -> Iterator[int]:
 
 
 def _character_class(inside: str) -> str:
-    """Return the regex of a character class. Raises ``Unwritable``."""
+    """Return the regex for a character class. ``inside``: the text between its brackets. Raises
+    ``Unwritable`` if the class is invalid."""
     negated = inside.startswith("^")
     members = [
         (code, piece.group() == "-")
@@ -247,7 +265,8 @@ def _fail(message: str) -> str:
 
 
 class _Writer:
-    """Writes rules. ``_regexes``: the rules that are one regex."""
+    """Writes the rules of one EBNF grammar in Lark. ``_regexes``: rule name → regex, for the rules
+    that can be one regex."""
 
     def __init__(self, rules: Mapping[str, _Node], prefix: str) -> None:
         if "root" not in rules:
@@ -265,10 +284,11 @@ class _Writer:
             self._names[name] = plain
 
     def write(self) -> tuple[str, str]:
+        """Return the rules in Lark, and the name of the start rule."""
         self._find_regexes()
         written: dict[str, str] = {}
         waiting = ["root"]
-        while waiting:  # only what the start rule needs
+        while waiting:  # write only the rules that the start rule needs
             name = waiting.pop()
             if name not in written:
                 node = self._rules[name]
@@ -278,7 +298,8 @@ class _Writer:
         return "\n".join(written.values()), self._names["root"]
 
     def _find_regexes(self) -> None:
-        """Find the rules that are one regex, each after those that it refers to."""
+        """Find the rules that can be one regex. A rule is tried after all rules to which it
+        refers."""
         users: dict[str, list[str]] = defaultdict(list)
         missing: dict[str, int] = {}
         for name, node in self._rules.items():
@@ -301,7 +322,7 @@ class _Writer:
                     ready.append(user)
 
     def _regex(self, node: _Node) -> str:
-        """Return the regex of an expression. Raises ``_NotRegular``."""
+        """Return an expression as one regex. Raises ``_NotRegular`` if this is not possible."""
         match node:
             case _Pattern(regex):
                 out = regex
@@ -320,6 +341,8 @@ class _Writer:
         return out
 
     def _joined(self, separator: str, nodes: Sequence[_Node]) -> str:
+        """Return several expressions as one regex, with ``separator`` between them. Raises
+        ``_NotRegular`` if this is not possible."""
         pieces: list[str] = []
         length = 0
         for node in nodes:
@@ -330,7 +353,8 @@ class _Writer:
         return separator.join(pieces)
 
     def _body(self, node: _Node) -> str:
-        """Return the expression in a rule: adjacent regular parts are one lexeme."""
+        """Return an expression as the body of a rule. Adjacent parts that can be one regex become
+        one lexeme."""
         try:
             return _lexeme(self._regex(node))
         except _NotRegular:
@@ -349,7 +373,8 @@ class _Writer:
     def _grouped(
         self, nodes: Sequence[_Node], kind: type[_Sequence] | type[_Choice]
     ) -> Iterator[str]:
-        """Yield the bodies of nodes. Adjacent regular ones are joined while they are short."""
+        """Yield the parts of a sequence or a choice as bodies of rules. Adjacent parts that can be
+        one regex are joined, as long as the regex is not too long."""
         group: list[_Node] = []
         length = 0
         for node in nodes:
@@ -370,6 +395,7 @@ class _Writer:
 
 
 def _references(node: _Node) -> Iterator[str]:
+    """Yield the names of the rules to which an expression refers."""
     waiting = [node]
     while waiting:
         match waiting.pop():

@@ -1,4 +1,5 @@
-"""Users' grammars, for custom tools and for answers, as rules of a reply's grammar."""
+"""Convert users' grammars to rules of the grammar of a reply. Users can give a grammar for the
+input of a custom tool, and a guide, which is a grammar for the answer."""
 
 from __future__ import annotations
 
@@ -20,19 +21,26 @@ __all__ = ["guide_lark", "guide_rule", "input_lark", "tool_input_rule"]
 
 
 def guide_lark(guide: Guide) -> str:
-    """Return a grammar of only the guided answer. Raises ``InvalidRequest``."""
+    """Return a grammar for an answer that matches ``guide``, and for nothing else. Raises
+    ``InvalidRequest`` if the guide is invalid."""
     rules = LarkRules(forced=False)
     return f"start: {guide_rule(rules, guide)}\n{rules.text()}"
 
 
 def input_lark(tool: PromptTool) -> str:
-    """Return a grammar of only a custom tool's input. Raises ``InvalidRequest``."""
+    """Return a grammar for only the input of a custom tool. Raises ``InvalidRequest`` if the tool's
+    grammar is invalid."""
     rules = LarkRules(forced=False)
     return f"start: {tool_input_rule(rules, 'g', tool, PLAIN)}\n{rules.text()}"
 
 
 def tool_input_rule(rules: LarkRules, prefix: str, tool: PromptTool, escapes: Escapes) -> str:
-    """Add the user's grammar for a custom tool's input and return its first rule's name."""
+    """Add the user's grammar for a custom tool's input to ``rules``. Returns the name of its start
+    rule.
+
+    ``prefix``: the start of its rules' names. ``escapes``: how characters are written in the reply.
+    Raises ``InvalidRequest`` if the grammar is invalid.
+    """
     assert tool.grammar is not None
     try:
         return _add_grammar(rules, prefix, tool.grammar, escapes)
@@ -41,6 +49,8 @@ def tool_input_rule(rules: LarkRules, prefix: str, tool: PromptTool, escapes: Es
 
 
 def guide_rule(rules: LarkRules, guide: Guide) -> str:
+    """Add the user's grammar for the answer to ``rules``. Returns the name of its start rule.
+    Raises ``InvalidRequest`` if the grammar is invalid."""
     try:
         return _add_grammar(rules, "g", guide, PLAIN)
     except Unwritable as reason:
@@ -52,7 +62,8 @@ def guide_rule(rules: LarkRules, guide: Guide) -> str:
 def _add_grammar(
     rules: LarkRules, prefix: str, grammar: tl.GrammarFormat | Guide, escapes: Escapes
 ) -> str:
-    """Add a user's grammar and return the name of its first rule. Raises ``Unwritable``."""
+    """Add a user's grammar to ``rules``. Returns the name of its start rule. Raises ``Unwritable``
+    if the grammar is invalid."""
     match grammar:
         case Guide(syntax="ebnf", definition=definition):
             own, start = ebnf_rules(definition, prefix)
@@ -69,6 +80,7 @@ def _add_grammar(
 
 
 def _no_grammar(tool: PromptTool, why: str) -> InvalidRequest:
+    """Return the error for an invalid grammar of a custom tool. ``why``: the reason."""
     path = f"{tool.path}.format.definition" if tool.path != "input" else "input"
     return InvalidRequest(
         f"Invalid grammar for tool '{tool.shape.wire_name}': {why}",

@@ -1,4 +1,4 @@
-"""Rewrite a user's Lark grammar so that it can stand among the rules of a reply."""
+"""Rewrite a user's Lark grammar so that its rules can be part of the grammar of a reply."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .user_regex import Escapes, RegexRewriter, Unwritable, class_member, regex_
 
 __all__ = ["lark_rules"]
 
-#: Lark's ``common`` terminals, as regexes.
+#: The terminals that a Lark grammar can import from ``common``, as regexes.
 _COMMON: Mapping[str, str] = {
     "DIGIT": "[0-9]",
     "HEXDIGIT": "[0-9a-fA-F]",
@@ -56,14 +56,18 @@ _IMPORTS = re.compile(r"%import\s+common\s*\(([^)]*)\)\s*$")
 
 
 def lark_rules(definition: str, prefix: str, escapes: Escapes) -> tuple[str, str]:
-    """Return the rules of a Lark grammar and the name of its start rule.
+    """Return the rewritten rules of a user's Lark grammar, and the name of its start rule.
 
-    All names start with ``prefix``. Raises ``Unwritable``.
+    The names of all rules start with ``prefix``. ``escapes``: how characters are written in the
+    reply, as in ``user_regex``. Raises ``Unwritable`` if the grammar cannot be rewritten.
     """
     return _LarkRewriter(prefix, escapes).rules(definition)
 
 
 class _LarkRewriter:
+    """Rewrites one Lark grammar. The text that it ignores (``%ignore``) may stand after each
+    terminal."""
+
     def __init__(self, prefix: str, escapes: Escapes) -> None:
         self._prefix = prefix
         self._escapes = escapes
@@ -72,6 +76,7 @@ class _LarkRewriter:
         self._imported: dict[str, str] = {}
 
     def rules(self, definition: str) -> tuple[str, str]:
+        """Return the rewritten rules and the name of the start rule."""
         text = self._directives(definition)
         heads = list(_HEAD.finditer(text))
         if text[: heads[0].start() if heads else None].strip():
@@ -98,7 +103,8 @@ class _LarkRewriter:
         return f"{self._prefix}_skip"
 
     def _directives(self, definition: str) -> str:
-        """Return the grammar without comments and directives. The directives are processed."""
+        """Process the grammar's directives, such as ``%import``. Returns the grammar without
+        directives, comments and aliases."""
         pieces: list[str] = []
         for token in _TOKEN.finditer(definition):
             if token["directive"] is not None:
@@ -126,7 +132,8 @@ class _LarkRewriter:
         self._imported[alias] = _COMMON[name]
 
     def _body(self, body: str, terminal: bool) -> str:
-        """Rewrite a rule's body. In rules, ignored text may follow every terminal."""
+        """Rewrite the body of a rule or of a terminal. In a rule, ignored text may follow each
+        terminal."""
         weave = "" if terminal or not self._ignored else f" {self._skip}"
         out: list[str] = []
         tokens = list(_TOKEN.finditer(body.strip()))
@@ -146,6 +153,8 @@ class _LarkRewriter:
         return "".join(out)
 
     def _said(self, token: re.Match[str], weave: str) -> str:
+        """Rewrite one token of a rule's body. ``weave``: the rule for ignored text, which may
+        follow a terminal, or ``""``."""
         if token["string"] is not None:
             return f"({self._string(token['string'], bool(token['any_case']))}{weave})"
         if token["regex"] is not None:

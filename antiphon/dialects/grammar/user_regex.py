@@ -1,9 +1,9 @@
-"""Rewrite a user's regex so that it can stand among the rules of a reply.
+"""Rewrite a user's regex as grammar rules, so that it can be part of the grammar of a reply.
 
-Custom tools take text that may have to match a regex or a Lark grammar. Most models write every
-argument inside a JSON string, where one character of the text may be two. So terminals are split
-into characters, each as it appears in the reply. Terminals become rules, names are made unique,
-ignored text is inserted, and imports are spelled out.
+A custom tool's input may have to match a regex or a Lark grammar. Most models write each argument
+inside a JSON string, where one character of the input may be written as two. So a regex is split
+into rules for single characters, and each rule says how its character is written in the reply.
+``user_lark`` uses this module for the terminals of a Lark grammar.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ __all__ = [
     "weight",
 ]
 
-#: Characters that are written differently in the reply → how they are written.
+#: Character → how it is written in the reply, for the characters that are written differently.
 Escapes = Mapping[str, str]
 
 PLAIN: Escapes = {}
-#: Maximum number of characters of a forced text, and of the text that a regex spells out.
+#: Maximum number of characters of a text that a grammar dictates, whether as a literal or as the
+#: repetitions of a regex.
 LONGEST = 10_000
 JSON: Escapes = {
     '"': '\\"',
@@ -46,16 +47,18 @@ JSON: Escapes = {
 
 
 class Unwritable(Exception):
-    """The grammar uses something that cannot be rewritten. The message says what."""
+    """The user's grammar contains something that cannot be rewritten. The exception's text says
+    what."""
 
 
 _FLAGS = {"i": re.I, "m": re.M, "s": re.S, "u": re.U, "x": re.X}
 
 
 def regex_rule(pattern: str, escapes: Escapes, flags: str = "") -> str:
-    """Return the body of a rule for the texts that ``pattern`` matches completely.
+    """Return the body of a grammar rule for the texts that ``pattern`` matches completely.
 
-    Raises ``Unwritable``.
+    ``escapes``: how characters are written in the reply. ``flags``: the letters of the regex's
+    flags. Raises ``Unwritable`` if the pattern is invalid or cannot be rewritten.
     """
     value = 0
     for flag in flags:
@@ -71,9 +74,11 @@ def regex_rule(pattern: str, escapes: Escapes, flags: str = "") -> str:
 
 
 def weight(tree: Any) -> int:
-    """Return the number of characters that a regex spells out, repetitions included.
+    """Return the number of characters that a regex contains if its repetitions are written out.
+    ``tree``: its syntax tree.
 
-    llama.cpp splits a forced text into words, and very long words crash it.
+    The number must be limited because llama.cpp crashes on very long words in a text that a grammar
+    dictates.
     """
     return sum(_weight(op, argument) for op, argument in tree)
 
@@ -91,16 +96,19 @@ def _weight(op: Any, argument: Any) -> int:
 
 
 class RegexRewriter:
-    """Turns the tree of a regex into rule bodies.
+    """Turns the syntax tree of a regex into the bodies of grammar rules. ``escapes``: how
+    characters are written in the reply.
 
-    A lexeme is one character or a literal. A longer one would consume the start of the escape that
-    follows.
+    Each lexeme is one character or a literal. A longer lexeme could contain the start of the escape
+    that follows it.
     """
 
     def __init__(self, escapes: Escapes) -> None:
         self._escapes = escapes
 
     def sequence(self, tree: Any, dotall: bool, any_case: bool) -> str:
+        """Return the rule for a syntax tree. ``dotall``: a dot matches line ends. ``any_case``:
+        case is ignored."""
         parts: list[str] = []
         literal: list[str] = []
         for op, argument in tree:
@@ -117,6 +125,7 @@ class RegexRewriter:
         return [self.literal("".join(literal))] if literal else []
 
     def literal(self, text: str) -> str:
+        """Return the rule for a fixed text."""
         if len(text) > LONGEST:
             raise Unwritable(f"a text in it is too long: {LONGEST} characters are the most")
         form = "".join(self._escapes.get(char, char) for char in text)
@@ -161,19 +170,21 @@ class RegexRewriter:
         return f"({self.sequence(tree, dotall, any_case)})"
 
     def _at(self, argument: Any, dotall: bool, any_case: bool) -> str:
-        """Drop anchors at the ends of the text, because the whole text has to match."""
+        """Return ``""`` for an anchor at the start or the end of the text, because the whole text
+        must match anyway. Raises ``Unwritable`` for a word boundary."""
         if str(argument) in ("AT_BEGINNING", "AT_BEGINNING_STRING", "AT_END", "AT_END_STRING"):
             return ""
         raise Unwritable("word boundaries in a regex cannot be enforced")
 
     def chars(self, inside: str, negated: bool, any_case: bool) -> str:
-        """Return the rule of one character of a class whose brackets contain ``inside``."""
+        """Return the rule for one character of a character class. ``inside``: the text between the
+        brackets of the class. ``negated``: the class matches all other characters."""
         flags = re.A | (re.I if any_case else 0)  # without re.A, \s matches more than in grammars
         matcher = re.compile(f"[{'^' if negated else ''}{inside}]", flags)
         if any_case:
             inside += "".join(re.escape(c) for c in _LETTERS if bool(matcher.match(c)) != negated)
         forms = [re.escape(form) for char, form in self._escapes.items() if matcher.match(char)]
-        # A character that is written differently may not stand for itself.
+        # A character that is written differently in the reply must not appear there unchanged.
         taken = '"\\\\\\x00-\\x1f' if self._escapes else ""
         if negated:
             plain = f"[^{inside}{taken}]"
@@ -208,5 +219,6 @@ def _member(op: Any, argument: Any) -> str:
 
 
 def class_member(code: int) -> str:
+    """Return the character with this code point as it is written in a character class."""
     char = chr(code)
     return f"\\x{code:02x}" if code < 128 and not char.isalnum() else char
