@@ -1,5 +1,5 @@
-"""The tools in a prompt, as one flat list of functions. The list contains tools of every type that
-a request can declare.
+"""The tools in a prompt, as one flat list of functions. The list contains the functions and the
+custom tools of a request.
 
 A custom tool becomes a function with one string parameter. Functions in a namespace get flat names,
 and ``PromptTools`` maps a name on the wire to its flat name.

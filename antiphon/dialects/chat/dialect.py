@@ -452,9 +452,9 @@ def _template_effort(prepared: _PreparedTemplate, accepted: Collection[str], eff
     """Return the word with which the template expresses a reasoning effort. ``accepted``: the words
     that the template's variable accepts.
 
-    The template's own word for the effort comes first, then one of the three levels ``low``,
-    ``medium`` and ``high``, then the nearest accepted level. If none is accepted, ``effort`` itself
-    is returned.
+    The template's own word for the effort comes first, then the nearest of the levels ``low``,
+    ``medium`` and ``high``, then ``high``, then ``low``. If none of these is accepted, ``effort``
+    itself is returned.
     """
     own = [word for word in _EFFORT_WORDS.get(effort, ()) if prepared.template.quotes(word)]
     words = (*own, LEVELS.get(effort, effort), "high", "low")

@@ -139,9 +139,11 @@ class ChatPromptEncoder:
         return self._literals[code] if 0 <= code < len(self._literals) else sign.group(1)
 
     def encode(self, masked: str, stored: PromptTokens | None) -> tuple[int, ...]:
-        """Return the token ids of the text ``unmask(masked)``.
+        """Return the token ids of a prompt's text. ``masked``: the text, in which private-use
+        characters replace the control tokens that users wrote. ``stored``: the ids of an earlier
+        prompt and its reply.
 
-        If this text starts with the text of ``stored``, the result starts with the ids of
+        If the text starts with the text of ``stored``, the result starts with the ids of
         ``stored``, so that an engine finds them in its cache. If only a part of the stored text is
         equal, the result starts with the ids of this part. The part consists of whole control
         tokens and of whole texts between two control tokens.

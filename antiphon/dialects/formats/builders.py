@@ -985,9 +985,9 @@ def key_value_tags(
     for each value.
 
     ``call``: the tags around a call. ``tags``: the opening tags of keys and values, such as
-    ``<arg_key>`` and ``<arg_value>``. ``key_end`` and ``value_end``: their end tags, if these
-    differ from the usual ones. If ``key_end`` is empty, a key ends where its value begins.
-    ``line``: the text between a key and its value.
+    ``<arg_key>`` and ``<arg_value>``. ``key_end`` and ``value_end``: the end tags. By default they
+    are like the opening tags, with a slash. If ``key_end`` is empty, a key ends where its value
+    begins. ``line``: the text between a key and its value.
     """
     opening, closing = call
     key, value = tags

@@ -265,16 +265,17 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     - ``opens``: terminal → state, for the terminals in an answer or in reasoning that start calls.
     - ``bare``: a character that starts a call without a terminal, but only at the start of an
       answer. It leads to the state ``bare_state``. If ``bare`` is empty, the answer's first word
-      leads to ``bare_state``. If no special token marks a text as a call, the text is a call only
-      if it names a known tool.
-    - ``doubtful``: the terminals of ``opens`` may also be plain text. So the text after them is a
-      call only if it names a known tool.
+      leads to ``bare_state``. A text that no special token marks as a call is a call only if it
+      names a known tool.
+    - ``doubtful``: whether the terminals of ``opens`` may also be plain text. If so, the text after
+      them is a call only if it names a known tool.
     - ``begins``: the state in which a reply starts, if the prompt has already opened this state.
     - ``quote``: if arguments are ``pairs``, the quote around strings. If they are ``elements``, the
       prefix of each tag.
     - ``written``: how a call is written, for grammars and for prompts.
     - ``mark``: a regex. A model whose chat template matches it has this format.
-    - ``trims``: one line end on each side of a value is not part of the value.
+    - ``trims``: whether a value starts after one line end and ends before one line end, which are
+      not part of the value.
 
     The other fields are documentation:
 

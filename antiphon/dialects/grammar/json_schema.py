@@ -247,7 +247,7 @@ def is_enforced(schema: Schema, path: str, *, strict: bool) -> bool:
 
 def lenient(schema: Schema) -> dict[str, Any]:
     """Return the schema with options that make a grammar ignore the keywords that it cannot
-    enforce."""
+    enforce. Values that no grammar supports, such as a pattern with a lookahead, are removed."""
     hints = schema.get("x-guidance") or {}
     return {
         **_without_lookaround("", schema),

@@ -318,7 +318,7 @@ def _text(format: Json, name: str, path: str) -> str:
 
 
 def _texts(format: Json, name: str, path: str) -> tuple[str, ...]:
-    """Return the field ``name``, which is an array of texts. Empty if the field is missing."""
+    """Return the texts in the field ``name``, which is an array. Empty if the field is missing."""
     values = format.get(name, [])
     if not isinstance(values, list):
         raise invalid_type(f"{path}.{name}", "an array", json_type_name(values))

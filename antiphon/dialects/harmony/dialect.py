@@ -237,8 +237,8 @@ def _developer_message(
 
 
 def _native_namespaces(tools: Sequence[PromptTool]) -> Iterator[ToolNamespaceConfig]:
-    """Yield the namespaces for the system message. They declare those of ``tools`` with which
-    gpt-oss was trained: the Python interpreter, the container and the browser."""
+    """Yield the namespaces for the system message. They declare ``tools``, which gpt-oss was
+    trained to call: the Python interpreter, the container and the browser."""
     from openai_harmony import ToolNamespaceConfig
 
     browser = [tool for tool in tools if tool.shape.namespace == BROWSER]

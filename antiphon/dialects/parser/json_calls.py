@@ -89,7 +89,8 @@ class JsonCallReader:
 
     @property
     def in_string(self) -> bool:
-        """Whether the text read so far ends inside a string, where markup is plain text."""
+        """Whether the text read so far ends inside a string. There, a tag that is spelled as text
+        is part of the string."""
         return self._span.in_string or self._step in (self._read_key, self._read_string)
 
     def read(self, text: str) -> int:

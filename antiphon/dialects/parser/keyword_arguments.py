@@ -64,7 +64,8 @@ class KeywordArgumentReader:
 
     @property
     def in_string(self) -> bool:
-        """Whether the text read so far ends inside a string, where markup is plain text."""
+        """Whether the text read so far ends inside a string. There, a tag that is spelled as text
+        is part of the string."""
         return self._step == self._read_string or bool(self._quote)
 
     def read(self, text: str) -> int:

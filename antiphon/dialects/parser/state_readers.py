@@ -45,7 +45,8 @@ class Reader(Protocol):
 
     @property
     def in_string(self) -> bool:
-        """Whether the text read so far ends inside a string, where markup is plain text."""
+        """Whether the text read so far ends inside a string. There, a tag that is spelled as text
+        is part of the string."""
 
     def read(self, text: str) -> int:
         """Read the next piece of the state's text. Returns the number of characters that belong to

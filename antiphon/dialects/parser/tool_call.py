@@ -203,7 +203,8 @@ class CallBuilder:
             self._sink.add_arguments(text)
 
     def add_plain_arguments(self, text: str) -> None:
-        """Add arguments that no markup separates. Each line is the value of one required parameter.
+        """Add arguments that the model writes as plain lines, without tags and without JSON. Each
+        line is the value of one required parameter.
 
         The last required parameter gets all remaining lines.
         """

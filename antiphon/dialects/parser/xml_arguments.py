@@ -78,7 +78,8 @@ def _value_or_array(values: list[str]) -> str:
 
 
 class XmlArgumentReader:
-    """Reads arguments of the form ``<key>value</key>…``. The mark ``QUOTE`` stands before each tag.
+    """Reads arguments of the form ``<key>value</key>…``. In the model's output, a special token
+    stands before each tag; in the text here, the character ``QUOTE`` replaces it.
 
     A string is passed on to ``target`` piece by piece. A nested value is passed on once it is
     complete. A value whose key may occur again is passed on once all values of this key are
