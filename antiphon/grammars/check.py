@@ -49,7 +49,7 @@ def grammar_fault(lark: str) -> str | None:
 @lru_cache(maxsize=1024)
 def _cached_fault(lark: str) -> str | None:
     if len(lark) > _MAX_SIZE:
-        return f"it is too long: {_MAX_SIZE:,} characters are the most."
+        return f"it is too long: at most {_MAX_SIZE:,} characters are allowed."
     if not is_cheap(lark):
         return _fault_in_process(lark)
     import llguidance

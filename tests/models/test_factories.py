@@ -70,7 +70,7 @@ def test_other_servers_names_of_harmony_are_accepted() -> None:
 
 
 def test_vocabulary_folder_without_the_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match=r"holds no o200k_base\.tiktoken"):
+    with pytest.raises(SetupError, match=r"does not contain o200k_base\.tiktoken"):
         dialect_of(vocabulary=tmp_path)
 
 

@@ -88,7 +88,7 @@ class _Writer:
         ``ends``."""
         self._count += 1
         if depth > _MAX_DEPTH or self._count > _MAX_FORMATS:
-            raise _invalid(path, "it contains too many formats")
+            raise _invalid(path, "it contains too many formats or nests them too deeply")
         format = read_object(raw, path)
         kind = _field(format, "type", path)
         if kind == "any_text":
@@ -138,7 +138,7 @@ class _Writer:
         triggers, excludes = _texts(format, "triggers", path), _texts(format, "excludes", path)
         tags = [read_object(each, f"{path}.tags[{at}]") for at, each in _tags(format, path)]
         if not triggers:
-            raise _invalid(f"{path}.triggers", "there is no trigger")
+            raise _invalid(f"{path}.triggers", "at least one trigger is required")
         rests: dict[str, list[str]] = {trigger: [] for trigger in triggers}
         whole: list[str] = []
         for at, tag in enumerate(tags):
@@ -345,7 +345,7 @@ def _array(format: Json, name: str, path: str) -> list[Any]:
 def _tags(format: Json, path: str) -> Iterator[tuple[int, Any]]:
     tags = _array(format, "tags", path)
     if not tags:
-        raise _invalid(f"{path}.tags", "there is no tag")
+        raise _invalid(f"{path}.tags", "at least one tag is required")
     return enumerate(tags)
 
 
@@ -361,7 +361,7 @@ def _times(format: Json, name: str, path: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise invalid_type(f"{path}.{name}", "an integer", json_type_name(value))
     if not -1 <= value <= _MAX_TIMES:
-        raise _invalid(f"{path}.{name}", f"{_MAX_TIMES} times are the most")
+        raise _invalid(f"{path}.{name}", f"it must be from -1 to {_MAX_TIMES}")
     return value
 
 
@@ -372,7 +372,7 @@ def _check_fields(format: Json, names: Sequence[str], path: str) -> None:
 
 
 def _not_any(path: str) -> Any:
-    raise _invalid(f"{path}.json_schema", "nothing matches it")
+    raise _invalid(f"{path}.json_schema", "no value matches the schema 'false'")
 
 
 def _invalid(path: str, reason: str) -> InvalidRequest:

@@ -96,7 +96,7 @@ def ebnf_rules(definition: str, prefix: str) -> tuple[str, str]:
     cannot be converted.
     """
     if len(definition) > _MAX_LENGTH:
-        raise Unwritable(f"it is too long: {_MAX_LENGTH} characters are the most")
+        raise Unwritable(f"it is too long: at most {_MAX_LENGTH} characters are allowed")
     return _Writer(_Parser(definition).rules(), prefix).write()
 
 
@@ -133,7 +133,7 @@ class _Parser:
 
     def _choice(self, depth: int) -> _Node:
         if depth > _MAX_DEPTH:
-            raise Unwritable(f"it is nested too deeply: {_MAX_DEPTH} parentheses are the most")
+            raise Unwritable(f"it is nested too deeply: at most {_MAX_DEPTH} levels are allowed")
         arms = [self._sequence(depth)]
         while self._mark() == "|":
             self._at += 1
@@ -207,7 +207,7 @@ def _read_times(token: re.Match[str]) -> tuple[int, int | None]:
     if token["high"] is not None:
         high = int(token["high"])
     if max(low, high or 0) > LONGEST:
-        raise Unwritable(f"it repeats too much: {LONGEST} times are the most")
+        raise Unwritable(f"it repeats too much: at most {LONGEST} times are allowed")
     if high is not None and high < low:
         raise Unwritable(f"'{token.group()}' is not a range")
     return low, high

@@ -143,7 +143,7 @@ class _LarkRewriter:
             following = [n for n in range(at + 1, min(at + 5, len(tokens))) if tokens[n][0].strip()]
             if token["string"] is not None and following and tokens[following[0]]["range"]:
                 if len(following) == 1:
-                    raise Unwritable("a range stands between two strings")
+                    raise Unwritable("'..' must stand between two strings")
                 last = tokens[following[1]]["string"]
                 out.append(f"({self._range(token['string'], last)}{weave})")
                 at = following[1] + 1
@@ -175,10 +175,10 @@ class _LarkRewriter:
 
     def _range(self, low: str, high: str | None) -> str:
         if high is None:
-            raise Unwritable("a range stands between two strings")
+            raise Unwritable("'..' must stand between two strings")
         first, last = _unquoted(low), _unquoted(high)
         if len(first) != 1 or len(last) != 1:
-            raise Unwritable("a range stands between two characters")
+            raise Unwritable("'..' must stand between two strings of one character")
         return self._regex.chars(
             f"{class_member(ord(first))}-{class_member(ord(last))}", False, False
         )

@@ -68,7 +68,7 @@ def regex_rule(pattern: str, escapes: Escapes, flags: str = "") -> str:
     except RegexSyntaxError as error:
         raise Unwritable(f"the regex cannot be read: {error}") from None
     if weight(tree) > LONGEST:
-        raise Unwritable(f"it repeats too much: {LONGEST} characters are the most")
+        raise Unwritable(f"it repeats too much: at most {LONGEST} characters are allowed")
     state = tree.state.flags
     return RegexRewriter(escapes).sequence(tree, bool(state & re.S), bool(state & re.I))
 
@@ -127,7 +127,7 @@ class RegexRewriter:
     def literal(self, text: str) -> str:
         """Return the rule for a fixed text."""
         if len(text) > LONGEST:
-            raise Unwritable(f"a text in it is too long: {LONGEST} characters are the most")
+            raise Unwritable(f"a text in it is too long: at most {LONGEST} characters are allowed")
         form = "".join(self._escapes.get(char, char) for char in text)
         return json.dumps(form, ensure_ascii=False)
 

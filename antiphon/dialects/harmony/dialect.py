@@ -195,7 +195,7 @@ def _invalid_settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the name of each invalid setting, and the reason why it is invalid."""
     for name, value in settings.items():
         if name not in SETTINGS:
-            yield name, f"is not a setting of gpt-oss; there are {', '.join(sorted(SETTINGS))}"
+            yield name, f"is not a setting of gpt-oss (known: {', '.join(sorted(SETTINGS))})"
         elif not isinstance(value, str):
             yield name, "must be a text"
         elif name == "reasoning_effort" and LEVELS.get(value, value) not in _EFFORTS:

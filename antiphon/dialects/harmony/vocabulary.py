@@ -63,7 +63,7 @@ def _checked(folder: Path) -> Path:
     """Return ``folder`` if it contains the right file. Raises ``SetupError`` if it does not."""
     file = folder / FILE
     if not file.is_file():
-        raise SetupError(f"{folder} holds no {FILE}, the vocabulary of gpt-oss")
+        raise SetupError(f"{folder} does not contain {FILE}, the vocabulary of gpt-oss")
     if _digest(file.read_bytes()) != SHA256:
         raise SetupError(f"{file} is not the vocabulary of gpt-oss: its SHA-256 is not {SHA256}")
     return folder

@@ -40,7 +40,7 @@ def test_broken_copy_is_unpacked_again(tmp_path: Path) -> None:
 
 
 def test_folders_without_the_right_file_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match=r"holds no o200k_base\.tiktoken"):
+    with pytest.raises(SetupError, match=r"does not contain o200k_base\.tiktoken"):
         vocabulary.load(tmp_path, tmp_path, environment_variable)
     (tmp_path / vocabulary.FILE).write_text("something else")
     with pytest.raises(SetupError, match="is not the vocabulary of gpt-oss"):
