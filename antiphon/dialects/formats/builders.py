@@ -448,10 +448,10 @@ def python_calls(
     in_list: bool = True,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build a tool format whose calls are Python function calls, in a list or one on each line.
+    """Build a tool format whose calls are Python function calls.
 
-    If ``opening`` is empty, calls can stand only at the start of an answer. ``in_list``: the calls
-    are in a list.
+    ``in_list``: whether the calls are in a Python list. Otherwise each call is on a line of its
+    own. If ``opening`` is empty, calls can stand only at the start of an answer.
     """
     ends = {opening: "calls", closing: START} if opening else {}
     left, right, line = ("[", "]", "") if in_list else ("", "", "\n" if opening else "")

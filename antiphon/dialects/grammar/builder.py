@@ -173,8 +173,8 @@ class GrammarBuilder:
 
     @property
     def _is_json(self) -> bool:
-        """Whether a call is plain JSON that no terminal marks. If the answer is JSON as well, only
-        one schema for both can tell them apart."""
+        """Whether a call is plain JSON, without a text that marks it as a call. If the answer is
+        JSON as well, only one schema for both can tell them apart."""
         return self._form.bare == "{" and self._form.written.parameter is None
 
     def _answer_or_call(
@@ -331,8 +331,9 @@ class GrammarBuilder:
     def _bare_answer_or_calls(
         self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool
     ) -> str:
-        """Return the rule for a free answer or for calls, if no terminal marks a call. They differ
-        only in the text before a call's arguments."""
+        """Return the rule for a free answer or for calls, for formats in which no special text
+        starts a call. Only the text before a call's arguments distinguishes a call from an answer.
+        """
         syntax = self._form.written
         calls = self._calls(rules, prompt_tools, parallel)
         head = f"{syntax.first}{syntax.before}"

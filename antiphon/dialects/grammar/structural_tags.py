@@ -67,7 +67,8 @@ class _Writer:
     """Writes the formats of a structural tag as rules. A format is a part of the structural tag,
     such as ``any_text`` or ``json_schema``.
 
-    ``ends``: a parameter of several methods. The returned body then ends with one of these texts.
+    Several methods have a parameter ``ends``. The text that the returned rule matches then ends
+    with one of these texts.
     """
 
     def __init__(self, prefix: str) -> None:

@@ -102,8 +102,8 @@ def _read(region: str) -> tuple[str | None, list[str], str]:
 
 
 def bare_text(text: str) -> int | None:
-    """Return the position where the message's text begins, in a text without control tokens.
-    Returns None as long as the text may be a header."""
+    """Return the position where the message begins in a text that contains no control tokens. The
+    text before the position is a header. Returns None as long as the whole text may be a header."""
     found = _BARE.match(text)
     assert found is not None
     left = text[found.end() :]

@@ -113,7 +113,7 @@ class HarmonyPromptEncoder:
 
     def _with_end_token(self, message: Sequence[int], expected: HarmonyMessage) -> Sequence[int]:
         """Return a message with the end token that it must have in a prompt. A message that was cut
-        off has no end token before."""
+        off had no end token, and gets one here."""
         last = self._codes.controls.get(message[-1])
         if last == "call":
             return message

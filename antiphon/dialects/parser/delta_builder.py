@@ -1,8 +1,9 @@
 """Builds deltas from parsed text and calls. Items are opened one at a time, and only when they have
 content.
 
-White space is kept where it is text. It is dropped where it only separates text from markup: at the
-start and end of reasoning, before a call, and between markup and an answer up to the last line end.
+White space is kept where it is text. It is dropped where it only separates text from tags and
+special tokens: at the start and end of reasoning, before a call, and before an answer up to the
+last line end.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class ParserDeltaBuilder:
     """Turns the parts of a reply into deltas. A parser adds the parts in order, and ``take_deltas``
     returns the deltas.
 
-    ``has_markup``: whether markup may follow text. White space at the end of a text is then held
-    back until the next part is known.
+    ``has_markup``: whether tags or special tokens may follow a text. White space at the end of a
+    text is then held back until the next part is known.
     """
 
     def __init__(self, *, has_markup: bool = True) -> None:
@@ -83,8 +84,8 @@ class ParserDeltaBuilder:
     def _open_for_text(
         self, kind: _Kind, text: str, trimmed: str, logprobs: _Logprobs
     ) -> tuple[str, str, _Logprobs]:
-        """Open an item for ``text``. White space at its start that only separates it from markup is
-        dropped.
+        """Open an item for ``text``. White space at its start is dropped if it only separates the
+        text from a tag or special token.
 
         ``trimmed``: ``text`` without white space at its end. Returns the arguments without the
         dropped white space.
@@ -115,8 +116,8 @@ class ParserDeltaBuilder:
         self._deltas.append(Text(text, tuple(logprobs)))
 
     def note_markup(self) -> None:
-        """Record that the reply has reasoning markup at this position. An answer that follows is
-        then not at the start of the reply."""
+        """Record that the reply has a tag of the reasoning here. An answer that follows is then not
+        at the start of the reply."""
         self._is_first = False
 
     # --- calls ------------------------------------------------------------------------------------
@@ -158,7 +159,7 @@ class ParserDeltaBuilder:
 
     def finish(self, *, is_cut: bool) -> None:
         """End the reply. White space that was held back at the end of an answer is emitted, because
-        no markup follows.
+        nothing follows.
 
         A reply of only white space becomes a message. If the reply was cut off (``is_cut``), the
         open item stays open.

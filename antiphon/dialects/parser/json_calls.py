@@ -106,7 +106,7 @@ class JsonCallReader:
         return at
 
     def finish(self) -> None:
-        """End the call at a terminal or at the end of the reply."""
+        """End the call. Called at the next tag or special token, or at the end of the reply."""
         if self._step == self._read_scalar:
             self._end_scalar()
         elif self._step == self._read_string and self._key in ARGUMENT_KEYS:

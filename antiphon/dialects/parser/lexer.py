@@ -46,8 +46,12 @@ Transition = tuple[str, bool]
 
 
 class StateTerminals:
-    """The terminals of one state, and a search for them. ``transitions``: terminal, written with
-    marks for its special tokens → where it leads."""
+    """The terminals of one state: the texts and special tokens that lead from it to other states.
+    The class also searches for them.
+
+    ``transitions``: terminal → where it leads. In the terminals, a mark replaces each special
+    token.
+    """
 
     def __init__(self, transitions: Mapping[str, Transition]) -> None:
         self.transitions = transitions
@@ -61,8 +65,8 @@ class StateTerminals:
         self._longest = max(map(len, transitions), default=1)
 
     def find(self, text: str, final: bool) -> tuple[int, str | None]:
-        """Search ``text`` for the first terminal. Returns the position where the plain text before
-        it ends, and the terminal.
+        """Search ``text`` for the first terminal, a text or special token that leads to another
+        state. Returns the position where the plain text before it ends, and the terminal.
 
         If there is no terminal, the function returns None in its place, and the text is plain up to
         the position. If ``final`` is False, the text after the position may be the beginning of a
@@ -80,8 +84,9 @@ class StateTerminals:
 
 
 class Lexer:
-    """Finds the terminals of a reasoning format and a tool format in the output of one tokenizer.
-    It is immutable except for its cache of texts.
+    """Finds the terminals of a reasoning format and a tool format in the output of one tokenizer. A
+    terminal is a text or special token that leads to another state of the parser. A lexer is
+    immutable except for its cache of texts.
 
     ``result_tags``: the opening and the closing tag around tool results in the prompt, if the model
     was not trained with these tags. The model may imitate the tags, so they are terminals, too.
@@ -113,8 +118,9 @@ class Lexer:
     def _marks_by_id(
         self, tokenizer: Tokenizer, reasoning: ReasoningFormat | None
     ) -> dict[int, str]:
-        """Return the id of each special token → its mark, or ``""`` if no format uses the token.
-        The special tokens that are text in an answer are left out."""
+        """Return id of a special token → its mark, or ``""`` if no format uses the token. A mark is
+        the character that replaces the token. The special tokens that are text in an answer are
+        left out."""
         keeps_tags = reasoning is not None and reasoning.kept
         text_tags = {*reasoning.open, *reasoning.close} if reasoning and keeps_tags else set()
         marks = self._marks_by_literal
@@ -130,7 +136,8 @@ class Lexer:
         transitions: Mapping[str, Mapping[str, Transition]],
         reasoning: ReasoningFormat | None,
     ) -> dict[str, StateTerminals]:
-        """Return state → its terminals, in which marks replace special tokens."""
+        """Return state → the texts and special tokens that lead to other states. In them, marks
+        replace the special tokens."""
         marked = {
             state: {
                 _substitute_marks(literal, self._marks_by_literal): transition
@@ -153,26 +160,27 @@ class Lexer:
         return self.marks.get(token) == ""
 
     def spell_out(self, text: str) -> str:
-        """Return ``text`` with each mark replaced by the text of its special token."""
+        """Return ``text`` with the text of each special token in place of its mark, the character
+        that replaces it."""
         return _MARK.sub(lambda mark: self._literals[mark.group()], text)
 
 
 def is_special(terminal: str) -> bool:
-    """Return whether a terminal contains the mark of a special token. Such a terminal cannot be
-    spelled by plain text."""
+    """Return whether a terminal contains a special token, in place of which it has a mark. Plain
+    text cannot spell such a terminal."""
     return _MARK.search(terminal) is not None
 
 
 def strip_marks(text: str) -> str:
-    """Return ``text`` without the marks of special tokens."""
+    """Return ``text`` without marks, the characters that replace special tokens."""
     return _MARK.sub("", text)
 
 
 def _assign_marks(
     tokenizer: Tokenizer, transitions: Mapping[str, Mapping[str, Transition]], quote: str
 ) -> dict[str, str]:
-    """Assign a mark to each special token that the formats use. Returns text of the token → its
-    mark.
+    """Assign a mark, the character that replaces it, to each special token that the formats use.
+    Returns text of the token → its mark.
 
     Longer tokens come first in the result, because a longer token may contain a shorter token.
     """
@@ -184,22 +192,24 @@ def _assign_marks(
 
 
 def _substitute_marks(literal: str, marks: Mapping[str, str]) -> str:
-    """Replace each special token in ``literal`` with its mark."""
+    """Replace each special token in ``literal`` with its mark, a character that no text can
+    contain."""
     for special, mark in marks.items():
         literal = literal.replace(special, mark)
     return literal
 
 
 def terminals_of(reasoning: ReasoningFormat | None, tools: ToolFormat | None) -> frozenset[str]:
-    """Return all terminals of a reasoning format and a tool format. Special tokens in them are
-    spelled as text."""
+    """Return all texts that have a meaning in a reasoning format or a tool format (terminals).
+    Special tokens in them are spelled as text."""
     return frozenset(literal for on in _transitions(reasoning, tools).values() for literal in on)
 
 
 def _transitions(
     reasoning: ReasoningFormat | None, tools: ToolFormat | None
 ) -> dict[str, dict[str, Transition]]:
-    """Return state → terminal → transition, for a reasoning format and a tool format.
+    """Return, for each state, terminal → the state to which it leads. A terminal is a text or
+    special token with a meaning in the reasoning format or the tool format.
 
     Special tokens in the terminals are spelled as text.
     """
@@ -248,6 +258,6 @@ def _add_result_tags(transitions: dict[str, dict[str, Transition]], begin: str, 
 
 
 def _transitions_to(on: Mapping[str, str], *, is_peek: bool = False) -> dict[str, Transition]:
-    """Return terminal → transition, for a mapping from terminals to states. ``is_peek``: the next
-    state reads the terminal again."""
+    """Return terminal → transition for a mapping from terminals to the states to which they lead.
+    ``is_peek``: the next state reads the terminal again."""
     return {literal: (state, is_peek) for literal, state in on.items()}

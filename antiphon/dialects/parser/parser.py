@@ -66,13 +66,13 @@ class _Markup:
         self.call_count = 0
 
     def add(self, text: str) -> None:
-        """Add text that stands between two terminals."""
+        """Add text that stands between two terminals (texts or special tokens with a meaning)."""
         self.text.append(text)
         self.plain_text.append(text)
         self.terminal = ""
 
     def add_terminal(self, text: str) -> None:
-        """Add the text of a terminal."""
+        """Add the text of a terminal (a text or special token with a meaning)."""
         self.text.append(text)
         self.terminal = text
 
@@ -202,8 +202,8 @@ class FormatParser:
         """Return whether the buffered end of a reply that was cut off is emitted as text, and not
         dropped.
 
-        Outside of markup, the end is emitted if it contains no special token. In markup, it is
-        emitted if no special token marks the call and the call has not started.
+        Outside of a possible call, it is emitted if it contains no special token. In a possible
+        call, it is emitted if no special token marks the call and the call has not started.
         """
         if self._state in _OUTSIDE:
             return strip_marks(self._buffer) == self._buffer
@@ -260,8 +260,9 @@ class FormatParser:
         return len(self._states) + 4
 
     def _abandon_markup(self) -> None:
-        """Emit the markup as text and go on after it. Called when the parser reads no more text,
-        which only a bug in a reader or in the format's table can cause."""
+        """Emit the text of a possible call as plain text, and go on after it. Called when the
+        parser reads no more text, which only a bug in a reader or in the format's table can cause.
+        """
         self._reject_call()
         self._state = THINKING if self._markup.origin == THINKING else TEXT
 
@@ -317,8 +318,8 @@ class FormatParser:
         return not is_over and read == len(text)
 
     def _handle_terminal(self, terminal: str) -> None:
-        """Process the terminal at the start of the buffer: change the state, or treat the terminal
-        as text."""
+        """Process the terminal at the start of the buffer. A terminal is a text or special token
+        with a meaning in the current state. It changes the state, or is treated as text."""
         lead = self._lexer.states[self._state].transitions.get(terminal)
         if lead is None:
             self._handle_stray_terminal(terminal)
@@ -370,7 +371,8 @@ class FormatParser:
         return "between" if state is None else state.reads
 
     def _handle_stray_terminal(self, terminal: str) -> None:
-        """Process a special token that has no meaning in the current state."""
+        """Process a special token that has no meaning in the current state. It is read as text or
+        dropped."""
         if self._call is not None and self._call.has_started and self._reader is not None:
             self._read_as_text(self._lexer.spell_out(terminal))  # code may contain its text
         elif self._content_kind == "header" and terminal in self._lexer.states[TEXT].transitions:
@@ -379,21 +381,22 @@ class FormatParser:
             self._skip_terminal(terminal)
 
     def _read_as_text(self, literal: str) -> None:
-        """Replace the mark at the start of the buffer with the text of its special token, and read
-        this text."""
+        """Replace the special token at the start of the buffer with its text, and read this text.
+        In the buffer, each special token is one character."""
         self._buffer = literal + self._buffer[1:]
         self._position -= len(literal) - 1
         self._read(len(literal))
 
     def _skip_terminal(self, terminal: str) -> None:
-        """Remove the terminal at the start of the buffer. No reader gets it."""
+        """Remove the terminal (a text or special token with a meaning) at the start of the buffer.
+        No reader gets it."""
         text = self._take_buffer(len(terminal))
         if self._state not in _OUTSIDE:
             self._markup.add_terminal(text)
 
     def _enter(self, state: str) -> None:
-        """Go to the state ``state``. The current state or the new one, or both, belong to the tool
-        format."""
+        """Go to the state ``state``. At least one of the current state and the new state belongs to
+        the tool format."""
         reads = self._states[state].reads if state in self._states else "between"
         if not self._leave(reads):
             self._reject_call()
@@ -415,9 +418,9 @@ class FormatParser:
         )
 
     def _leave(self, next_kind: str) -> bool:
-        """Finish the current state before a state that reads ``next_kind``: start the call if its
-        name is complete now, and end it if it is complete. Returns False if the markup is not a
-        call."""
+        """Finish the current state before a state that reads ``next_kind``. Starts the call if its
+        name is complete now, and ends the call if it is complete. Returns False if the text is not
+        a call."""
         call, reader, kind = self._call, self._reader, self._content_kind
         if call is None or reader is None:
             return True
@@ -458,15 +461,16 @@ class FormatParser:
         self.done = not self._parallel
 
     def _reject_call(self) -> None:
-        """Drop the current call, because it is not a call. Emit the markup since the last complete
-        call as text."""
+        """Drop the current call, because the text is not a call. The text since the last complete
+        call is emitted as plain text."""
         self._call = self._reader = None
         self._end_markup(START, is_text=True)
 
     def _flush_markup(self) -> None:
-        """Emit the markup so far as text, because it is not a call.
+        """Emit the text of a possible call as plain text, because it is not a call.
 
-        The last terminal stays, because it may start the next call.
+        Its last terminal (a text or special token with a meaning) is not emitted, because it may
+        start the next call.
         """
         markup = self._markup
         terminal = markup.terminal
@@ -482,11 +486,11 @@ class FormatParser:
             markup.text.append(terminal)
 
     def _end_markup(self, state: str, *, is_text: bool = False) -> None:
-        """End the markup and go to ``state``. Emit the text of the markup that is not part of a
-        call.
+        """End the text of a possible call, and go to ``state``. Emit the parts of this text that
+        belong to no call.
 
-        Markup that consists only of special tokens is dropped, except if ``is_text`` is set.
-        ``is_text``: the markup turned out to be plain text.
+        Special tokens without other text are dropped, except if ``is_text`` is set. ``is_text``:
+        the possible call turned out to be plain text.
         """
         markup = self._markup
         text, start = self._uncalled_text(self._position, is_text=is_text)
@@ -500,10 +504,11 @@ class FormatParser:
             self._state = TEXT
 
     def _uncalled_text(self, end: int, *, is_text: bool) -> tuple[str, int]:
-        """Return the text of the markup that is not part of a call, and the position in the reply
-        where this text starts.
+        """Return the part of a possible call's text that belongs to no call, and the position in
+        the reply where this part starts.
 
-        ``end``: the position where the text ends. ``is_text``: terminals are part of the text.
+        ``end``: the position where the part ends. ``is_text``: whether tags and special tokens are
+        included.
         """
         markup = self._markup
         text = "".join(markup.text)
@@ -513,11 +518,11 @@ class FormatParser:
         return text, end - len(text)
 
     def _emit_uncalled(self, text: str, start: int, end: int) -> bool:
-        """Emit text of the markup that is not part of a call. Returns whether the text is more than
-        white space.
+        """Emit the part of a possible call's text that belongs to no call. Returns whether it is
+        more than white space.
 
-        If the markup began in the reasoning, the text becomes reasoning. Otherwise it becomes part
-        of the answer.
+        If the possible call began in the reasoning, the text becomes reasoning. Otherwise it
+        becomes part of the answer.
         """
         markup = self._markup
         text = self._lexer.spell_out(text)

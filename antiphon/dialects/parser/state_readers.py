@@ -53,11 +53,13 @@ class Reader(Protocol):
         this state."""
 
     def finish(self) -> None:
-        """End the text of this state, at a terminal or at the end of the reply."""
+        """End the text of this state. Called at the next tag or special token, or at the end of the
+        reply."""
 
 
 class _TextReader:
-    """Base class of readers that accept all text up to the next terminal."""
+    """Base class of readers that accept all text up to the next terminal, a text or special token
+    that leads to another state."""
 
     def __init__(self, call: CallBuilder) -> None:
         self.complete = self.failed = self.in_string = False
@@ -175,7 +177,7 @@ class _JsonReader(_TextReader):
 
 
 class _PlainArgumentsReader(_JsonReader):
-    """Reads a call's arguments that no markup separates. Arguments that are a JSON object are
+    """Reads a call's arguments that are not written in tags. Arguments that are a JSON object are
     passed on incrementally. Other text is passed on once it is complete."""
 
     def __init__(self, call: CallBuilder) -> None:
