@@ -1,1 +1,2 @@
-"""Server-side tools: the contract, and one module or package per tool type."""
+"""Server-side tools: the interface that every tool implements, and one module or package per tool
+type."""

@@ -1,4 +1,4 @@
-"""``allowed_callers``: whether the model, its programs or both may call a tool."""
+"""The tool field ``allowed_callers``: whether the model, its programs or both may call a tool."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _DIRECT = ("direct",)
 
 
 def callers_of(tool: Any) -> Sequence[str]:
-    """Return who may call a tool: ``direct`` (the model), ``programmatic``, or both."""
+    """Return the allowed callers of a tool: ``direct`` (the model), ``programmatic`` (programs that
+    the model writes), or both."""
     callers = getattr(tool, "allowed_callers", UNSET)
     return _DIRECT if callers is UNSET else callers
 
@@ -57,8 +58,8 @@ def callable_by_model(tools: Iterable[tl.Tool]) -> tuple[tl.Tool, ...]:
 
 
 def callable_by_programs(tools: Iterable[tl.Tool]) -> tuple[ToolFunction, ...]:
-    """Return the client's tools that programs may call, in the form of functions that the client
-    runs."""
+    """Return the client's tools that programs may call, as ``ToolFunction`` objects without a
+    handler. The client runs these calls."""
     with_namespace: list[tuple[tl.Tool, str | None]] = []
     for tool in tools:
         if isinstance(tool, tl.Namespace):

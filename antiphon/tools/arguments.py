@@ -1,6 +1,6 @@
 """Read the arguments of a tool call as a model wrote them.
 
-Both readers replace lone surrogates, which models write and UTF-8 cannot encode.
+Models write lone surrogates, which UTF-8 cannot encode. Both readers replace them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ __all__ = ["non_negative_int", "parse_arguments", "parse_lenient"]
 
 
 def parse_arguments(arguments: str) -> dict[str, Any]:
-    """Parse the arguments of a tool that runs here. Empty text is the empty object.
+    """Parse the arguments of a tool that this server runs. Empty text means an empty object.
 
-    Raises ``ToolError``, with a message for the model, unless they are a JSON object.
+    Raises ``ToolError``, with a message for the model, if the arguments are not a JSON object.
     """
     try:
         parsed = replace_lone_surrogates_in_json(json.loads(arguments or "{}"))
@@ -31,8 +31,8 @@ def parse_arguments(arguments: str) -> dict[str, Any]:
 def parse_lenient(arguments: str, default_name: str) -> dict[str, Any]:
     """Parse the arguments of a tool that the client runs. Never raises.
 
-    A value that is not an object, or text that is not JSON, becomes the argument
-    ``default_name``.
+    A JSON value that is not an object becomes the value of the argument ``default_name``. So does
+    text that is not JSON.
     """
     parsed: Any
     try:
@@ -44,9 +44,9 @@ def parse_lenient(arguments: str, default_name: str) -> dict[str, Any]:
 
 
 def non_negative_int(value: Any) -> int | None:
-    """Return a number from 0 to 2**31 - 1 as an integer, None for anything else.
+    """Return a number from 0 to 2**31 - 1 as an integer. Return None for any other value.
 
-    Clients in languages with 32-bit integers cannot hold larger ones.
+    Clients in languages with 32-bit integers cannot hold larger numbers.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return int(value) if is_number and 0 <= value < 2**31 else None

@@ -1,8 +1,9 @@
-"""The contract of server-side tools.
+"""The interface of server-side tools.
 
-A ``ToolProvider`` implements one tool type of a request. For each response it offers functions
-to the model; a ``ToolFunction`` says how the model sees the function, which item a call of it
-becomes, and what runs the call."""
+A ``ToolProvider`` implements one tool type of a request. For each response, it offers functions to
+the model. Each function is a ``ToolFunction``. A ``ToolFunction`` holds the function's declaration
+for the model, the initial output item of a call, and the handler that runs a call.
+"""
 
 from __future__ import annotations
 
@@ -40,15 +41,16 @@ __all__ = [
 
 
 class NestedCall(Struct, frozen=True):
-    """A tool call that another tool call makes. An example is a program that calls a tool."""
+    """A tool call that another tool call makes. For example, a program calls a tool."""
 
     function: ToolFunction
     arguments: str
 
 
-#: Runs calls concurrently. Returns, for each call, its items in the output afterwards: the call's
-#: item and, for kinds with a separate output item, the output. A call that the client has to run
-#: has only the call's item. A call that may not be made has no items.
+#: Runs nested calls concurrently. Returns, for each call, the items that the call left in the
+#: output of the response: the item of the call and, for kinds of calls with a separate output item,
+#: that output item. For a call that the client has to run, only the item of the call is returned.
+#: For a call that is not allowed, no items are returned.
 RunNestedCalls = Callable[[Sequence[NestedCall]], Awaitable[Sequence[tuple[Item, ...]]]]
 
 
@@ -59,9 +61,9 @@ async def _no_nested_calls(calls: Sequence[NestedCall]) -> Sequence[tuple[Item, 
 class CallContext(Struct, frozen=True, kw_only=True):
     """The context of a running tool call.
 
-    - ``caller``: ``call_id`` of the call that made this one; None if the model made it. A calling
-      tool reads the result only from the items of this call.
-    - ``max_result_bytes``: approximate space, in bytes of text, that the context of the model has
+    - ``caller``: ``call_id`` of the call that made this call. It is None if the model made this
+      call. A calling tool reads the result only from the items of this call.
+    - ``max_result_bytes``: approximate space, in bytes of text, that the model's context window has
       left for the result. Longer results are truncated with ``truncate_middle``.
     - ``run_nested_calls``: runs tool calls on behalf of this call.
     """
@@ -77,9 +79,11 @@ class CallContext(Struct, frozen=True, kw_only=True):
 class ToolProgress(Struct, frozen=True):
     """A progress event of a running call.
 
-    ``name``: a step of the item's kind in ``KINDS``. ``fields``: further fields of its event.
-    Handlers do not yield the final ``completed`` and ``failed`` events: these follow from the
-    result.
+    - ``name``: the name of a step that ``KINDS`` lists for the item's kind.
+    - ``fields``: further fields of the event.
+
+    Handlers do not yield the final ``completed`` and ``failed`` events. The result of the call
+    produces these two events.
     """
 
     name: str
@@ -87,8 +91,8 @@ class ToolProgress(Struct, frozen=True):
 
 
 class FollowUpItem(Struct, frozen=True):
-    """Close the item of the call with these ``fields``, and open ``item``, which will hold the
-    output.
+    """An instruction that a handler yields: close the item of the call with these ``fields``, and
+    open ``item``, which will hold the output.
 
     Later progress events and the fields of the result apply to ``item``. The model is shown
     ``item`` instead of the text of the result.
@@ -101,9 +105,10 @@ class FollowUpItem(Struct, frozen=True):
 class ToolResult(Struct, frozen=True, kw_only=True):
     """The result of a call.
 
-    - ``text``: what the model is shown.
+    - ``text``: the result as the model sees it.
     - ``fields``: set on the item of the call.
-    - ``items``: output items that follow the call. The model is shown them instead of the text.
+    - ``failed``: the call failed.
+    - ``items``: output items that follow the call. The model sees these items instead of ``text``.
     - ``usage``: added to ``tool_usage`` of the response.
     - ``awaits_client``: the client has to answer nested calls first. A later response continues
       this call.
@@ -117,10 +122,11 @@ class ToolResult(Struct, frozen=True, kw_only=True):
     awaits_client: bool = False
 
 
-#: Runs one call. Arguments: the call's arguments as the model wrote them (for a custom tool, its
-#: input), and the context. Yields progress, at most one ``FollowUpItem`` where the output is a
-#: separate item, and one result last. An exception fails the call: the model is shown the message
-#: of a ``ToolError`` and no detail of any other. Closing the generator stops the work.
+#: Runs one call. Parameters: the call's arguments as the model wrote them (for a custom tool, the
+#: call's input), and the context. Yields progress events, at most one ``FollowUpItem`` if the
+#: output is a separate item, and the result last. An exception makes the call fail. The model sees
+#: the message of a ``ToolError``, but no details of other exceptions. Closing the generator stops
+#: the call.
 CallHandler = Callable[
     [str, CallContext], AsyncGenerator[ToolProgress | FollowUpItem | ToolResult, None]
 ]
@@ -133,26 +139,29 @@ class ArgumentObserver(Protocol):
         """Process the next piece of the arguments."""
 
     def finish(self, arguments: str) -> Iterable[ToolProgress]:
-        """Process the end of the arguments. ``arguments`` is the whole text. ``feed`` is not called
-        for a call that no model wrote."""
+        """Process the end of the arguments. ``arguments`` is the whole text. If no model wrote the
+        call, this method is called without earlier calls of ``feed``."""
 
     def abort(self) -> Iterable[ToolProgress]:
-        """Close whatever is open: the arguments are incomplete, and no more will come."""
+        """Return the events that close everything that is open. Called if the model stopped in the
+        middle of the arguments."""
 
 
 class ToolFunction(Struct, frozen=True, kw_only=True):
-    """A function that the model is shown, and the way its calls are run and shown to the client.
+    """A function that the model can call. It also defines how its calls run and how they appear in
+    the output.
 
     - ``initial_item``: the item of a call when it opens.
     - ``streams_text``: the arguments are streamed as the text of that item.
-    - ``argument_observer``: turns the arguments into progress events.
-    - ``handler``: runs a call; None: the client runs it.
-    - ``parse_fields``: computes fields of the item from the arguments, for calls that the client
-      runs and for calls that fail.
+    - ``argument_observer``: makes the observer that turns the arguments into progress events.
+    - ``handler``: runs a call. If it is None, the client runs the call.
+    - ``parse_fields``: computes fields of the item from the arguments. It is used for calls that
+      the client runs and for calls that fail.
     - ``namespace``: distinguishes functions with the same name.
     - ``failed_output``: only for kinds of calls whose output is a separate item. Makes the output
-      item of a failed call from its ``call_id`` and the reason. For such kinds, the item of the
-      call is closed with ``parse_fields`` as soon as the model has written it.
+      item of a failed call from the ``call_id`` and the reason for the failure. For these kinds,
+      the item of the call is closed with ``parse_fields`` as soon as the model has written the
+      call.
     """
 
     tool: tl.Function | tl.Custom
@@ -168,11 +177,11 @@ class ToolFunction(Struct, frozen=True, kw_only=True):
 
 
 class PendingCall(Struct, frozen=True, kw_only=True):
-    """A call from earlier items, to run before the model is called.
+    """A call from earlier items that has to run before the model is called.
 
     There are two cases. If the client has approved the call, ``approval_request_id`` is the id of
-    the approval request. If the call itself is in the conversation and continues now, ``call_id``
-    is its id.
+    the approval request. If the conversation already contains the call and the call continues now,
+    ``call_id`` is the id of the call.
     """
 
     function: ToolFunction
@@ -184,10 +193,11 @@ class PendingCall(Struct, frozen=True, kw_only=True):
 class Toolset(Struct, frozen=True, kw_only=True):
     """The functions that a provider offers for one response.
 
-    - ``fields``: set on the leading item, if there is one.
-    - ``failed``: no functions could be listed; the leading item contains the reason.
     - ``citation_notation``: the citation marks that the model writes for this tool.
     - ``citation_finder``: finds citations by name in a finished message.
+    - ``pending_calls``: calls that have to run before the model is called.
+    - ``fields``: set on the leading item (see ``ToolProvider.leading_item``) if the tool has one.
+    - ``failed``: the provider could not list the functions. The leading item contains the reason.
     """
 
     functions: tuple[ToolFunction, ...] = ()
@@ -202,11 +212,11 @@ class ResponseContext(Struct, frozen=True, kw_only=True):
     """The response for which a tool is opened.
 
     - ``items``: the items before the response.
-    - ``interrupted_items``: the output of this response so far, if it was interrupted.
+    - ``interrupted_items``: the output so far, if this response was interrupted and now continues.
     - ``include``: the field ``include`` of the request.
-    - ``spent_approvals``: ids of approval requests whose call has been run by another response.
+    - ``spent_approvals``: ids of approval requests whose call another response has already run.
     - ``conversation_id``: id of the conversation that the response continues, or of the first
-      response of its chain; empty if it continues none.
+      response of its chain. It is empty if the response continues neither.
     """
 
     tenant: str
@@ -224,23 +234,25 @@ class ResponseContext(Struct, frozen=True, kw_only=True):
 
 
 class ToolProvider(Protocol):
-    """The implementation of one tool type (``mcp``, ``web_search`` …); one per server."""
+    """The implementation of one tool type (``mcp``, ``web_search`` …). A server has one object per
+    tool type."""
 
     def check(self, tool: Any, path: str) -> None:
-        """Raise ``InvalidRequest``, with the path of the field, for a field or value that the
-        provider does not support."""
+        """Raise ``InvalidRequest`` if ``tool`` has a field or a value that the provider does not
+        support. The error names the path of the field. ``path``: the tool's path in the request."""
 
     def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
-        """Return the item that precedes all other output while the tool is being opened
+        """Return the item that the output begins with while the tool is being opened
         (``mcp_list_tools``), in its initial state. Return None if the tool has no such item."""
 
     def open(self, tool: Any, response: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
-        """Offer the tool for as long as the response runs.
+        """Return a context manager that offers the tool for as long as the response runs.
 
-        The same task enters and exits the context, and this task may be cancelled. Resources that
-        must be entered and exited by one task therefore need a task of their own. Raises
-        ``ToolError`` to continue the response without the tool, and ``ConnectorError`` to end the
-        response.
+        The same task enters and exits the context, and this task may be cancelled. If a resource
+        must be opened and closed by the same task, the provider needs a separate task for it.
+
+        Raises ``ToolError`` to continue the response without the tool, and ``ConnectorError`` to
+        end the response.
         """
 
 
@@ -248,18 +260,18 @@ class ToolProvider(Protocol):
 class DeclaresFunctions(Protocol):
     """A provider that can name its functions before the tool is opened.
 
-    The first prompt of a response is rendered with the declared functions. If ``open`` offers
-    different functions, or the provider declares none, the prompt is rendered again.
+    The first prompt of a response is rendered with the declared functions. The prompt is rendered
+    again if ``open`` offers other functions or if the provider declares no functions.
     """
 
     async def declared_functions(
         self, tool: Any, response: ResponseContext
     ) -> Sequence[ToolFunction] | None:
-        """Return the functions that ``open`` will offer, or None if they are not known before
+        """Return the functions that ``open`` will offer. Return None if they are not known before
         ``open``.
 
-        Only ``tool``, ``namespace`` and the type of ``initial_item`` are used. This method acquires
-        no resources. Raises ``RequestError``.
+        The caller uses only ``tool``, ``namespace`` and the type of ``initial_item``. This method
+        acquires no resources. Raises ``RequestError``.
         """
 
 
@@ -273,13 +285,13 @@ class CallsTools(Protocol):
         response: ResponseContext,
         approved: Mapping[str, PendingCall],
     ) -> Toolset:
-        """Offer the tool, given the functions that it can call. ``approved``: its nested calls that
-        the client has approved, by the id of the approval request."""
+        """Offer the tool. ``functions``: the functions that the tool can call. ``approved``: nested
+        calls of the tool that the client has approved, by the id of the approval request."""
 
 
 @runtime_checkable
 class ChecksAccess(Protocol):
-    """A provider whose tool refers to objects of a tenant, or requires certain earlier items."""
+    """A provider whose tool refers to objects of a tenant, or needs certain earlier items."""
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
         """Raise ``RequestError`` for an object that does not exist or belongs to another tenant.
@@ -288,9 +300,9 @@ class ChecksAccess(Protocol):
 
 @runtime_checkable
 class ReportsAvailability(Protocol):
-    """A provider that may be unavailable. While it is, the server answers requests as if the
-    provider did not exist."""
+    """A provider that may be unavailable. As long as it is unavailable, the server answers requests
+    as if the provider did not exist."""
 
     def unavailable_reason(self) -> str | None:
-        """Return the reason why the tool cannot be used now, and the remedy. Return None if it can
-        be used."""
+        """Return the reason why the tool cannot be used now, and what to do about it. Return None
+        if the tool can be used."""

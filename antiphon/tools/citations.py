@@ -1,7 +1,8 @@
 """Citations: turn the marks and names that a model writes into annotations.
 
-One reader reads a message for all tools that are cited in it, so that every position refers to
-the text the client gets. Positions count code points, as Python strings do."""
+One ``CitationReader`` reads a message for all tools that the message cites. So every position
+refers to the text that the client gets. Positions count code points, as Python strings do.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +18,21 @@ __all__ = ["Citation", "CitationFinder", "CitationNotation", "CitationReader"]
 
 
 class Citation(Struct, frozen=True):
-    """A citation: the text that replaces a mark, and the annotation of that text."""
+    """A citation: the text that replaces a mark, and the annotation of this text."""
 
     text: str
     annotation: Annotation
 
 
 class CitationNotation(Struct, frozen=True, kw_only=True):
-    """How citations of one kind are written.
+    """The notation for citations of one kind.
 
     - ``pattern``: matches a mark.
-    - ``partial_pattern``: matches the beginning of a mark at the end of a text. Such a beginning is
-      held back, up to ``max_length`` characters.
+    - ``partial_pattern``: matches the beginning of a mark at the end of a text. The reader holds
+      back such a beginning, up to ``max_length`` characters.
     - ``cite``: makes the citation. Its arguments are the match, the number of code points before
       the match, and the last of these code points (a space at the beginning of the message). It
-      returns None if the mark refers to nothing; then the mark stays in the text.
+      returns None if the mark refers to nothing. In this case, the mark stays in the text.
     """
 
     pattern: re.Pattern[str]
@@ -45,8 +46,8 @@ CitationFinder = Callable[[str], Iterable[Annotation]]
 
 
 class CitationReader:
-    """Reads the text of one message, in pieces of any size. The log probabilities of a removed mark
-    are sent with the text that follows it."""
+    """Reads the text of one message, in pieces of any size, and replaces the marks by citations.
+    The log probabilities of a removed mark are sent with the text that follows it."""
 
     def __init__(
         self, notations: Sequence[CitationNotation], finders: Sequence[CitationFinder] = ()
@@ -75,7 +76,7 @@ class CitationReader:
         return self._read(self._pending + delta.text, final=False)
 
     def finish(self) -> Iterable[Delta]:
-        """Return the last deltas: text that was held back, and annotations for citations by
+        """Return the last deltas: the text that was held back, and the annotations for citations by
         name."""
         out = self._read(self._pending, final=True)
         if self._logprobs:  # of a mark that was removed

@@ -1,4 +1,4 @@
-"""The ``code_interpreter`` tool: the model writes Python, which runs in a container.
+"""The ``code_interpreter`` tool: runs Python code that the model writes, in a container.
 
 The answer cites the files that the code writes.
 """
@@ -69,8 +69,8 @@ class CodeInterpreterProvider:
         self._containers.policy.check(request, f"{path}.container")
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
-        """Raise ``RequestError`` for a container or file that does not exist or is another
-        tenant's."""
+        """Raise ``RequestError`` if the request names a container or file that does not exist or
+        belongs to another tenant."""
         where = f"{path}.container"
         if isinstance(tool.container, str):
             await self._containers.check_reference(response.tenant, tool.container, where)
@@ -108,8 +108,9 @@ class CodeInterpreterProvider:
     async def _existing_container(
         self, tool: Any, response: ResponseContext
     ) -> ContainerHandle | None:
-        """Return the container that the request names, or that the last call used. Return None if
-        this container cannot be used or there was no call."""
+        """Return the container that the request names. If the request names no container, return
+        the container of the last call. Return None if there was no call or the container cannot be
+        used."""
         if not isinstance(tool.container, str):
             return await self._containers.last_active(response.tenant, response.items)
         try:
@@ -118,8 +119,8 @@ class CodeInterpreterProvider:
             return None
 
     async def _container(self, tool: Any, response: ResponseContext) -> ContainerHandle:
-        """Return the container that the request names, the container of the last call, or a new
-        one."""
+        """Acquire a container for the response and return it. This is the container that the
+        request names, the container of the last call, or a new container."""
         try:
             if isinstance(tool.container, str):
                 return await self._containers.acquire(response.tenant, tool.container)
@@ -130,16 +131,16 @@ class CodeInterpreterProvider:
 
 
 def _policy(tool: Any, container: ContainerHandle | None) -> wc.NetworkPolicy | None:
-    """Return the network policy in the request. If the request names a container instead, return
-    the policy of that container."""
+    """Return the network policy that the request sets. If the request names a container, return the
+    policy of this container."""
     if not isinstance(tool.container, str):
         return wc.read_auto_container(tool.container, "container").network_policy
     return None if container is None else container.network_policy
 
 
 def _function(skills: Sequence[SkillSummary], policy: wc.NetworkPolicy | None) -> ToolFunction:
-    """Return the ``ToolFunction`` that the model is shown. Its container id and its handler are not
-    set yet."""
+    """Return the function that the model is shown. Its container id and its handler are not set
+    yet."""
     description = _DESCRIPTION + (network_prompt(policy) or _NO_NETWORK) + skills_prompt(skills)
     return ToolFunction(
         tool=tl.Custom(name=NAME, description=description),
@@ -154,13 +155,13 @@ class _CodeSession:
     def __init__(self, container: ContainerHandle, *, with_outputs: bool) -> None:
         self.container = container
         self._with_outputs = with_outputs
-        #: Files written and not cited yet, by path.
+        #: Files that the code has written and that no message has cited yet, by path.
         self._uncited_files: dict[str, wc.ContainerFile] = {}
 
     async def run(
         self, code: str, context: CallContext
     ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
-        """Run one call."""
+        """Run the code of one call. This is the handler of the tool."""
         yield ToolProgress("interpreting")
         try:
             outcome, files = await self.container.run_python(code)
@@ -175,8 +176,8 @@ class _CodeSession:
         )
 
     def file_citations(self, text: str) -> list[Annotation]:
-        """Return the citations of files in one message. A file that is cited here is not cited by
-        later messages."""
+        """Return the citations of files in one message. Later messages do not cite these files
+        again."""
         files, self._uncited_files = self._uncited_files, {}
         return file_citations(files, text)
 
@@ -218,8 +219,9 @@ def file_citations(files: Mapping[str, wc.ContainerFile], text: str) -> list[Ann
 class _MentionFinder:
     """Finds the places where a text mentions files.
 
-    Splits the text into words once and indexes the words that occur in filenames. To find a file,
-    it compares the text only at the places of the rarest word of the filename.
+    It splits the text into words once and indexes the words that occur in filenames. To find a
+    file, it takes the word of the filename that is rarest in the text. It compares the filename
+    with the text only at the places of this word.
     """
 
     def __init__(self, files: Iterable[str], text: str) -> None:

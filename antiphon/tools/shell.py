@@ -1,5 +1,5 @@
-"""The ``shell`` tool: runs the model's shell commands. The request decides whether they run in a
-container of this server or on the client's machine."""
+"""The ``shell`` tool: runs the shell commands that the model writes. The request decides whether
+they run in a container of this server or on the client's machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _MAX_COMMANDS = 32
 class ShellProvider:
     """``ToolProvider`` of ``shell``.
 
-    Without ``containers``, only the client can run commands. ``reason``: text that tells clients
+    If ``containers`` is None, only the client can run commands. ``reason``: text that tells clients
     why this server cannot run commands.
     """
 
@@ -85,8 +85,8 @@ class ShellProvider:
         self._containers.policy.check(request, where)
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
-        """Raise ``RequestError`` for a container, file or skill that does not exist or is another
-        tenant's."""
+        """Raise ``RequestError`` if the request names a container, file or skill that does not
+        exist or belongs to another tenant."""
         environment, where = _environment(tool), f"{path}.environment"
         if self._containers is None or environment.get("type") not in _HOSTED_ENVIRONMENTS:
             return
@@ -162,7 +162,7 @@ class ShellProvider:
 def _hosted_function(
     skills: Iterable[SkillSummary], policy: wc.NetworkPolicy | None, container_id: str = ""
 ) -> ToolFunction:
-    """Return the function for commands in a container, without its handler."""
+    """Return the function that runs commands in a container. Its handler is not set yet."""
     network = network_prompt(policy)
     description = _DESCRIPTION.format(network="" if network else " without network") + network
     return ToolFunction(
@@ -181,8 +181,12 @@ def _hosted_function(
 async def _acquire_container(
     containers: ContainerRegistry, environment: Mapping[str, Any], response: ResponseContext
 ) -> tuple[ContainerHandle, tuple[SkillSummary, ...], wc.NetworkPolicy | None]:
-    """Return a container, and the skills and the network policy that the model is shown. The
-    container is the one that the request names, the one of the last call, or a new one."""
+    """Acquire a container for the response. Return it with the skills and the network policy that
+    the model is told about.
+
+    The container is the one that the request names. If the request names no container, it is the
+    container of the last call or a new container.
+    """
     if environment["type"] == "container_reference":
         container = await containers.acquire(response.tenant, environment["container_id"])
         return container, container.skills, container.network_policy
@@ -202,8 +206,8 @@ def _extend_description(function: ToolFunction, text: str) -> ToolFunction:
 async def _run_commands(
     container: ContainerHandle, arguments: str, context: CallContext
 ) -> AsyncGenerator[ToolProgress | FollowUpItem | ToolResult, None]:
-    """Run the commands one after the other. Stop after a command that does not end by itself, for
-    example because of a timeout."""
+    """Run the commands of one call, one after the other. After a command that was stopped, for
+    example because of a timeout, the remaining commands do not run."""
     fields = _parse_action(arguments)
     action = fields["action"]
     if not action["commands"]:
@@ -240,15 +244,15 @@ async def _run_commands(
 
 
 def _parse_action(arguments: str) -> Mapping[str, Any]:
-    """Return the item's fields for the arguments of a call."""
+    """Return the fields of the call's item that follow from the arguments of the call."""
     return {"action": shell_action(arguments)}
 
 
 async def _stream_output(
     run: Callable[..., Awaitable[ExecutionResult]],
 ) -> AsyncGenerator[dict[str, str] | ExecutionResult, None]:
-    """Yield the output of a command while it runs, then its result. Closing the generator stops
-    it."""
+    """Yield the output of a command while it runs, then its result. Closing the generator stops the
+    command."""
     pieces_queue: asyncio.Queue[dict[str, str] | None] = asyncio.Queue()
 
     def on_output(output: str, errors: str) -> None:
@@ -270,7 +274,7 @@ async def _stream_output(
 
 
 def _output(outcome: ExecutionResult) -> dict[str, Any]:
-    """Return the output of one command as the item carries it."""
+    """Return the output of one command in the form of the ``shell_call_output`` item."""
     timed_out = outcome.end_reason == "timeout"
     return {
         "stdout": outcome.output,
@@ -282,7 +286,7 @@ def _output(outcome: ExecutionResult) -> dict[str, Any]:
 
 
 def _environment(tool: Any) -> Mapping[str, Any]:
-    """Return the environment of the tool. If the request sets no environment, commands run on the
-    client's machine."""
+    """Return the environment of the tool. If the request sets no environment, the type is
+    ``local``: commands run on the client's machine."""
     environment = tool.environment
     return {"type": "local"} if environment is UNSET or environment is None else dict(environment)

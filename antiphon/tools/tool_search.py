@@ -1,5 +1,5 @@
-"""``tool_search``: a search over the tools that a request defers. A model with hundreds of tools is
-shown only the tools that it searches for."""
+"""The ``tool_search`` tool: a search over the deferred tools of a request. A model with hundreds of
+tools sees only the tools that it searches for."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _Tool = tl.Function | tl.Custom
 
 
 class _DeferredTool(Struct, frozen=True):
-    """A deferred tool, and its namespace."""
+    """A deferred tool (one that the model sees only after a search), and its namespace."""
 
     tool: _Tool
     namespace: tl.Namespace | None
@@ -57,7 +57,7 @@ class _DeferredTool(Struct, frozen=True):
     @property
     def search_terms(self) -> list[str]:
         """The words by which a search finds the tool. Words of the tool's name and of its
-        namespace's name occur twice, so they count twice."""
+        namespace's name are in the list twice, because they are more important."""
         tool, namespace = self.tool, self.namespace
         names = [tool.name, *([namespace.name] if namespace else [])]
         texts = [
@@ -74,12 +74,12 @@ class _DeferredTool(Struct, frozen=True):
 
 
 def deferred_tools(tools: Iterable[tl.Tool]) -> tuple[_DeferredTool, ...]:
-    """Return the tools that a request defers (``defer_loading``)."""
+    """Return the tools of a request that are deferred (``defer_loading``)."""
     return tuple(_iter_deferred(tools))
 
 
 def without_deferred(tools: Iterable[tl.Tool]) -> tuple[tl.Tool, ...]:
-    """Return the tools of a request that it does not defer."""
+    """Return the tools of a request that are not deferred."""
     visible = (_without_deferred(tool) for tool in tools)
     return tuple(tool for tool in visible if tool is not None)
 
@@ -87,8 +87,8 @@ def without_deferred(tools: Iterable[tl.Tool]) -> tuple[tl.Tool, ...]:
 def search_function(
     tool: tl.ToolSearch, deferred: tuple[_DeferredTool, ...], name: str = NAME
 ) -> ToolFunction:
-    """Return the search function. This server runs it, unless the request says that the client runs
-    it."""
+    """Return the function that searches the deferred tools. This server runs it by default. If the
+    request sets ``execution`` to ``client``, the client runs it."""
     by_client = tool.execution == "client"
     parameters = tool.parameters if isinstance(tool.parameters, dict) else dict(_PARAMETERS)
     return ToolFunction(
@@ -124,7 +124,7 @@ async def _search(
 
 def _rank(tools: Sequence[_DeferredTool], query: str, limit: int) -> list[_DeferredTool]:
     """Return the tools that match the query best, at most ``limit``. A query word that occurs in
-    few tools has more weight."""
+    fewer tools counts more."""
     described = [Counter(tool.search_terms) for tool in tools]
     query_words = set(_split_words(query))
     counts = Counter(word for words in described for word in words.keys() & query_words)
@@ -139,7 +139,7 @@ def _rank(tools: Sequence[_DeferredTool], query: str, limit: int) -> list[_Defer
 
 def _group_by_namespace(matches: Iterable[_DeferredTool]) -> Iterator[tl.Tool]:
     """Yield the matching tools in the form in which a request declares tools. The best match comes
-    first. Tools of the same namespace are put together."""
+    first. Tools of the same namespace are yielded together, in one ``Namespace``."""
     groups: dict[str, list[_DeferredTool]] = {}
     for each in matches:
         groups.setdefault(each.namespace.name if each.namespace else each.name, []).append(each)
@@ -187,8 +187,8 @@ def _description(tool: tl.ToolSearch, deferred: Sequence[_DeferredTool]) -> str:
 
 
 def _parse_arguments(arguments: str) -> Any:
-    """Return the arguments as the item carries them: parsed JSON. If the text is not JSON, it
-    becomes the query."""
+    """Return the arguments in the form that the item of the call holds: parsed JSON. If the text is
+    not JSON, use it as the query."""
     try:
         return json.loads(arguments)
     except (ValueError, RecursionError):
@@ -196,8 +196,8 @@ def _parse_arguments(arguments: str) -> Any:
 
 
 def _split_words(text: str) -> list[str]:
-    """Split text and camel case into words. In ASCII, words of one or two letters are dropped: they
-    carry no meaning."""
+    """Split text and camel-case names into words. Words of one or two ASCII characters are dropped,
+    because they carry no meaning."""
     words = _WORD_PATTERN.findall(_CAMEL_CASE_BOUNDARY.sub(" ", text).lower())
     return [word for word in words if len(word) > 2 or not word.isascii()]
 

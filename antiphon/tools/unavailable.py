@@ -1,4 +1,4 @@
-"""A tool that this server cannot run, and why."""
+"""A provider for a tool that this server cannot run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["UnavailableTool"]
 
 
 class UnavailableTool:
-    """``ToolProvider`` of a tool that is switched off. ``reason``: why it is off, and which setting
-    switches it on."""
+    """``ToolProvider`` of a tool that is switched off. ``reason``: text that says why the tool is
+    off and which setting switches it on."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
