@@ -1,4 +1,5 @@
-"""A container: a sandbox box, opened on first use, and its files with their ids."""
+"""A container in the process that owns it. Its box, the isolated environment for its code, is
+opened on first use. Its files have ids."""
 
 from __future__ import annotations
 
@@ -21,22 +22,23 @@ _HOME = "/mnt/data/"
 
 
 class Uploads(Protocol):
-    """The files that clients have uploaded."""
+    """The files that clients have uploaded to the server."""
 
     async def name(self, tenant: str, file_id: str) -> str | None:
-        """Return the file's name, None if there is no such file."""
+        """Return the name of an uploaded file. Return None if there is no such file."""
 
     async def read(self, tenant: str, file_id: str) -> tuple[str, bytes]:
-        """Return the file's name and content. Raises ``NotFound``."""
+        """Return the name and the content of an uploaded file. Raises ``NotFound``."""
 
 
 class ContainerPolicy(Struct, frozen=True, kw_only=True):
-    """The operator's limits.
+    """The limits that the operator sets for containers.
 
-    ``idle_s``: seconds after which an unused container expires. ``memory``: the highest memory
-    limit that a request may set. ``code_timeout_s``: maximum duration of one call, in seconds.
-    ``max_output``: maximum number of characters returned of the output of a call. ``domains``:
-    domains that a request may allow; "*" stands for any domain.
+    - ``idle_s``: seconds after which an unused container expires.
+    - ``memory``: the highest memory limit that a request may set.
+    - ``code_timeout_s``: maximum duration of one call, in seconds.
+    - ``max_output``: maximum number of characters that are returned of the output of one call.
+    - ``domains``: domains that a request may allow. "*" stands for any domain.
     """
 
     idle_s: float = 1200
@@ -48,7 +50,7 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
     domains: frozenset[str] = frozenset()
 
     def box_limits(self, memory: wc.MemoryLimit) -> Limits:
-        """Return the resource limits of a box with the memory limit ``memory``."""
+        """Return the resource limits of a sandbox box. ``memory``: its memory limit."""
         return Limits(
             memory_bytes=wc.MEMORY_BYTES[memory],
             disk_bytes=self.disk_bytes,
@@ -56,8 +58,8 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
         )
 
     def check(self, request: wc.AutoContainer | wc.CreateContainer, path: str = "") -> None:
-        """Raise ``InvalidRequest`` for a memory limit above the maximum, and for a network policy
-        that is not permitted. ``path``: path of the container in the request."""
+        """Raise ``InvalidRequest`` if the requested memory limit is too high or the requested
+        network policy is not permitted. ``path``: path of the container in the request."""
         prefix = f"{path}." if path else ""
         self._check_memory(request.memory_limit, f"{prefix}memory_limit")
         if request.network_policy is not None:
@@ -89,11 +91,14 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
 
 
 class Container:
-    """A container of this process. Its box is opened on first use and filled with the requested
-    files.
+    """A container of this process. Its sandbox box is opened on first use. Then the requested files
+    are written into the box.
 
-    ``is_auto``: the container was created for a response, not by a client. ``on_unused``: called
-    when the last response that used the container has ended, if code was never run in it.
+    - ``is_auto``: the container was created for a response, not by a client.
+    - ``open``: opens a box with the given limits.
+    - ``on_unused``: called when the last response that used the container has ended, if code never
+      ran in the container.
+    - ``egress``: makes the network proxy of the box. None if containers have no network.
     """
 
     def __init__(
@@ -113,7 +118,7 @@ class Container:
     ) -> None:
         self.id = id
         self.is_auto = is_auto
-        #: Responses that use the container.
+        #: Number of responses that use the container.
         self._user_count = 0
         self.tenant = tenant
         self.request = request
@@ -129,19 +134,19 @@ class Container:
         self._created = self._last_used = clock()
         self._is_closed = False
         self._box: Box | None = None
-        #: Uploaded files to load into the box, and those already loaded.
+        #: Ids of uploaded files that are not in the box yet, and of files that are already in it.
         self._pending_file_ids = list(dict.fromkeys(request.file_ids))
         self._loaded_file_ids: set[str] = set()
-        #: Skills by name, and the keys of those mounted in the box.
+        #: Skills by name, and the keys of the skills that are mounted in the box.
         self._skills: dict[str, ContainerSkill] = {}
         self._mounted_skill_keys: dict[str, str] = {}
         self._known_entries: dict[str, FileEntry] = {}
-        #: Path → file, as the API shows it.
+        #: Path → metadata of the file, in the form of the API.
         self._files: dict[str, wc.ContainerFile] = {}
 
     @property
     def idle_s(self) -> float:
-        """Seconds after the last use at which the container expires."""
+        """Seconds without use after which the container expires."""
         after = self.request.expires_after
         return self._policy.idle_s if after is None else after.minutes * 60
 
@@ -154,13 +159,13 @@ class Container:
 
     @property
     def last_used_at(self) -> float:
-        """Time of the last use, in Unix seconds."""
+        """Time when the container was last used, in Unix seconds."""
         return self._last_used
 
     def expire(self) -> None:
-        """Make the container unusable.
+        """Mark the container as expired. It can no longer be used.
 
-        The next ``close_expired`` of the registry closes its box.
+        The next ``LocalContainers.close_expired`` closes its sandbox box.
         """
         self._is_closed = True
 
@@ -180,7 +185,8 @@ class Container:
         return self.is_auto and self.is_active and self._is_idle
 
     def expire_if_replaceable(self) -> bool:
-        """Let the container expire if it is replaceable. Returns whether it has expired."""
+        """Let the container expire if ``is_replaceable`` is true. Returns whether the container has
+        expired."""
         if self.is_replaceable:
             self.expire()
         return not self.is_active
@@ -188,8 +194,8 @@ class Container:
     async def acquire(
         self, file_ids: Iterable[str] = (), skills: Iterable[ContainerSkill] = ()
     ) -> None:
-        """Register one more response that uses the container, until ``release``. Add files and
-        skills."""
+        """Register that one more response uses the container, until the response calls ``release``.
+        Add the given files and skills to the container."""
         self._user_count += 1
         self.add_files(file_ids)
         self.add_skills(skills)
@@ -202,7 +208,7 @@ class Container:
 
     @property
     def resource(self) -> wc.ContainerResource:
-        """The container as the API shows it."""
+        """The container in the form of the API."""
         return wc.ContainerResource(
             id=self.id,
             created_at=int(self._created),
@@ -216,22 +222,23 @@ class Container:
 
     @property
     def network_policy(self) -> wc.NetworkPolicy:
-        """The network policy, without its secrets."""
+        """The network policy of the container, without its secrets."""
         return shown_policy(self.request.network_policy)
 
     @property
     def network_key(self) -> str:
-        """A hash that is equal for containers with the same network policy and secrets."""
+        """A hash of the network policy and its secrets. Containers with equal hashes have the same
+        policy and secrets."""
         return network_key(self.request.network_policy)
 
     def add_files(self, file_ids: Iterable[str]) -> None:
-        """Add uploaded files. A file that the container already has is not added again. The files
-        are written when the container is used next."""
+        """Add uploaded files. Files that the container already has are not added again. The files
+        are written into the sandbox box when the container is used next."""
         existing = {*self._pending_file_ids, *self._loaded_file_ids}
         self._pending_file_ids += [each for each in dict.fromkeys(file_ids) if each not in existing]
 
     def add_skills(self, skills: Iterable[ContainerSkill]) -> None:
-        """Add skills. A new skill replaces a skill of the same name.
+        """Add skills. A new skill replaces the skill of the same name.
 
         The skills are mounted when the container is used next.
         """
@@ -239,11 +246,12 @@ class Container:
 
     @property
     def skills(self) -> tuple[SkillSummary, ...]:
-        """The container's skills."""
+        """Name and description of each skill in the container."""
         return tuple(skill.summary for skill in self._skills.values())
 
     async def run_python(self, code: str) -> tuple[ExecutionResult, tuple[wc.ContainerFile, ...]]:
-        """Run Python code. Returns its result and the files it wrote. Raises ``ToolError``."""
+        """Run Python code. Returns the result and the files that the code wrote. Raises
+        ``ToolError``."""
         async with _ExclusiveUse(self) as box:
             outcome = await box.python(
                 code, timeout_s=self._policy.code_timeout_s, max_chars=self._policy.max_output
@@ -251,7 +259,8 @@ class Container:
             return outcome, await self.refresh_files(box)
 
     async def ensure_ready(self) -> None:
-        """Open the box if it is not open. Raises ``ToolError``, ``NotFound``."""
+        """Open the container's sandbox box if it is not open yet. Raises ``ToolError``,
+        ``NotFound``."""
         async with _ExclusiveUse(self):
             pass
 
@@ -263,9 +272,8 @@ class Container:
         max_output: int,
         on_output: OutputCallback | None = None,
     ) -> ExecutionResult:
-        """Run a command in a shell. ``on_output`` receives its output while it runs. Raises
-        ``ToolError``.
-        """
+        """Run a shell command and return its result. ``on_output`` receives the output while the
+        command runs. Raises ``ToolError``."""
         async with _ExclusiveUse(self) as box:
             outcome = await box.command(
                 command,
@@ -277,14 +285,14 @@ class Container:
             return outcome
 
     async def write_file(self, name: str, content: bytes) -> wc.ContainerFile:
-        """Write a file on the user's behalf. Raises ``ToolError`` if the disk is full."""
+        """Write a file that the user provides. Raises ``ToolError`` if the disk is full."""
         async with _ExclusiveUse(self) as box:
             await box.write(name, content)
             await self.refresh_files(box, "user", name)
             return self._files[name]
 
     async def list_files(self) -> tuple[wc.ContainerFile, ...]:
-        """Return all files, ordered by path."""
+        """Return the metadata of all files in the container, ordered by path."""
         async with _ExclusiveUse(self) as box:
             await self.refresh_files(box)
             return tuple(self._files[path] for path in sorted(self._files))
@@ -313,15 +321,15 @@ class Container:
             await self.refresh_files(box)
 
     async def close(self) -> None:
-        """Close the box. Everything in it is lost."""
+        """Close the container's sandbox box. Everything in the box is lost."""
         self._is_closed = True
         box, self._box = self._box, None
         if box is not None:
             await box.close()
 
     async def ensure_open(self) -> Box:
-        """Return the open box, with the requested files and skills in it. Raises ``ToolError``,
-        ``NotFound``."""
+        """Return the container's sandbox box. Before, open the box if it is not open yet, and add
+        the requested files and skills that are missing. Raises ``ToolError``, ``NotFound``."""
         if not self.is_active and not self._use_count:
             raise ToolError(f"Container '{self.id}' has expired.")
         if self._box is None:
@@ -354,10 +362,11 @@ class Container:
     async def refresh_files(
         self, box: Box, source: Literal["user", "assistant"] = "assistant", name: str | None = None
     ) -> tuple[wc.ContainerFile, ...]:
-        """List the files in the box. Return the files that are new or changed since the last call.
+        """List the files in the sandbox box and update the metadata. Return the metadata of the
+        files that are new or have changed since the last call.
 
-        ``source`` is recorded for the file called ``name``. For all other new files, ``assistant``
-        is recorded.
+        ``source`` is recorded as the source of the file ``name``. The source of all other new files
+        is ``assistant``.
         """
         current = {entry.path: entry for entry in await box.list_files()}
         for path in self._files.keys() - current.keys():
@@ -390,8 +399,8 @@ async def _mount_skill(box: Box, skill: ContainerSkill) -> None:
 
 
 class _ExclusiveUse:
-    """Exclusive use of a container by one caller. A container does not expire while it is in
-    use."""
+    """An async context manager that gives one caller exclusive use of a container. It returns the
+    container's sandbox box. A container does not expire while it is in use."""
 
     def __init__(self, container: Container) -> None:
         self._container = container
@@ -418,5 +427,5 @@ class _ExclusiveUse:
 
 
 def safe_file_name(name: str) -> str:
-    """Return the file name without its folders."""
+    """Return the last part of a path: the file name without folders and without leading dots."""
     return name.replace("\\", "/").rsplit("/", 1)[-1].lstrip(".") or "file"

@@ -1,5 +1,5 @@
-"""The interface to a container for tools and endpoints. It is independent of the process that owns
-the container."""
+"""The interface through which tools and endpoints use a container. The container may belong to this
+process or to another one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ __all__ = [
 
 
 class ContainerView(Struct, frozen=True):
-    """A container in the form of the API, with its skills and its ``network_key``."""
+    """A container in the form of the API, with its skills and its ``network_key``. The owner sends
+    it to other processes."""
 
     resource: wc.ContainerResource
     skills: tuple[SkillSummary, ...] = ()
@@ -33,14 +34,14 @@ class ContainerView(Struct, frozen=True):
 
 
 class PythonOutcome(Struct, frozen=True):
-    """The result of Python code, and the files it wrote."""
+    """The result of running Python code, and the files that the code wrote."""
 
     result: ExecutionResult
     files: tuple[wc.ContainerFile, ...]
 
 
 class CommandEvent(Struct, frozen=True):
-    """New output of a command, or its result at the end."""
+    """An event of a running command: new output, or, as the last event, the result."""
 
     stdout: str = ""
     stderr: str = ""
@@ -48,10 +49,12 @@ class CommandEvent(Struct, frozen=True):
 
 
 class ContainerHandle(Protocol):
-    """A container of this process or of another one.
+    """The object through which tools and endpoints use one container. The container belongs to this
+    process or to another process.
 
-    Methods raise ``NotFound`` for unknown files and ``ToolError`` if the box fails. If the
-    container no longer exists, they raise the errors of ``ContainerRegistry.get_active``.
+    Methods raise ``NotFound`` for unknown files and ``ToolError`` if the container's sandbox box
+    fails. If the container no longer exists, they raise the errors of
+    ``ContainerRegistry.get_active``.
     """
 
     @property
@@ -60,30 +63,31 @@ class ContainerHandle(Protocol):
 
     @property
     def skills(self) -> tuple[SkillSummary, ...]:
-        """The container's skills."""
+        """Name and description of each skill in the container."""
 
     @property
     def network_policy(self) -> wc.NetworkPolicy:
-        """The network policy, without its secrets."""
+        """The network policy of the container, without its secrets."""
 
     @property
     def network_key(self) -> str:
-        """A hash that is equal for containers with the same network policy and secrets."""
+        """A hash of the network policy and its secrets. Containers with equal hashes have the same
+        policy and secrets."""
 
     async def acquire(
         self, file_ids: Iterable[str] = (), skills: Iterable[ContainerSkill] = ()
     ) -> None:
-        """Register one more response that uses the container, until ``release``. Add files and
-        skills."""
+        """Register that one more response uses the container, until the response calls ``release``.
+        Add the given files and skills to the container."""
 
     async def release(self) -> None:
         """Register that one response no longer uses the container."""
 
     async def run_python(self, code: str) -> tuple[ExecutionResult, tuple[wc.ContainerFile, ...]]:
-        """Run Python code. Returns its result and the files it wrote."""
+        """Run Python code. Returns the result and the files that the code wrote."""
 
     async def ensure_ready(self) -> None:
-        """Open the box if it is not open."""
+        """Open the container's sandbox box if it is not open yet."""
 
     async def run_command(
         self,
@@ -93,13 +97,14 @@ class ContainerHandle(Protocol):
         max_output: int,
         on_output: OutputCallback | None = None,
     ) -> ExecutionResult:
-        """Run a command in a shell. ``on_output`` receives its output while it runs."""
+        """Run a shell command and return its result. ``on_output`` receives the output while the
+        command runs."""
 
     async def write_file(self, name: str, content: bytes) -> wc.ContainerFile:
-        """Write a file on the user's behalf."""
+        """Write a file that the user provides."""
 
     async def list_files(self) -> tuple[wc.ContainerFile, ...]:
-        """Return all files, ordered by path."""
+        """Return the metadata of all files in the container, ordered by path."""
 
     async def get_file(self, file_id: str) -> wc.ContainerFile:
         """Return a file's metadata."""

@@ -1,5 +1,5 @@
-"""Containers that one process owns for all workers of a server. So the containers survive the end
-of a worker."""
+"""Containers that a separate process, the host, owns for all workers of a server. These containers
+still exist after a worker has ended."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from .remote import RemoteContainer, RemoteContainers
 
 __all__ = ["ContainerHostSession", "HostedContainers", "connect_to_host"]
 
-#: Seconds that a call waits for the host to start again, and between attempts of a worker that
-#: starts.
+#: ``_HOST_WAIT_S``: seconds that a call waits for the host to start again. ``_RETRY_S``: seconds
+#: between the attempts of a starting worker to reach the host.
 _HOST_WAIT_S, _RETRY_S = 30.0, 0.2
 
-#: The containers of a host, or why it runs none.
+#: The containers of a host. If the host cannot run containers: a text with the reason.
 _Opened: TypeAlias = LocalContainers | str
 
 
 class ContainerHostSession:
-    """The methods of the host that a worker may call, besides ``ContainerSession``. ``opened`` is
-    resolved when the host has tested its sandboxes."""
+    """The methods of the container host that a worker may call, besides those of
+    ``ContainerSession``. ``opened``: a future. It gets its result when the host has tested its
+    sandboxes."""
 
     def __init__(self, opened: asyncio.Future[_Opened]) -> None:
         self._opened = opened
@@ -55,16 +56,16 @@ class ContainerHostSession:
 
 
 class HostedContainers:
-    """``ContainerMaker`` of a worker: it calls a ``ContainerHostSession`` through ``calls``. The
-    worker itself owns no containers."""
+    """The ``ContainerMaker`` of a worker. ``calls``: the client that calls the
+    ``ContainerHostSession`` of the host. The worker itself owns no containers."""
 
     def __init__(self, calls: Calls, remote: RemoteContainers) -> None:
         self._calls = calls
         self._remote = remote
 
     async def unavailable_reason(self) -> str | None:
-        """Wait until the host has started. Return the reason why it cannot run containers, or None
-        if it can."""
+        """Wait until the host process has started. Return the reason why the host cannot run
+        containers. Return None if it can run them."""
         while True:
             try:
                 reason: str | None = await self._calls.call(
@@ -96,7 +97,8 @@ class HostedContainers:
 
 
 def connect_to_host(path: Path) -> CallClient:
-    """Return the client for calls to the ``ContainerHostSession`` at a socket."""
+    """Return the client for calls to the ``ContainerHostSession`` that listens at the socket
+    ``path``."""
     return CallClient(path, on_lost=_host_is_gone, wait_s=_HOST_WAIT_S)
 
 

@@ -1,5 +1,9 @@
-"""The containers that this process owns. Creates and closes them, and renews the lease of the
-process."""
+"""The containers that this process owns. This module creates and closes them, and renews the lease
+of the process.
+
+The lease is the process's right to keep its containers. A process that does not renew its lease
+loses them.
+"""
 
 from __future__ import annotations
 
@@ -29,30 +33,32 @@ _log = structlog.get_logger(__name__)
 #: The number of expired containers whose status can still be queried.
 _MAX_EXPIRED = 1000
 _SWEEP_INTERVAL_S = 5.0
-#: Seconds without renewal of the lease after which a process loses its containers. The value is a
-#: compromise: a live process may pause for a while, and a dead process is not always noticed at its
-#: address.
+#: Lease in seconds. A process that does not renew its lease for this long loses its containers. The
+#: value is a compromise. It must be longer than the pauses of a live process. It must be short
+#: because other processes cannot always detect at its address that a process has died.
 _LEASE_S = 30.0
 
 
 class ContainerOwner(Struct, frozen=True, kw_only=True):
-    """A process that owns containers. ``url``: its address for other servers; empty if they cannot
-    reach it."""
+    """A process that owns containers. ``url``: address of the process for other servers. It is
+    empty if other servers cannot reach the process."""
 
     id: str
     url: str = ""
 
 
 class LocalContainers:
-    """The containers of this process. An async context manager; when it exits, all of them expire.
+    """The containers of this process, as an async context manager. When it exits, all of them
+    expire.
 
-    - ``sandbox``: opens the boxes in which code runs.
+    - ``sandbox``: opens the isolated environments (boxes) in which code runs.
     - ``clock``: returns Unix seconds.
-    - ``directory``: the list, in the store, of the containers of all processes.
-    - ``remote``: the containers of other processes. One of them may expire to make room for a new
-      container of the same tenant.
-    - ``quotas``: include the maximum number of active containers of a tenant.
-    - ``lease_s``: seconds without renewal after which this process loses its containers.
+    - ``directory``: the list of the containers of all processes, kept in the store.
+    - ``remote``: the containers of other processes. One of them may have to expire to make room for
+      a new container of the same tenant.
+    - ``quotas``: the quotas of tenants, which include the maximum number of active containers.
+    - ``lease_s``: lease in seconds. If this process does not renew its lease for this long, it
+      loses its containers.
     - ``egress``: makes the proxies of containers with network access.
     - ``predecessors``: ids of processes that have died. Their containers expire at once.
     """
@@ -88,7 +94,8 @@ class LocalContainers:
         self._egress = egress
         self._predecessors = predecessors
         self._containers: dict[str, Container] = {}
-        #: Containers that are active in the directory → the time of last use that it contains.
+        #: Id of a container that the directory lists as active → its time of last use in the
+        #: directory.
         self._reported: dict[str, float] = {}
 
     async def __aenter__(self) -> LocalContainers:
@@ -118,27 +125,29 @@ class LocalContainers:
         return container if container is not None and container.tenant == tenant else None
 
     def get(self, tenant: str, container_id: str) -> Container:
-        """Return the container with this id, even an expired one. Raises ``NotFound`` if this
-        process has no such container."""
+        """Return the container with this id. The container may be expired. Raises ``NotFound`` if
+        this process has no such container."""
         container = self.find(tenant, container_id)
         if container is None:
             raise container_not_found(container_id)
         return container
 
     def get_active(self, tenant: str, container_id: str) -> Container:
-        """Return a container that can be used. Raises ``NotFound``, ``InvalidRequest``."""
+        """Return a container that can be used. Raises ``NotFound`` for an unknown container and
+        ``InvalidRequest`` for an expired container."""
         container = self.get(tenant, container_id)
         if not container.is_active:
             raise container_expired(container_id)
         return container
 
     def resources(self, tenant: str) -> dict[str, wc.ContainerResource]:
-        """Return a tenant's containers of this process as the API shows them, by id."""
+        """Return the containers of a tenant that this process owns, in the form of the API, by
+        id."""
         return {each.id: each.resource for each in self if each.tenant == tenant}
 
     async def create(self, tenant: str, request: wc.CreateContainer) -> wc.ContainerResource:
-        """Create a container with its files and skills. Raises ``InvalidRequest``, ``NotFound``,
-        ``QuotaExceeded``, ``ToolError``."""
+        """Create a container for a client, with the requested files and skills. Raises
+        ``InvalidRequest``, ``NotFound``, ``QuotaExceeded``, ``ToolError``."""
         self._policy.check(request)
         if request.expires_after is not None and request.expires_after.minutes * 60 > max(
             self._policy.idle_s, 60
@@ -161,15 +170,16 @@ class LocalContainers:
         return container.resource
 
     async def reserve(self, tenant: str, request: wc.CreateContainer) -> Container:
-        """Create a container for a response. Its box is opened on first use.
+        """Create a container for a response. Its sandbox box is opened on first use.
 
-        If the tenant has reached its limit, the least recently used container that was created for
-        a response expires. Raises ``QuotaExceeded`` if no container can expire.
+        If the tenant has reached the maximum number of containers, another container expires. This
+        is the least recently used one of the containers that were created for responses. Raises
+        ``QuotaExceeded`` if no container can expire.
         """
         return await self._add(tenant, request, is_auto=True)
 
     def record(self, container: Container) -> ContainerRecord:
-        """Return the record of a new container for the directory."""
+        """Return the directory record that describes a new container."""
         return ContainerRecord(
             tenant=container.tenant,
             resource=container.resource,
@@ -186,13 +196,13 @@ class LocalContainers:
         return container is not None
 
     async def close(self, container: Container) -> None:
-        """Close a container after another process has deleted its record."""
+        """Close a container whose directory record another process has deleted."""
         self._forget(container.id)
         await container.close()
 
     async def close_expired(self) -> None:
-        """Close the boxes of expired containers. Remove the oldest expired containers from
-        memory."""
+        """Close the sandbox boxes of expired containers. Then remove the oldest expired containers
+        from memory."""
         expired = [container for container in self if not container.is_active]
         for container in expired:
             await container.close()
@@ -203,8 +213,8 @@ class LocalContainers:
     async def renew_lease(self) -> None:
         """Renew the lease of this process, and report to the directory which containers were used.
 
-        A container expires if it is no longer active in the directory. Either the lease had ended,
-        or another process deleted the container.
+        A container that is no longer active in the directory expires. Either the lease had ended,
+        or another process has deleted the container.
         """
         reported = dict(self._reported)
         used = [
@@ -250,8 +260,9 @@ class LocalContainers:
         return container
 
     async def _expire_replaceable(self, tenant: str) -> bool:
-        """Expire one container: the least recently used one that was created for a response and
-        that no response uses now. Return False if there is no such container."""
+        """Let one container of the tenant expire: the least recently used one of the containers
+        that were created for a response and that no response uses now. Return False if there is no
+        such container."""
         records = [each for each in await self._directory.list(tenant) if each.is_auto]
         for record in sorted(filter(lambda each: each.is_active, records), key=self._last_used_at):
             if await self._expire_if_replaceable(record):
@@ -268,7 +279,7 @@ class LocalContainers:
         if container is not None:
             return container.expire_if_replaceable()
         if record.owner == self._owner.id:
-            return True  # it was removed, but the store did not answer
+            return True  # this process removed the container, but the store did not confirm it
         try:
             return await self._remote.of(record).expire_if_replaceable()
         except (NotFound, InvalidRequest):
@@ -282,7 +293,7 @@ class LocalContainers:
         await container.close()
 
     async def _delete_unused(self, container: Container) -> None:
-        with suppress(StoreError):  # the record that stays says that it can be replaced
+        with suppress(StoreError):  # if the record remains, the container can still be replaced
             await self._delete(container)
 
     def _forget(self, container_id: str) -> None:

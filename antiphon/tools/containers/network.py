@@ -1,4 +1,4 @@
-"""Network access of containers: makes the proxy of a box from the network policy of a request."""
+"""Network access of containers. A request's network policy determines the proxy of a container."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from antiphon.wire.resources.containers import NetworkPolicy
 
 __all__ = ["OpenEgress", "network_key", "network_prompt", "open_egress", "shown_policy"]
 
-#: Makes the proxy of a box. Blocks the thread for a few milliseconds.
+#: Makes the proxy of a container from its network policy. Blocks the thread for a few milliseconds.
 OpenEgress: TypeAlias = Callable[[NetworkPolicy], EgressProxy]
 
 
@@ -27,8 +27,9 @@ def open_egress(
     clock: Callable[[], float],
     ids: Callable[[str], str],
 ) -> EgressProxy:
-    """Return the proxy for a policy of type ``allowlist``. ``clock`` returns Unix seconds. ``ids``
-    makes unguessable placeholders for the secrets."""
+    """Return the proxy for a network policy of type ``allowlist``. ``clock`` returns Unix seconds.
+    ``ids`` makes unguessable placeholders, which code in the container uses instead of the
+    secrets."""
     secrets = tuple(
         BoxSecret(
             domain=each.domain.lower(), name=each.name, value=each.value, placeholder=ids("secret")
@@ -40,16 +41,16 @@ def open_egress(
 
 
 def network_key(policy: NetworkPolicy | None) -> str:
-    """Return a hash of a network policy and its secrets; empty without network access. A container
-    can be reused for policies with the same hash."""
+    """Return a hash of a network policy and its secrets. The hash is empty if the policy allows no
+    network access. A container can be reused for policies with the same hash."""
     if policy is None or policy.type == "disabled":
         return ""
     return sha256(msgspec.json.encode((sorted(policy.domains), policy.secrets))).hexdigest()
 
 
 def network_prompt(policy: NetworkPolicy | None) -> str:
-    """Return the text that tells the model which domains its container reaches; empty without
-    network access."""
+    """Return the text that tells the model which domains its container can reach. The text is empty
+    if the container has no network access."""
     if policy is None or not policy.domains:
         return ""
     lines = [
@@ -68,5 +69,5 @@ def network_prompt(policy: NetworkPolicy | None) -> str:
 
 
 def shown_policy(policy: NetworkPolicy | None) -> NetworkPolicy:
-    """Return a policy as clients see it: without its secrets."""
+    """Return a network policy in the form that clients see: without its secrets."""
     return NetworkPolicy() if policy is None else replace(policy, domain_secrets=msgspec.UNSET)

@@ -1,8 +1,9 @@
-"""Registry of containers by id. A container belongs to one tenant and expires when unused.
+"""Registry of containers by id. A container belongs to one tenant and expires when it is not used
+for some time.
 
-A box consists of processes and memory of one machine. So each container has one owner, the process
-that created it. The directory in the store names the owner, and other processes send their calls to
-the owner.
+A container consists of processes and memory of one machine. So each container has one owner: the
+process that created it. The container directory in the store records the owner of each container.
+Other processes send their calls to the owner.
 """
 
 from __future__ import annotations
@@ -30,33 +31,35 @@ __all__ = ["ContainerMaker", "ContainerRegistry"]
 
 
 class ContainerMaker(Protocol):
-    """Makes new containers, either in this process or in the process that owns the containers of
-    all workers.
+    """Makes new containers. They are made either in this process or in the process that owns the
+    containers of all workers.
 
-    ``find``, ``resources`` and ``delete`` apply to the containers that this process itself owns.
+    ``find``, ``resources`` and ``delete`` apply only to containers that this process itself owns.
     """
 
     def find(self, tenant: str, container_id: str) -> Container | None:
         """Return the container with this id. Return None if this process has no such container."""
 
     def resources(self, tenant: str) -> Mapping[str, wc.ContainerResource]:
-        """Return a tenant's containers in this process, by id, in the form of the API."""
+        """Return the containers of a tenant that this process owns, in the form of the API, by
+        id."""
 
     async def delete(self, tenant: str, container_id: str) -> bool:
         """Delete a container of this process and its files. Return False if this process has no
         such container."""
 
     async def create(self, tenant: str, request: wc.CreateContainer) -> wc.ContainerResource:
-        """Create a container with its files and skills. Raises ``InvalidRequest``, ``NotFound``,
-        ``QuotaExceeded``, ``ToolError``."""
+        """Create a container for a client, with the requested files and skills. Raises
+        ``InvalidRequest``, ``NotFound``, ``QuotaExceeded``, ``ToolError``."""
 
     async def reserve(self, tenant: str, request: wc.CreateContainer) -> ContainerHandle:
-        """Create a container for a response. Raises ``QuotaExceeded``."""
+        """Create a container for a response. Its sandbox box is opened on first use. Raises
+        ``QuotaExceeded``."""
 
 
 class ContainerRegistry:
-    """The containers of all processes on a store. ``maker`` makes new ones. ``quotas`` include the
-    maximum number of active containers of a tenant."""
+    """The containers of all processes that share a store. ``maker``: makes new containers.
+    ``quotas``: the quotas of tenants, which include the maximum number of active containers."""
 
     def __init__(
         self,
@@ -80,9 +83,9 @@ class ContainerRegistry:
     # --- containers ------------------------------------------------------------------------------
 
     async def create(self, tenant: str, request: wc.CreateContainer) -> wc.ContainerResource:
-        """Create a container with its files and skills. Raises ``InvalidRequest``, ``NotFound``,
-        ``QuotaExceeded``, ``ToolError``, and ``Overloaded`` if the process that makes containers
-        cannot be reached."""
+        """Create a container for a client, with the requested files and skills. Raises
+        ``InvalidRequest``, ``NotFound``, ``QuotaExceeded``, ``ToolError``, and ``Overloaded`` if
+        the process that makes containers cannot be reached."""
         return await self._maker.create(tenant, request)
 
     async def get_active(self, tenant: str, container_id: str) -> ContainerHandle:
@@ -104,7 +107,8 @@ class ContainerRegistry:
         raise container_expired(container_id)
 
     async def retrieve(self, tenant: str, container_id: str) -> wc.ContainerResource:
-        """Return a container as the API shows it, even an expired one. Raises ``NotFound``."""
+        """Return a container in the form of the API. The container may be expired. Raises
+        ``NotFound``."""
         if (container := self._maker.find(tenant, container_id)) is not None:
             return container.resource
         record = await self._record(tenant, container_id)
@@ -114,8 +118,8 @@ class ContainerRegistry:
             return expired(record.resource)
 
     async def list(self, tenant: str, page_params: PageParams) -> Page[wc.ContainerResource]:
-        """Return one page of containers. The data of containers of other processes may be seconds
-        old. Raises ``InvalidRequest`` for an unknown cursor."""
+        """Return one page of a tenant's containers. The data of containers that other processes own
+        may be a few seconds old. Raises ``InvalidRequest`` for an unknown cursor."""
         return make_page(await self._resources(tenant), page_params)
 
     async def count_active(self, tenant: str) -> int:
@@ -123,8 +127,8 @@ class ContainerRegistry:
         return sum(each.status == "active" for each in await self._resources(tenant))
 
     async def delete(self, tenant: str, container_id: str) -> None:
-        """Delete a container and its files. If its owner cannot be reached, the owner closes the
-        box at its next lease renewal. Raises ``NotFound``."""
+        """Delete a container and its files. If the owner process cannot be reached, the owner
+        closes the container's sandbox box when it next renews its lease. Raises ``NotFound``."""
         if await self._maker.delete(tenant, container_id):
             return
         record = await self._record(tenant, container_id)
@@ -136,7 +140,8 @@ class ContainerRegistry:
     # --- use by responses ------------------------------------------------------------------------
 
     async def acquire(self, tenant: str, container_id: str) -> ContainerHandle:
-        """Acquire the container that a request names. Raises the errors of ``get_active``."""
+        """Return the container that a request names, and register that a response uses it. Raises
+        the errors of ``get_active``."""
         container = await self.get_active(tenant, container_id)
         await container.acquire()
         return container
@@ -148,15 +153,17 @@ class ContainerRegistry:
         items: Iterable[Item],
         skills: Iterable[ContainerSkill] = (),
     ) -> ContainerHandle:
-        """Acquire a container of type ``auto`` for a tool, with the requested files and skills.
+        """Return a container for a tool whose container has the type ``auto``, and register that a
+        response uses it. Add the requested files and skills.
 
-        This is the container of the last call among ``items`` if it is still active and has the
-        requested network policy. If not, a new container is created. Raises ``QuotaExceeded``.
+        This is the container of the last call among ``items``, if the container is still active and
+        has the requested network policy. Otherwise, a new container is created. Raises
+        ``QuotaExceeded``.
         """
         skills = tuple(skills)
         last = await self.last_active(tenant, items)
         if last is not None and last.network_key == network_key(request.network_policy):
-            with suppress(NotFound, InvalidRequest):  # its owner has ended in the meantime
+            with suppress(NotFound, InvalidRequest):  # raised if its owner has just ended
                 await last.acquire(request.file_ids, skills)
                 return last
         creation = wc.CreateContainer(
@@ -169,8 +176,8 @@ class ContainerRegistry:
         return container
 
     async def last_active(self, tenant: str, items: Iterable[Item]) -> ContainerHandle | None:
-        """Return the container of the last call among ``items``. Return None if there is no call or
-        its container cannot be used."""
+        """Return the container of the last call among ``items``. Return None if there is no such
+        call or the container cannot be used."""
         container_id = next(filter(None, map(_container_id_of, reversed(tuple(items)))), None)
         with suppress(RequestError):
             return None if container_id is None else await self.get_active(tenant, container_id)
@@ -183,15 +190,16 @@ class ContainerRegistry:
         return await resolve_skills(self._library, tenant, skills, path)
 
     async def check_reference(self, tenant: str, container_id: str, path: str) -> None:
-        """Raise ``InvalidRequest`` if the container a request names at ``path`` cannot be used."""
+        """Raise ``InvalidRequest`` if the container that a request names at ``path`` cannot be
+        used."""
         try:
             await self.get_active(tenant, container_id)
         except (NotFound, InvalidRequest) as error:
             raise InvalidRequest(error.message, param=path, code=error.code) from None
 
     async def check_auto(self, tenant: str, request: wc.AutoContainer, path: str) -> None:
-        """Raise ``InvalidRequest`` if a file or skill that a request names at ``path`` does not
-        exist."""
+        """Raise ``InvalidRequest`` if the request names a file or skill that does not exist.
+        ``path``: path of the container in the request."""
         for index, file_id in enumerate(request.file_ids):
             if await self._uploads.name(tenant, file_id) is None:
                 raise InvalidRequest(
@@ -215,7 +223,7 @@ class ContainerRegistry:
     async def list_files(
         self, tenant: str, container_id: str, page_params: PageParams
     ) -> Page[wc.ContainerFile]:
-        """Return one page of files. Raises ``NotFound``, ``InvalidRequest``."""
+        """Return one page of the files of a container. Raises ``NotFound``, ``InvalidRequest``."""
         container = await self.get_active(tenant, container_id)
         return make_page(await container.list_files(), page_params)
 
@@ -234,8 +242,8 @@ class ContainerRegistry:
 
 
 def _container_id_of(item: Item) -> str | None:
-    """Return the id of the container that the call ``item`` ran in. Return None if it ran in no
-    container."""
+    """Return the id of the container in which the call ``item`` ran. Return None if ``item`` is no
+    call or ran in no container."""
     if isinstance(item, CodeInterpreterCall):
         return item.container_id
     if isinstance(item, ShellCall) and isinstance(item.environment, dict):

@@ -1,8 +1,8 @@
-"""Calls between the processes that own containers and the processes that use them. Calls go over
-Unix sockets on one machine, and over signed HTTP between servers.
+"""Calls between the processes that own containers and the processes that use them.
 
-A server with several workers has one process that owns the containers, and one URL. The worker that
-receives a call from another server forwards it to the owner.
+On one machine, calls use Unix sockets. Between servers, calls use signed HTTP. A server with
+several workers has one URL and one process that owns its containers. The worker that receives a
+call from another server forwards the call to the owner.
 """
 
 from __future__ import annotations
@@ -28,16 +28,19 @@ from .session import ContainerSession
 
 __all__ = ["ContainerRelay"]
 
-#: The name is short because the path of a Unix socket is limited to about 100 characters.
+#: Suffix of the sockets' file names. The names are short because the path of a Unix socket is
+#: limited to about 100 characters.
 _SUFFIX = ".box"
 
 
 class ContainerRelay:
-    """Connects this process with the other container owners, in both directions.
+    """Connects this process with the other processes that own containers. It sends calls to them
+    and answers their calls.
 
-    ``folder``: folder with the sockets of all processes of this server; None for a server without
-    workers. ``url``: address of this server for other servers; empty if they cannot reach it.
-    ``caller``: calls other servers.
+    - ``folder``: folder with the sockets of all processes of this server. None for a server without
+      workers.
+    - ``url``: address of this server for other servers. Empty if other servers cannot reach it.
+    - ``caller``: calls other servers.
     """
 
     def __init__(
@@ -54,36 +57,38 @@ class ContainerRelay:
 
     @property
     def owner(self) -> ContainerOwner:
-        """This process as an owner of containers."""
+        """This process as an owner of containers: its id and its URL."""
         return ContainerOwner(id=self._id, url=self._url)
 
     def connect(self, owner: str, url: str) -> Calls:
-        """Return the client for calls to the process ``owner``. ``url``: address of its server;
-        empty if other servers cannot reach it."""
+        """Return the client for calls to the process with the id ``owner``. ``url``: address of
+        that process's server. It is empty if other servers cannot reach that server."""
         if (client := self._client(owner)) is not None:
             return client
         is_local = is_loopback(urlsplit(url).hostname or "")
         if is_local and not owner.startswith(f"{self._scope}-"):
-            return NoCalls()  # it listens at the loopback address of another machine
+            return NoCalls()  # the owner listens at the loopback address of another machine
         if url and url != self._url and self._caller is not None:
             return self._caller.calls(owner, url)
-        # The owner is gone: it would listen at this process's own address or in its folder.
+        # If the owner still existed, its socket would be in the folder of this server. So it has
+        # ended.
         has_ended = is_local if url else self._folder is not None
         return NoCalls(is_gone=has_ended)
 
     def find(self, owner: str) -> AnswerCall | None:
-        """Return the function that answers calls to the process ``owner``. Return None if this
-        server has no such process."""
+        """Return the function that answers calls to the process with the id ``owner``. Return None
+        if this server has no such process."""
         if owner == self._id and self._methods is not None:
             return self._methods.answers
         client = self._client(owner)
         return None if client is None else client.forward
 
     def remove_abandoned(self) -> tuple[str, ...]:
-        """Remove the sockets of the dead container owners of this server. Return the ids of these
-        owners.
+        """Remove the sockets of the container owners of this server that have died. Return the ids
+        of these owners.
 
-        It removes all sockets, so call it before the new owner opens its socket.
+        This method removes all sockets in the folder. So call it before the new owner opens its
+        socket.
         """
         if self._folder is None:
             return ()
@@ -93,14 +98,15 @@ class ContainerRelay:
         return tuple(f"{self._scope}-{path.stem}" for path in paths)
 
     async def open(self, local: LocalContainers) -> None:
-        """Start to answer calls of other processes to the containers of this process."""
+        """Start to answer calls from other processes. ``local``: the containers of this process,
+        which these calls may use."""
         self._methods = CallableMethods(ContainerSession(local))
         if self._folder is not None:
             self._server = CallServer(lambda: ContainerSession(local))
             await self._server.open(self._socket(self._folder, self._id))
 
     async def close(self) -> None:
-        """Stop answering, and close the connections to other processes."""
+        """Stop answering calls, and close the connections to other processes."""
         self._methods = None
         if self._folder is not None and self._server is not None:
             self._socket(self._folder, self._id).unlink(missing_ok=True)
@@ -110,8 +116,8 @@ class ContainerRelay:
         self._clients.clear()
 
     def _client(self, owner: str) -> CallClient | None:
-        """Return the client for another process of this server; None if the process does not
-        listen."""
+        """Return the client for calls to another process of this server. Return None if the process
+        has no socket."""
         if self._folder is None:
             return None
         path = self._socket(self._folder, owner)
@@ -131,9 +137,9 @@ class ContainerRelay:
 
 
 def _loopback_scope() -> str:
-    """Return a hash that is equal for all processes that share a loopback address. On Linux it
-    identifies the boot of the machine and the network namespace; on other systems, the host name.
-    """
+    """Return a hash that is equal for all processes that share a loopback address. On Linux, the
+    hash is made from the boot id of the machine and the network namespace. On other systems, it is
+    made from the host name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
         scope = boot + os.readlink("/proc/self/ns/net")

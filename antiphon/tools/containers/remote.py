@@ -1,4 +1,5 @@
-"""Containers of other processes: each operation is a call to the owner."""
+"""Containers of other processes. Each operation is a call to the process that owns the
+container."""
 
 from __future__ import annotations
 
@@ -19,9 +20,11 @@ __all__ = ["RemoteContainer", "RemoteContainers"]
 
 
 class RemoteContainer:
-    """``ContainerHandle`` of a container in another process. ``calls``: the client of the owner's
-    ``ContainerSession``. ``on_gone``: called when the owner has ended, and all its containers with
-    it."""
+    """The ``ContainerHandle`` of a container in another process, the owner.
+
+    - ``calls``: the client for calls to the owner's ``ContainerSession``.
+    - ``on_gone``: called when the owner has ended. Its containers have then ended too.
+    """
 
     def __init__(
         self,
@@ -33,7 +36,8 @@ class RemoteContainer:
         self._calls = calls
         self._on_gone = on_gone
         self._view = ContainerView(record.resource)
-        #: The call to ``use``, which runs for as long as a response uses the container.
+        #: Running calls of ``ContainerSession.use``. Each call runs for as long as one response
+        #: uses the container.
         self._uses: list[AsyncGenerator[Any, None]] = []
 
     @property
@@ -53,7 +57,8 @@ class RemoteContainer:
         return self._view.network_key
 
     async def load(self) -> wc.ContainerResource:
-        """Fetch the container and its skills from the owner."""
+        """Fetch the state of the container and its skills from the owner. Return the state in the
+        form of the API."""
         self._view = await self._call("view", returns=ContainerView)
         return self._view.resource
 
@@ -120,12 +125,12 @@ class RemoteContainer:
         await self._call("delete_file", file_id)
 
     async def expire_if_replaceable(self) -> bool:
-        """Expire the container if it was created for a response and no response uses it. Return
-        whether it has expired."""
+        """Let the container expire if it was created for a response and no response uses it now.
+        Return whether the container has expired."""
         return bool(await self._call("expire_if_replaceable", returns=bool))
 
     async def close(self) -> None:
-        """Close the box. Everything in it is lost."""
+        """Close the container's sandbox box. Everything in the box is lost."""
         await self._call("close")
 
     async def _call(self, method: str, *arguments: Any, returns: Any = None) -> Any:
@@ -135,7 +140,7 @@ class RemoteContainer:
 
     @asynccontextmanager
     async def _translating(self) -> AsyncIterator[None]:
-        """Translate errors of calls to the errors of ``ContainerHandle``."""
+        """Translate the errors of a call to the owner into the errors of ``ContainerHandle``."""
         try:
             yield
         except PeerLost as error:
@@ -152,18 +157,18 @@ class RemoteContainer:
 
 
 class RemoteContainers:
-    """The containers of other processes. ``connect`` returns a client for calls to a process, given
-    its id and URL."""
+    """The containers of other processes. ``connect``: returns the client for calls to a process,
+    given the id and the URL of this process."""
 
     def __init__(self, directory: ContainerDirectory, connect: Callable[[str, str], Calls]) -> None:
         self._directory = directory
         self._connect = connect
 
     def of(self, record: ContainerRecord) -> RemoteContainer:
-        """Return the handle of the container that a directory record describes."""
+        """Return the ``ContainerHandle`` of the container that a directory record describes."""
         return RemoteContainer(record, self._connect(record.owner, record.url), self._expire)
 
     async def _expire(self, record: ContainerRecord) -> None:
-        """Mark the container as expired in the directory. Clients have been told that it expired,
-        so it must stay expired even if its owner becomes reachable again."""
+        """Mark the container as expired in the directory. Clients have been told that the container
+        has expired. So it must stay expired even if its owner becomes reachable again."""
         await self._directory.expire(record.owner, [record.resource.id])

@@ -1,4 +1,4 @@
-"""The methods of the containers of this process that other processes may call."""
+"""The methods that other processes may call to use the containers of this process."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ __all__ = ["ContainerSession"]
 
 
 class ContainerSession:
-    """The methods that ``RemoteContainer`` calls. Each raises ``NotFound`` if the container is not
-    in this process or belongs to another tenant."""
+    """The methods that ``RemoteContainer`` calls from another process. Each method raises
+    ``NotFound`` if the container is not in this process or belongs to another tenant."""
 
     def __init__(self, local: LocalContainers) -> None:
         self._local = local
 
     async def view(self, tenant: str, container_id: str) -> ContainerView:
-        """Return the API view of a container, even of an expired one."""
+        """Return a container in the form of the API, with its skills. The container may be
+        expired."""
         container = self._local.get(tenant, container_id)
         return ContainerView(container.resource, container.skills, container.network_key)
 
@@ -35,8 +36,8 @@ class ContainerSession:
         file_ids: tuple[str, ...],
         skills: tuple[ShellSkill, ...],
     ) -> AsyncGenerator[bool, None]:
-        """Add files and skills, and mark the container as used. The use ends when the caller ends
-        the call or disconnects."""
+        """Register that a response uses the container, and add files and skills to it. The use ends
+        when the caller cancels the call or disconnects."""
         container = self._active(tenant, container_id)
         resolved = await resolve_skills(self._local.library, tenant, skills, "skills")
         await container.acquire(file_ids, resolved)
@@ -47,17 +48,18 @@ class ContainerSession:
             await container.release()
 
     async def ensure_ready(self, tenant: str, container_id: str) -> None:
-        """Open the box if it is not open."""
+        """Open the container's sandbox box if it is not open yet."""
         await self._active(tenant, container_id).ensure_ready()
 
     async def run_python(self, tenant: str, container_id: str, code: str) -> PythonOutcome:
-        """Run Python code."""
+        """Run Python code in a container. Returns the result and the files that the code wrote."""
         return PythonOutcome(*await self._active(tenant, container_id).run_python(code))
 
     async def run_command(
         self, tenant: str, container_id: str, command: str, timeout_s: float, max_output: int
     ) -> AsyncGenerator[CommandEvent, None]:
-        """Run a command in a shell. Yields its output while it runs, then its result."""
+        """Run a shell command in a container. Yields the output while the command runs, then the
+        result."""
         container = self._active(tenant, container_id)
         events: asyncio.Queue[CommandEvent | None] = asyncio.Queue()
         run = asyncio.create_task(
@@ -80,11 +82,11 @@ class ContainerSession:
     async def write_file(
         self, tenant: str, container_id: str, name: str, content: bytes
     ) -> wc.ContainerFile:
-        """Write a file on the user's behalf."""
+        """Write a file that the user provides."""
         return await self._active(tenant, container_id).write_file(name, content)
 
     async def list_files(self, tenant: str, container_id: str) -> tuple[wc.ContainerFile, ...]:
-        """Return all files, ordered by path."""
+        """Return the metadata of all files in a container, ordered by path."""
         return await self._active(tenant, container_id).list_files()
 
     async def get_file(self, tenant: str, container_id: str, file_id: str) -> wc.ContainerFile:
@@ -100,11 +102,13 @@ class ContainerSession:
         await self._active(tenant, container_id).delete_file(file_id)
 
     async def expire_if_replaceable(self, tenant: str, container_id: str) -> bool:
-        """Expire a container if it was created for a response and no response uses it."""
+        """Let a container expire if it was created for a response and no response uses it now.
+        Returns whether the container has expired."""
         return self._local.get(tenant, container_id).expire_if_replaceable()
 
     async def close(self, tenant: str, container_id: str) -> None:
-        """Close the box and forget the container."""
+        """Close the container's sandbox box and remove the container from this process. Another
+        process has already deleted the container's record."""
         await self._local.close(self._local.get(tenant, container_id))
 
     def _active(self, tenant: str, container_id: str) -> Container:

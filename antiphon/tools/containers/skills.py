@@ -1,5 +1,5 @@
-"""Skills in containers. Each skill that a request names becomes a folder in the box and a line of
-the prompt."""
+"""Skills in containers. A skill is a folder of instructions and scripts. Each skill that a request
+names becomes a folder in the container and a line of the prompt."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
     "skills_prompt",
 ]
 
-#: Where skills are mounted in a box.
+#: The folder in a container where skills are mounted.
 SKILLS_FOLDER = "/mnt/skills"
 _PROMPT = (
     "Skills are folders of instructions and scripts. If one fits the task, read its SKILL.md"
@@ -43,29 +43,33 @@ _PROMPT = (
 
 
 class SkillLibrary(Protocol):
-    """Storage of skills."""
+    """The stored skills of all tenants."""
 
     async def retrieve_version(
         self, tenant: str, skill_id: str, version: str | None
     ) -> SkillVersion:
-        """Return a version of a skill. ``version`` is a number or ``latest``; None means the
-        default version. Raises ``NotFound``."""
+        """Return a version of a skill. ``version`` is a number or ``latest``. If it is None, the
+        default version is returned. Raises ``NotFound``."""
 
     async def read_bundle(self, tenant: str, skill_id: str, version: str | None) -> bytes:
-        """Return the files of a version as a zip. Raises ``NotFound``."""
+        """Return the files of a skill version as the bytes of a zip archive. Raises
+        ``NotFound``."""
 
 
 class SkillSummary(Struct, frozen=True):
-    """What the model is told about a skill."""
+    """The name and the description of a skill, which the model sees."""
 
     name: str
     description: str
 
 
 class ContainerSkill(Struct, frozen=True, kw_only=True):
-    """A skill for a container. ``key`` identifies the version or the inline content of the skill.
-    ``load`` returns the zip and raises ``NotFound``. ``source`` refers to the same version or
-    content in the form of a request."""
+    """A skill for a container.
+
+    - ``key``: identifies the version or the inline content of the skill.
+    - ``source``: refers to the same version or content, in the form of a request.
+    - ``load``: returns the zip archive. Raises ``NotFound``.
+    """
 
     name: str
     description: str
@@ -75,7 +79,7 @@ class ContainerSkill(Struct, frozen=True, kw_only=True):
 
     @property
     def summary(self) -> SkillSummary:
-        """What the model is told about the skill."""
+        """The name and the description of the skill, which the model sees."""
         return SkillSummary(self.name, self.description)
 
     async def read(self) -> Bundle:
@@ -91,7 +95,7 @@ async def resolve_skills(
     library: SkillLibrary, tenant: str, skills: Iterable[ShellSkill], path: str
 ) -> tuple[ContainerSkill, ...]:
     """Return the skills that a request names at ``path``. Raises ``InvalidRequest`` for unknown
-    ones."""
+    skills and for two skills with the same name."""
     resolved: dict[str, ContainerSkill] = {}
     for index, skill in enumerate(skills):
         skill_path = f"{path}[{index}]"
@@ -112,8 +116,8 @@ async def resolve_skills(
 async def check_inline_skills(
     skills: Sequence[ShellSkill], resolved: Sequence[ContainerSkill], path: str
 ) -> None:
-    """Raise ``InvalidRequest`` for an inline skill with invalid files. Stored skills were checked
-    when they were created."""
+    """Raise ``InvalidRequest`` if the files of an inline skill are invalid. Stored skills are not
+    checked here, because they were checked when they were created."""
     for index, (skill, container_skill) in enumerate(zip(skills, resolved, strict=True)):
         if isinstance(skill, InlineSkill):
             try:
@@ -125,8 +129,8 @@ async def check_inline_skills(
 
 
 def skills_prompt(skills: Iterable[SkillSummary]) -> str:
-    """Return the text that tells the model about the skills of its container; empty if there are
-    none."""
+    """Return the text that tells the model about the skills of its container. The text is empty if
+    there are no skills."""
     return _skills_prompt(
         (skill.name, f"{SKILLS_FOLDER}/{skill.name}", skill.description) for skill in skills
     )
