@@ -1,1 +1,1 @@
-"""Web search: a browser over the web or a local index of pages, and citations of pages."""
+"""Web search: a browser for the web or for a local index of pages, and citations of pages."""

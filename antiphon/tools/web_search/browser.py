@@ -1,7 +1,8 @@
-"""The browser of one response: search, open pages and find text in them.
+"""The browser of one response. It can search, open pages, and find text in pages.
 
-Shown pages have numbers, which later steps and citations refer to. The semantics are those of
-gpt-oss's browser tool.
+Each call of the model is a step. Each step has a number, its cursor. The cursor also stands for the
+page that the step has shown. Later steps and citations refer to pages by cursor. The browser
+behaves like the browser tool of gpt-oss.
 """
 
 from __future__ import annotations
@@ -18,16 +19,19 @@ from .page import SearchResult, WebPage, domain
 
 __all__ = ["Browser", "PageSource", "SearchOptions", "StepResult"]
 
-#: Lines shown before a hit that the model opens.
+#: Number of lines that are shown before a match, when the model opens a page at the match.
 _LINES_BEFORE_HIT = 4
 
 
 class SearchOptions(Struct, frozen=True, kw_only=True):
     """The search options of a request.
 
-    ``count``: the number of results. ``max_view_chars``: the maximum number of characters in a view
-    of a page. ``allowed_domains``, ``blocked_domains``: domains, including their subdomains.
-    ``tenant``: the tenant that searches. A source that limits concurrency serves tenants in turn.
+    - ``count``: the number of results.
+    - ``max_view_chars``: the maximum number of characters of a page that one call shows.
+    - ``allowed_domains``, ``blocked_domains``: domains, including their subdomains.
+    - ``location``: the user's approximate location.
+    - ``tenant``: the tenant that searches. A source with limited concurrency serves the tenants in
+      turn.
     """
 
     count: int = 10
@@ -38,7 +42,7 @@ class SearchOptions(Struct, frozen=True, kw_only=True):
     tenant: str = ""
 
     def allows(self, url: str) -> bool:
-        """Whether pages of this URL may be shown."""
+        """Whether the model may be shown pages with this URL."""
         host = domain(url)
         if any(_is_subdomain(host, name) for name in self.blocked_domains):
             return False
@@ -48,19 +52,21 @@ class SearchOptions(Struct, frozen=True, kw_only=True):
 
 
 class PageSource(Protocol):
-    """A source of pages."""
+    """A source of pages for the browser: the web or a local index."""
 
     async def search(self, query: str, options: SearchOptions) -> tuple[SearchResult, ...]:
-        """Search for pages. Return the results, the best result first. Raises ``ToolError``."""
+        """Search for pages. Return the results, with the best result first. Raises
+        ``ToolError``."""
 
     async def page(self, url: str, *, tenant: str = "") -> WebPage:
-        """Return the page at a URL, for a tenant. Raises ``ToolError``."""
+        """Return the page at a URL, on behalf of a tenant. Raises ``ToolError``."""
 
     async def close(self) -> None: ...
 
 
 class StepResult(Struct, frozen=True, kw_only=True):
-    """The result of a step: the text for the model, the action for the item, and search results."""
+    """The result of a browser step: the text for the model, the action for the output item, and the
+    search results of a search."""
 
     text: str
     action: Mapping[str, Any]
@@ -68,10 +74,10 @@ class StepResult(Struct, frozen=True, kw_only=True):
 
 
 class Browser:
-    """A browser for one response.
+    """The browser of one response.
 
-    Each step gets a cursor, even if the step fails. ``earlier_pages``: the pages of the steps of
-    earlier responses, so that the cursors of these steps stay valid.
+    Each step (call) gets a cursor, even if the step fails. ``earlier_pages``: the pages of the
+    steps of earlier responses. They keep the cursors of these steps valid.
     """
 
     def __init__(
@@ -86,16 +92,17 @@ class Browser:
         self._page_cache: dict[str, WebPage] = {}
 
     def begin_step(self) -> int:
-        """Begin a step and return its cursor."""
+        """Begin a step. Return the cursor of the step, which is its number."""
         self._shown_pages.append(None)
         return len(self._shown_pages) - 1
 
     def page_at(self, cursor: int) -> WebPage | None:
-        """Return the page that a cursor refers to. Return None if there is no such page."""
+        """Return the page that the step with this cursor has shown. Return None if there is no such
+        page."""
         return self._shown_pages[cursor] if 0 <= cursor < len(self._shown_pages) else None
 
     async def search(self, query: str, *, step_cursor: int) -> StepResult:
-        """Run a search as the step ``step_cursor``. Raises ``ToolError``."""
+        """Search for pages, as the step with the cursor ``step_cursor``. Raises ``ToolError``."""
         results = await self._source.search(query, self._options)
         allowed_results = tuple(one for one in results if self._options.allows(one.url))[
             : self._options.count
@@ -116,8 +123,13 @@ class Browser:
         *,
         step_cursor: int,
     ) -> StepResult:
-        """Open a link of a page by its number, a URL, or a shown page, at line ``loc``. Raises
-        ``ToolError``.
+        """Show a page, as the step with the cursor ``step_cursor``. Raises ``ToolError``.
+
+        - ``id``: a URL, or the number of a link in the page ``cursor``. If it is None, the page
+          ``cursor`` itself is shown.
+        - ``cursor``: a page that was shown before. None means the last page.
+        - ``loc``: the first line to show. By default, it is the line that the link refers to.
+        - ``lines``: the maximum number of lines to show.
         """
         start = 0
         if isinstance(id, str):
@@ -136,7 +148,8 @@ class Browser:
         )
 
     async def find(self, pattern: str, cursor: int | None, *, step_cursor: int) -> StepResult:
-        """Find ``pattern`` in a shown page. Raises ``ToolError``."""
+        """Find ``pattern`` in the page ``cursor``, as the step with the cursor ``step_cursor``. If
+        ``cursor`` is None, search the last page. Raises ``ToolError``."""
         page = self._require_page(cursor)
         if page.results is not None:
             raise ToolError("Open one of the results first: a list of results cannot be searched.")
@@ -166,9 +179,11 @@ class Browser:
         return page
 
     async def _read_page(self, page: WebPage) -> WebPage:
-        """Return the full page. Load it unless ``page`` is a list of search results.
+        """Return the page with its full text. A list of search results is returned unchanged. Any
+        other page is loaded.
 
-        A page of an earlier response has only a URL, and the page of a find step has only the hits.
+        It must be loaded because the page of an earlier response has only a URL, and the page of a
+        ``find`` step has the links of the matches.
         """
         return page if page.results is not None else await self._load_page(page.url)
 

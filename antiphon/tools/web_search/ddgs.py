@@ -1,6 +1,6 @@
-"""Web search without an API key, with the package ``ddgs``, which queries several search engines.
+"""Web search without an API key. The package ``ddgs`` queries several search engines.
 
-The package parses untrusted pages, so each search runs in a process of its own.
+The package parses untrusted pages, so each search runs in a separate process.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = ["Ddgs"]
 
 _log = structlog.get_logger(__name__)
 
-#: The program that searches.
+#: The program that runs a search.
 WORKER = Path(__file__).with_name("search_worker.py")
 _MAX_SEARCHES = 4
 #: Time limits in seconds: for one engine, and for all engines of a search.
 _ENGINE_TIMEOUT_S, _TOTAL_TIMEOUT_S = 5, 15.0
-#: The maximum number of domains in a query: engines truncate long queries.
+#: The maximum number of domains in a query. It is limited because engines truncate long queries.
 _MAX_DOMAINS = 10
-#: Country code → the package's name of a region.
+#: Country code → the name that the package uses for the region.
 _REGIONS: Mapping[str, str] = {
     "GB": "uk-en",
     **{
@@ -61,7 +61,7 @@ _ERRORS = {
 
 
 class _WorkerOutput(msgspec.Struct, frozen=True):
-    """What the worker prints."""
+    """The JSON that the worker process prints."""
 
     results: tuple[Mapping[str, Any], ...] = ()
     error: str = ""
@@ -69,9 +69,9 @@ class _WorkerOutput(msgspec.Struct, frozen=True):
 
 
 class Ddgs:
-    """``SearchEngine`` that uses the package ``ddgs``. Create it with ``open``.
+    """A ``SearchEngine`` that uses the package ``ddgs``. Create it with ``open``.
 
-    ``run``: runs the worker process with an input and returns its output.
+    ``run``: starts the worker process with a given input and returns its output.
     """
 
     def __init__(self, run: Callable[[bytes], Awaitable[bytes]]) -> None:
@@ -109,7 +109,8 @@ class Ddgs:
         return tuple(filter(None, map(_parse_result, found.results)))
 
     async def close(self) -> None:
-        """Do nothing. No process is left, because cancelling a search kills its process."""
+        """Do nothing. When a search is cancelled, its process is killed. So no process is left
+        here."""
 
 
 async def _run_process(variables: Mapping[str, str], request: bytes) -> bytes:
@@ -119,7 +120,8 @@ async def _run_process(variables: Mapping[str, str], request: bytes) -> bytes:
 
 
 def _with_domains(query: str, options: SearchOptions) -> str:
-    """Return the query with the domain filters in the engines' syntax."""
+    """Return the query with the domain filters appended, in the search engines' syntax
+    (``site:…``)."""
     include_sites = " OR ".join(f"site:{name}" for name in options.allowed_domains[:_MAX_DOMAINS])
     exclude_sites = " ".join(f"-site:{name}" for name in options.blocked_domains[:_MAX_DOMAINS])
     return " ".join(

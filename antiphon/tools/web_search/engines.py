@@ -1,4 +1,4 @@
-"""Search engines with an HTTP API, one row each."""
+"""Search engines with an HTTP API. Each engine is one entry of ``ENGINES``."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ _TIMEOUT_S = 15.0
 
 
 class EngineSpec(Struct, frozen=True, kw_only=True):
-    """How to query a search engine.
+    """Describes the HTTP API of a search engine.
 
-    ``url``: the base URL of the engine, or None if the operator has to configure it. ``key``: the
-    header for the API key, and the format of the header's value. ``query`` builds the query
-    parameters, or ``body`` builds the JSON body. ``list_results`` returns the list of results in a
-    response. ``parse_result`` parses one result.
+    - ``url``: the base URL of the engine. It is None if the operator has to configure it.
+    - ``key``: name of the header for the API key, and the format of the header's value.
+    - ``query``: builds the query parameters.
+    - ``body``: builds the JSON body. An engine has either ``query`` or ``body``.
+    - ``list_results``: returns the list of results in a response.
+    - ``parse_result``: parses one result.
     """
 
     url: str | None
@@ -122,7 +124,7 @@ ENGINES: Mapping[str, EngineSpec] = {
 
 
 class HttpSearchEngine:
-    """``SearchEngine`` over an HTTP API. Created by ``open``, inside an event loop."""
+    """A ``SearchEngine`` with an HTTP API. Create it with ``open``, inside an event loop."""
 
     def __init__(self, spec: EngineSpec, base: str, session: Any) -> None:
         self._spec = spec
@@ -135,7 +137,7 @@ class HttpSearchEngine:
     ) -> HttpSearchEngine:
         """Create the search engine. ``engine``: a name in ``ENGINES``.
 
-        Raises ``SetupError`` for a missing extra, key or URL.
+        Raises ``SetupError`` if the HTTP client is not installed, or the key or the URL is missing.
         """
         spec = ENGINES[engine]
         base = url or spec.url

@@ -1,5 +1,5 @@
-"""Convert fetched content to text with numbered links. HTML and documents are converted by readers;
-other text stays unchanged."""
+"""Convert fetched content to text with numbered links. HTML and documents are converted by document
+readers. Other text stays unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["extract_document"]
 _LINK = re.compile(r"!?\[([^\[\]]*)\]\(([^()\s]+)\)")
 _HEADING = re.compile(r"^#\s+(.+)$", re.MULTILINE)
 _HTML = ("text/html", "application/xhtml+xml")
-#: Size limit of markup.
+#: Maximum size of an HTML page in bytes.
 _MAX_HTML_BYTES = 8 * 2**20
 _REPLACED_BRACKETS = str.maketrans("【】", "〖〗")
 
@@ -38,8 +38,8 @@ async def extract_document(
 ) -> PageDocument:
     """Convert the content of a URL to a ``PageDocument``, on behalf of ``tenant``.
 
-    Raises ``ToolError`` if the content has no text, and ``SetupError`` if the HTML reader is not
-    installed.
+    Raises ``ToolError`` if the content has no readable text, and ``SetupError`` if the HTML reader
+    is not installed.
     """
     if mime in _HTML or (not mime and b"<html" in content[:2000].lower()):
         if len(content) > _MAX_HTML_BYTES:

@@ -31,8 +31,8 @@ __all__ = ["PageDocument", "PageIndex"]
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
-#: ``source``: the folder or file a page was read from. ``indexed_title``, ``indexed_text``: the
-#: normalized forms for the index, NULL where they equal title and text.
+#: ``source``: the folder or file from which a page was read. ``indexed_title``, ``indexed_text``:
+#: the normalized title and text for the index. They are NULL if they equal ``title`` and ``text``.
 _PAGES = """
 CREATE TABLE IF NOT EXISTS pages (
     id INTEGER PRIMARY KEY, url TEXT NOT NULL UNIQUE, title TEXT NOT NULL, text TEXT NOT NULL,
@@ -57,7 +57,7 @@ CREATE TRIGGER removed AFTER DELETE ON pages BEGIN
     );
 END;
 """
-#: Columns that indexes of earlier versions lack.
+#: Columns that may be missing in an index that an earlier version created.
 _ADDED_COLUMNS = {
     "source": "TEXT NOT NULL DEFAULT ''",
     "indexed_title": "TEXT",
@@ -71,21 +71,22 @@ _PAGE = """
 SELECT url, title, text, links FROM pages WHERE url IN (?1, ?2, ?3) ORDER BY url = ?1 DESC LIMIT 1
 """
 _MAX_QUERY_TERMS = 64
-#: Characters of a snippet, and how many of them precede the hit.
+#: The number of characters in a snippet, and the number of characters before the first match in it.
 _SNIPPET_CHARS, _CHARS_BEFORE_HIT = 300, 60
 #: The maximum number of word occurrences that are examined for a snippet.
 _MAX_HITS = 1000
 
 
 def _create_private(path: Path) -> None:
-    """Create the file if it does not exist. Only its owner can read it, because it holds pages in
-    full."""
+    """Create the file if it does not exist. Only its owner can read it, because it contains the
+    full text of the pages."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 class PageDocument(Struct, frozen=True, kw_only=True):
-    """A page to index. The text refers to ``links`` by number."""
+    """A page for the index. The text contains numbered links. The numbers are positions in
+    ``links``."""
 
     url: str
     title: str
@@ -94,7 +95,8 @@ class PageDocument(Struct, frozen=True, kw_only=True):
 
 
 class PageIndex:
-    """``PageSource`` over an index file. With ``:memory:`` the index is in memory.
+    """The ``PageSource`` for an index file. With the path ``:memory:``, the index is kept in
+    memory.
 
     Raises ``SetupError`` if the file is not an index.
     """
@@ -119,9 +121,10 @@ class PageIndex:
                 self._database.execute(f"ALTER TABLE pages ADD COLUMN {name} {kind}")
 
     async def add(self, documents: Iterable[PageDocument], source: str = "") -> int:
-        """Add pages, replacing pages with the same URL. Return the number of added pages.
+        """Add pages. They replace indexed pages with the same URL. Return the number of added
+        pages.
 
-        ``source``: the folder or file that the pages were read from.
+        ``source``: the folder or file from which the pages were read.
         """
         rows = [
             (
@@ -153,7 +156,8 @@ class PageIndex:
         return await self._run_locked(write)
 
     async def remove_missing(self, source: str, urls: Collection[str]) -> int:
-        """Remove the pages of a source whose URL is not in ``urls``. Returns their number."""
+        """Remove the pages that were read from ``source`` and whose URL is not in ``urls``. Return
+        the number of removed pages."""
 
         def write() -> int:
             found = self._database.execute("SELECT url FROM pages WHERE source = ?", (source,))
@@ -165,14 +169,15 @@ class PageIndex:
         return await self._run_locked(write)
 
     async def list(self, prefix: str = "") -> tuple[tuple[str, str], ...]:
-        """Return URL and title of the pages whose URL starts with ``prefix``, ordered by URL."""
+        """Return the URL and the title of each page whose URL starts with ``prefix``, ordered by
+        URL."""
         query = "SELECT url, title FROM pages WHERE substr(url, 1, ?) = ? ORDER BY url"
         return await self._run_locked(
             lambda: tuple(self._database.execute(query, (len(prefix), prefix)).fetchall())
         )
 
     async def remove(self, prefix: str) -> int:
-        """Remove the pages whose URL starts with ``prefix``. Returns their number."""
+        """Remove the pages whose URL starts with ``prefix``. Return the number of removed pages."""
 
         def write() -> int:
             with self._database:
@@ -184,7 +189,7 @@ class PageIndex:
         return await self._run_locked(write)
 
     async def count(self) -> int:
-        """Return the number of pages."""
+        """Return the number of pages in the index."""
         return await self._run_locked(
             lambda: int(self._database.execute("SELECT count(*) FROM pages").fetchone()[0])
         )
@@ -228,7 +233,7 @@ class PageIndex:
         await self._run_locked(self._database.close)
 
     async def _run_query(self, work: Callable[[], _T]) -> _T:
-        """Run a query that serves a tool call.
+        """Run a query for a tool call. ``work`` runs in a thread.
 
         Raises ``ToolError`` if SQLite fails, for example because another process is writing.
         """
@@ -247,8 +252,9 @@ class PageIndex:
 
 
 def _snippet(text: str, words: list[str]) -> str:
-    """Return the part of the text where most of the words occur together."""
-    # Without endings, since the index stems words: "fjord" finds "fjords".
+    """Return an excerpt of the text that contains as many different words of the query as
+    possible."""
+    # The endings are cut off because the index stems words: "fjord" finds "fjords".
     stems = [re.escape(word[: max(3, len(word) - 2)]) for word in words]
     places = [hit.start() for hit in islice(re.finditer("|".join(stems), text, re.I), _MAX_HITS)]
     best, most = 0, 0

@@ -1,4 +1,4 @@
-"""Fill an index with files of folders and pages of the web."""
+"""Fill a page index with the files of folders and with pages of the web."""
 
 from __future__ import annotations
 
@@ -39,8 +39,12 @@ _BATCH_SIZE = 50
 
 
 class IndexReport(Struct, frozen=True, kw_only=True):
-    """The outcome of adding a source: the number of indexed pages, the number of removed pages, and
-    the skipped pages with the reason."""
+    """The result of adding a source to the index.
+
+    - ``pages``: number of indexed pages.
+    - ``removed``: number of pages that were removed from the index.
+    - ``skipped``: for each skipped page, a message with the reason.
+    """
 
     pages: int
     removed: int = 0
@@ -56,12 +60,14 @@ async def add_source(
     fetcher: Fetcher | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> IndexReport:
-    """Add a URL, a file or a whole folder to the index. Pages that are no longer in the source are
-    removed.
+    """Add a web page, a file or all files of a folder to the index. ``source``: a URL or a path.
+    Pages that a file or folder no longer contains are removed.
 
-    ``prefix``: the beginning of the URLs of files; the default is ``file:`` and the folder's name.
-    ``progress``: called with the number of processed files and the total number of files. Raises
-    ``SetupError``.
+    - ``prefix``: beginning of the URLs under which files are indexed. By default, it is ``file:``
+      and the folder's name.
+    - ``progress``: called with the number of processed files and the total number of files.
+
+    Raises ``SetupError``.
     """
     if source.startswith(("http://", "https://")):
         if fetcher is None:
@@ -100,7 +106,8 @@ async def add_source(
 
 
 def _page_files(path: Path) -> Iterator[Path]:
-    """Yield the files of a folder that can be indexed, in order, without hidden ones."""
+    """Yield the files below a folder that can be indexed, in order. Hidden files are left out. If
+    ``path`` is a file, yield this file."""
     if path.is_file():
         yield path
         return

@@ -1,4 +1,4 @@
-"""The web as a page source: a search engine finds pages, a fetcher downloads them."""
+"""The web as a source of pages. A search engine finds pages, and a fetcher downloads them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ _READ_TIMEOUT_S = 20.0
 
 
 class SearchEngine(Protocol):
-    """Finds pages of the web."""
+    """A search engine that finds pages of the web."""
 
     async def search(self, query: str, options: SearchOptions) -> tuple[SearchResult, ...]:
-        """Search the web. Return the results, the best result first. An engine may ignore the
-        filters, because the caller applies them too. Raises ``ToolError``."""
+        """Search the web. Return the results, with the best result first. An engine may ignore the
+        domain filters in ``options``, because the caller applies them too. Raises ``ToolError``."""
 
     async def close(self) -> None: ...
 
 
 class LiveWeb:
-    """``PageSource`` over a search engine, a fetcher and a document reader. Closing it closes the
-    search engine. The fetcher and the document reader are shared with others and stay open."""
+    """The ``PageSource`` for the web. It uses a search engine, a fetcher and a document reader.
+    Closing it closes the search engine. It does not close the fetcher and the document reader,
+    because other objects use them too."""
 
     def __init__(self, engine: SearchEngine, fetcher: Fetcher, documents: Documents) -> None:
         self._engine = engine
@@ -54,8 +55,8 @@ class LiveWeb:
 async def fetch_document(
     url: str, fetcher: Fetcher, documents: Documents, *, tenant: str = ""
 ) -> PageDocument:
-    """Fetch a page and convert it, on behalf of a tenant. The returned document has the URL after
-    redirects. Raises ``ToolError``."""
+    """Fetch a page on behalf of a tenant, and convert it to text. The returned document has the URL
+    after redirects. Raises ``ToolError``."""
     try:
         fetched = await fetcher.fetch(url, tenant=tenant)
     except FetchError as failed:

@@ -1,4 +1,4 @@
-"""The index file as a page source that may appear while the server runs."""
+"""An index file as a source of pages. The file may be created while the server runs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["LocalIndex"]
 
 
 class LocalIndex:
-    """``PageSource`` over an index file, opened when the file exists.
+    """The ``PageSource`` for an index file. The file is opened as soon as it exists.
 
-    ``missing``: returns a text that tells what to do about a missing file. Raises ``SetupError`` if
-    the file exists and is not an index.
+    ``missing``: returns a text that explains how to create the missing file. Raises ``SetupError``
+    if the file exists but is not an index.
     """
 
     def __init__(self, path: Path, missing: Callable[[], str]) -> None:
@@ -27,8 +27,8 @@ class LocalIndex:
         self._index: PageIndex | None = PageIndex(path) if path.is_file() else None
 
     def unavailable_reason(self) -> str | None:
-        """Return the reason why the index cannot be searched. Return None if it can. A file that
-        has appeared is opened."""
+        """Return the reason why the index cannot be searched. Return None if it can be searched. If
+        the file exists but is not open yet, this method opens it."""
         if self._index is None and not self._path.is_file():
             return self._missing()
         try:

@@ -1,6 +1,6 @@
-"""A page as a model reads it: lines of limited width and numbered links, one view at a time.
+"""A page in the form that a model reads: lines of limited width, and numbered links.
 
-The format is that of gpt-oss's browser, which those models were trained on.
+The format is that of the browser tool of the gpt-oss models, which were trained on it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from msgspec import Struct
 __all__ = ["SearchResult", "WebPage", "domain", "plain_line", "strip_links"]
 
 _WIDTH = 80
-#: The maximum number of hits of a search in a page, and the number of lines shown of each.
+#: The maximum number of matches when a page is searched, and the number of lines that are shown for
+#: each match.
 _MAX_HITS, _LINES_PER_HIT = 50, 4
-#: Characters of the text of a search result.
+#: Maximum number of characters in the text of a search result.
 _MAX_RESULT_CHARS = 600
 _REPLACED_BRACKETS = str.maketrans("【】", "〖〗")
-#: Longest line that ``textwrap`` wraps, in characters, and the words of a longer one.
+#: ``_MAX_TEXTWRAP``: lines with more characters are not wrapped with ``textwrap``. ``_WORDS``:
+#: matches the words of such a long line.
 _MAX_TEXTWRAP = 10_000
 _WORDS = re.compile(r"[\t\n\x0b\x0c\r ]+|[^\t\n\x0b\x0c\r ]+")
 _BLANKS = re.compile(r"\n{3,}")
@@ -28,7 +30,7 @@ _LINK = re.compile(r"【\d+†([^【】†\n]*)(?:†[^【】\n]*)?】")
 
 
 class SearchResult(Struct, frozen=True, kw_only=True):
-    """One result of a search. ``text``: a short excerpt."""
+    """One result of a web search. ``text``: a short excerpt of the page."""
 
     url: str
     title: str
@@ -36,11 +38,14 @@ class SearchResult(Struct, frozen=True, kw_only=True):
 
 
 class WebPage(Struct, frozen=True, kw_only=True):
-    """A page, or a list of search results.
+    """A page of the web, or a list of search results.
 
-    ``links``: the URLs that the text refers to as ``【0†…】``, ``【1†…】`` …, each with the line at
-    which the target is opened. ``results``: each search result with its line in the list. It is
-    None if the page is not a list of search results. A page without lines has not been loaded.
+    - ``links``: the links that the text shows as ``【0†…】``, ``【1†…】`` …. For each link, the URL and
+      the line at which the target is opened.
+    - ``results``: for a list of search results, the line of each result in the list, and the
+      result. For other pages, it is None.
+
+    If ``lines`` is empty, the page has not been loaded.
     """
 
     url: str
@@ -51,14 +56,14 @@ class WebPage(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_text(cls, url: str, title: str, text: str, links: tuple[str, ...] = ()) -> WebPage:
-        """Create a page from text, wrapping its lines."""
+        """Create a page from text. Long lines are wrapped."""
         lines = tuple(_wrap(_BLANKS.sub("\n\n", text.strip()))) or ("",)
         targets = tuple((link, 0) for link in links)
         return cls(url=url, title=plain_line(title) or domain(url), lines=lines, links=targets)
 
     @classmethod
     def from_results(cls, query: str, results: tuple[SearchResult, ...]) -> WebPage:
-        """Create the list of search results, each one a link."""
+        """Create the page that lists search results. Each result is a link."""
         lines: list[str] = []
         listed: list[tuple[int, SearchResult]] = []
         for at, one in enumerate(results):
@@ -74,15 +79,16 @@ class WebPage(Struct, frozen=True, kw_only=True):
         )
 
     def citation_target(self, line: int | None) -> SearchResult | None:
-        """Return the page or search result that a citation of a line refers to. In a list of
-        results, it is the result on that line. In other pages, it is the page itself."""
+        """Return the page or search result that a citation of ``line`` refers to. In a list of
+        search results, this is the result on that line. In another page, it is the page itself."""
         if self.results is None:
             return SearchResult(url=self.url, title=self.title)
         before = [one for at, one in self.results if line is not None and at <= line]
         return before[-1] if before else None
 
     def view(self, cursor: int, start: int, max_chars: int, max_lines: int | None = None) -> str:
-        """Return the lines from ``start`` that fit ``max_chars`` and ``max_lines``."""
+        """Return the part of the page that the model is shown: as many lines from ``start`` on as
+        fit into ``max_chars`` characters and ``max_lines`` lines."""
         start = max(0, min(start, max(0, len(self.lines) - 1)))
         shown: list[str] = []
         size = 0
@@ -97,7 +103,8 @@ class WebPage(Struct, frozen=True, kw_only=True):
         return "\n".join((self._heading(cursor), head, "", *shown))
 
     def find_lines(self, pattern: str) -> tuple[int, ...]:
-        """Return the lines where ``pattern`` begins, ignoring links.
+        """Return the numbers of the lines in which a match of ``pattern`` begins. The markup of
+        links is ignored.
 
         A match is left out if the lines shown for an earlier match already contain it.
         """
@@ -111,15 +118,15 @@ class WebPage(Struct, frozen=True, kw_only=True):
                 continue
             joined = f"{line.rstrip()} {lines[at + 1].lstrip()}" if at + 1 < len(lines) else line
             column = line.casefold().find(wanted)
-            if column < 0:  # it may continue in the next line
+            if column < 0:  # the match may continue in the next line
                 column = joined.casefold().find(wanted)
             if 0 <= column < len(line.casefold()):
                 hits.append(at)
         return tuple(hits)
 
     def view_hits(self, cursor: int, hit_lines: tuple[int, ...], max_chars: int) -> str:
-        """Return the matches as text, each with a link to its line. The text has about
-        ``max_chars`` characters at most; the first match is always included."""
+        """Return the matches as text, each with a link to its line. The text has at most about
+        ``max_chars`` characters, but it always contains the first match."""
         lines, sections, size = self._plain_lines(), [self._heading(cursor)], 0
         for number, at in enumerate(hit_lines):
             shown = (f"L{at + n}: {line}" for n, line in enumerate(lines[at : at + _LINES_PER_HIT]))
@@ -132,7 +139,7 @@ class WebPage(Struct, frozen=True, kw_only=True):
         return "\n\n".join(sections)
 
     def _plain_lines(self) -> list[str]:
-        """Return the lines with links replaced by their labels."""
+        """Return the lines of the page. Each link is replaced by its label."""
         return [strip_links(line) for line in self.lines]
 
     def _heading(self, cursor: int) -> str:
@@ -140,7 +147,7 @@ class WebPage(Struct, frozen=True, kw_only=True):
 
 
 def domain(url: str) -> str:
-    """Return the host of a URL, without ``www.``."""
+    """Return the host name of a URL without ``www.``."""
     try:
         return (urlsplit(url).hostname or url).removeprefix("www.")
     except ValueError:
@@ -148,18 +155,18 @@ def domain(url: str) -> str:
 
 
 def plain_line(text: str) -> str:
-    """Return untrusted text as one line that cannot look like a citation or a link."""
+    """Return untrusted text as one line. The result cannot look like a citation or a link."""
     return " ".join(text.translate(_REPLACED_BRACKETS).split())
 
 
 def strip_links(text: str) -> str:
-    """Return the text with links replaced by their labels."""
+    """Return the text with each link replaced by its label."""
     return _LINK.sub(r"\1", text)
 
 
 def _wrap(text: str) -> Iterator[str]:
-    """Wrap text as ``textwrap`` does, but in linear time. ``textwrap`` copies the rest of a long
-    word for every line."""
+    """Wrap text as ``textwrap`` does, but in linear time. For a long word, ``textwrap`` copies the
+    remaining characters again for every line."""
     for line in text.splitlines():
         if len(line) <= _MAX_TEXTWRAP:
             yield from textwrap.wrap(

@@ -1,6 +1,5 @@
-"""The ``web_search`` tool: three functions for the model, ``web_search_call`` items for the client,
-and citations in the answer.
-"""
+"""The ``web_search`` tool. The model gets three functions, the client gets ``web_search_call``
+items, and the answer gets citations."""
 
 from __future__ import annotations
 
@@ -69,7 +68,7 @@ _FUNCTIONS: Mapping[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
     ),
 }
 
-#: The action of a call before its arguments are known: clients expect a complete action.
+#: The action of a call as long as its arguments are unknown. Clients expect a complete action.
 _INITIAL_ACTIONS: Mapping[str, Mapping[str, Any]] = {
     "search": {"type": "search", "query": "", "queries": []},
     "open": {"type": "open_page", "url": None},
@@ -80,11 +79,12 @@ _StepFunction = Callable[[Browser, Mapping[str, Any], int], Awaitable[StepResult
 
 
 class WebSearchProvider:
-    """``ToolProvider`` over a page source. The provider does not close the source.
+    """The ``ToolProvider`` for web search in a page source. The provider does not close the source.
 
-    ``is_external``: the source needs access to the web, which a request may forbid
-    (``external_web_access``). ``unavailable_reason``: returns the reason why the source cannot be
-    used now, or None if it can be used.
+    - ``is_external``: the source accesses the web. A request may forbid this
+      (``external_web_access``).
+    - ``unavailable_reason``: returns the reason why the source cannot be used now. It returns None
+      if the source can be used.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class WebSearchProvider:
         return tuple(_tool_function(name, tool) for name in _STEPS)
 
     def _is_forbidden(self, tool: Any) -> bool:
-        """Whether the source needs web access and the request forbids it."""
+        """Whether the source accesses the web and the request forbids this."""
         return self._is_external and tool.external_web_access is False
 
     @asynccontextmanager
@@ -141,7 +141,7 @@ class WebSearchProvider:
 
 
 def _tool_function(name: str, tool: Any) -> ToolFunction:
-    """Return the function that the model is shown, without a handler."""
+    """Return one of the functions that the model is shown. It has no handler yet."""
     return ToolFunction(
         tool=_function(name, describe_location(tool)),
         initial_item=WebSearchCall(action=dict(_INITIAL_ACTIONS[name])),
@@ -173,7 +173,8 @@ async def _run(
 
 
 def _call_fields(name: str, arguments: str) -> Mapping[str, Any]:
-    """Return the item's fields for a call that failed."""
+    """Return the fields of the item of a call that failed. ``name``: the name of the called
+    function."""
     action = dict(_INITIAL_ACTIONS[name])
     try:
         parsed = parse_arguments(arguments)
@@ -218,12 +219,12 @@ _STEPS: Mapping[str, _StepFunction] = {"search": _search, "open": _open, "find":
 
 
 def _earlier_pages(items: Sequence[Item]) -> tuple[WebPage | None, ...]:
-    """Return the pages of the steps of earlier responses, one entry per step.
+    """Return the pages of the browser steps (calls) of earlier responses, one entry per step.
 
-    The pages have URLs but no text, because the items contain no more. An entry is None if the item
-    has no URL or the step failed.
+    The pages have URLs but no text, because the items contain only the URLs. An entry is None if
+    the item has no URL or the step failed.
 
-    A cursor is a position in this list. New steps get the cursors after the list, so citations of
+    A cursor is a position in this list. New steps get the cursors after the list. So citations of
     an earlier page still refer to its URL.
     """
     return tuple(_page_of_call(item) for item in items if isinstance(item, WebSearchCall))

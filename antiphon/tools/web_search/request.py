@@ -21,7 +21,8 @@ from .browser import SearchOptions
 
 __all__ = ["check_tool", "describe_location", "search_options"]
 
-#: ``search_context_size`` → the number of results of a search and of characters of a view.
+#: ``search_context_size`` → the number of results of a search, and the maximum number of characters
+#: of a page that one call shows.
 _SIZES: Mapping[str, tuple[int, int]] = {"low": (5, 2000), "medium": (10, 4000), "high": (20, 8000)}
 _MAX_DOMAINS = 100
 #: A host name without scheme and path.
@@ -29,13 +30,13 @@ _DOMAIN = re.compile(r"[^\s/:?#@\[\]]{1,253}")
 _COUNTRY = re.compile(r"[A-Za-z]{2}")
 _LOCATION_FIELDS = ("city", "region", "country", "timezone")
 _MAX_LOCATION_LENGTH = 128
-#: The content types a request may name. Only the first one is searched.
+#: The content types that a request may name. Only text is searched.
 _CONTENT_TYPES = ("text", "image")
 
 
 def check_tool(tool: Any, path: str) -> None:
-    """Raise ``InvalidRequest`` for a field of the tool that is invalid or not supported. The error
-    has the path of the field."""
+    """Raise ``InvalidRequest`` if a field of the tool is invalid or not supported. The error
+    contains the path of the field."""
     filters = known_fields(
         _filters(tool), ("allowed_domains", "blocked_domains"), f"{path}.filters"
     )
@@ -46,7 +47,7 @@ def check_tool(tool: Any, path: str) -> None:
         _check_location(name, value, f"{path}.user_location.{name}")
     kinds = () if tool.search_content_types is UNSET else tool.search_content_types
     for at, kind in enumerate(kinds):
-        # Codex always names both, and accepts text alone.
+        # Codex always requests both types, but it accepts results that are only text.
         if kind not in _CONTENT_TYPES or "text" not in kinds:
             raise invalid_value(f"{path}.search_content_types[{at}]", kind, _CONTENT_TYPES[:1])
 
@@ -71,7 +72,7 @@ def _check_location(name: str, value: Any, path: str) -> None:
 
 
 def search_options(tool: Any) -> SearchOptions:
-    """Return the options of searches."""
+    """Return the search options that the request sets for the tool."""
     size = "medium" if tool.search_context_size is UNSET else tool.search_context_size
     count, max_view_chars = _SIZES[size]
     filters = _filters(tool)
@@ -85,8 +86,7 @@ def search_options(tool: Any) -> SearchOptions:
 
 
 def describe_location(tool: Any) -> str:
-    """Return the user's location as text. It is an empty string if the request gives no
-    location."""
+    """Return the user's location as text. The text is empty if the request contains no location."""
     location = _location(tool)
     return ", ".join(
         " ".join(location[name].split()) for name in _LOCATION_FIELDS if location.get(name)

@@ -1,8 +1,8 @@
-"""Program that searches with the package ``ddgs`` in its own process and prints the results as
-JSON.
+"""A program that runs one search with the package ``ddgs`` and prints the results as JSON. It runs
+in a separate process.
 
-The package fetches and parses the result pages of search engines, which are untrusted. The process
-has the same limits and the same user as the process that reads documents.
+The package fetches and parses the result pages of search engines, which are untrusted. So the
+process runs with the same limits and the same user as the process that reads documents.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from antiphon.attachments.document_worker import confine
 
 __all__ = ["answer", "main"]
 
-#: The package's message if the engines found nothing, and also if they refused the query.
+#: The package's error message when the engines found nothing. The message is the same when the
+#: engines refused the query.
 _NO_RESULTS_MESSAGE = "No results found."
 _MAX_REASON_CHARS = 200
 
 
 def answer(request: bytes) -> bytes:
-    """Run one search and return ``{"results": [{"href", "title", "body"}, …]}`` or ``{"error",
-    "reason"}`` as JSON.
+    """Run one search. Return the JSON ``{"results": [{"href", "title", "body"}, …]}`` or
+    ``{"error", "reason"}``.
 
-    ``request``: a JSON object with the arguments of the package's ``text`` function and
-    ``timeout``, the time limit for one engine in seconds.
+    ``request``: a JSON object with the arguments of the package's ``text`` function. Its field
+    ``timeout`` is the time limit for one engine in seconds.
     """
     return json.dumps(_search(**json.loads(request))).encode()
 
@@ -46,10 +47,10 @@ def _search(*, timeout: int, **arguments: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer the request on standard input."""
+    """Answer the request on standard input. The answer is written to standard output."""
     output = os.dup(1)
-    os.dup2(2, 1)  # what a parser prints must not mix with the result
-    import ddgs.ddgs  # noqa: F401  # before: the user below may be unable to read Python's folder
+    os.dup2(2, 1)  # the output of a parser must not mix with the result
+    import ddgs.ddgs  # noqa: F401  # after confine(), Python's folder may be unreadable
 
     request = sys.stdin.buffer.read()
     confine()
