@@ -1,1 +1,1 @@
-"""File search: a function for the model over vector stores, and citations of files."""
+"""File search: a function with which the model searches vector stores, and citations of files."""

@@ -1,7 +1,8 @@
 """Citations of files.
 
-A mark such as ``【f3】`` is removed, with a space before it, and becomes an annotation of the file
-at that position."""
+The model writes a mark such as ``【f3】``. The mark and a space before it are removed. At this
+position, the text gets an annotation that names the file.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +14,15 @@ from antiphon.wire.parts import FileCitation
 
 __all__ = ["file_citation_notation"]
 
-#: Some models add the filename, as it is shown to them, or line numbers.
+#: Some models add line numbers, or the filename in the form that they are shown.
 _MARK = re.compile(r" ?【f(\d{1,6})(?:†[^【】]{0,200})?】")
 _PARTIAL_MARK = re.compile(r" ?【[^【】]*\Z| \Z")
 _MAX_MARK_LENGTH = 216
 
 
 def file_citation_notation(file_of: Callable[[int], tuple[str, str] | None]) -> CitationNotation:
-    """Return the notation of file citations. ``file_of`` returns the file id and filename of a
-    passage number, or None if the model was not shown such a passage."""
+    """Return the notation of file citations. ``file_of`` returns the file id and filename for the
+    number of a passage. It returns None if the model was not shown a passage with this number."""
 
     def cite(mark: re.Match[str], position: int, preceding: str) -> Citation | None:
         file = file_of(int(mark.group(1)))

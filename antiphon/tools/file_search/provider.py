@@ -1,5 +1,5 @@
-"""The ``file_search`` tool: one function for the model, ``file_search_call`` items for the client,
-and citations in the answer."""
+"""The ``file_search`` tool. The model gets one function, the client gets ``file_search_call``
+items, and the answer gets citations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _INCLUDE_RESULTS = "file_search_call.results"
 _MAX_QUERIES = 8
 _MAX_QUERY_LENGTH = 4096
 _DEFAULT_RESULTS = 10
-#: The maximum number of passages of a call.
+#: The maximum number of passages that one call returns.
 _MAX_RESULTS = 50
 
 _FUNCTION = tl.Function(
@@ -48,7 +48,7 @@ _FUNCTION = tl.Function(
     ),
     parameters={
         "type": "object",
-        # Bounds: a forced call of a small model may otherwise be empty.
+        # Without the minimum lengths, a forced call of a small model may be empty.
         "properties": {
             "queries": {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1}
         },
@@ -59,7 +59,7 @@ _REPLACED_BRACKETS = str.maketrans("【】", "〖〗")
 
 
 class StoreSearch(Protocol):
-    """Search in vector stores."""
+    """Search in the vector stores of a tenant."""
 
     async def check_searchable(
         self, tenant: str, store_ids: Sequence[str], ranking: RankingOptions, path: str
@@ -70,12 +70,12 @@ class StoreSearch(Protocol):
     async def search(
         self, tenant: str, store_ids: Sequence[str], request: SearchRequest
     ) -> tuple[VectorStoreSearchResult, ...]:
-        """Search the vector stores. Return the results, the best result first. Raises
+        """Search the vector stores. Return the results, with the best result first. Raises
         ``RequestError`` and ``RunError``."""
 
 
 class FileSearchProvider:
-    """``ToolProvider`` over vector stores."""
+    """The ``ToolProvider`` for search in vector stores."""
 
     def __init__(self, vector_search: StoreSearch) -> None:
         self._vector_search = vector_search
@@ -86,7 +86,8 @@ class FileSearchProvider:
         _search_request(tool, (), path)
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
-        """Raise ``RequestError`` for a vector store that does not exist or is another tenant's."""
+        """Raise ``RequestError`` if the request names a vector store that does not exist or belongs
+        to another tenant."""
         ranking = _search_request(tool, (), path).ranking
         await self._vector_search.check_searchable(
             response.tenant, tool.vector_store_ids, ranking, path
@@ -141,15 +142,15 @@ class FileSearchProvider:
 
 
 class _NumberedPassages:
-    """The passages that the model was shown, by number.
+    """The passages of files that the model was shown in a conversation, by number.
 
-    Each call has its own range of numbers. Calls of earlier responses keep their range, so a number
-    always means the same passage.
+    Each call has its own range of numbers. Calls of earlier responses keep their ranges. So a
+    number always means the same passage.
     """
 
     def __init__(self, items: Sequence[Item]) -> None:
         before = (item for item in items if isinstance(item, FileSearchCall))
-        #: For each call, the file id and filename of its passages.
+        #: For each call, the file id and filename of each of its passages.
         self._calls = [list(_files_of(call)) for call in before]
 
     def begin_call(self) -> int:
@@ -165,13 +166,13 @@ class _NumberedPassages:
         return files[index] if index < len(files) else None
 
     def files_of(self, call: int) -> tuple[dict[str, str], ...]:
-        """Return the file id and filename of each passage that a call showed. They are stored so
-        that later responses can cite the passages."""
+        """Return the file id and filename of each passage that a call showed. They are stored in
+        the item, because later responses may cite the passages."""
         files = (file for file in self._calls[call] if file is not None)
         return tuple({"file_id": file_id, "filename": filename} for file_id, filename in files)
 
     def render(self, call: int, results: Sequence[VectorStoreSearchResult], max_bytes: int) -> str:
-        """Render as many passages as fit into ``max_bytes``, as text for the model. The best
+        """Return as many passages as fit into ``max_bytes``, as text for the model. The best
         passage is always included."""
         entries: list[str] = []
         size = 0
@@ -190,8 +191,8 @@ class _NumberedPassages:
 
 
 def _files_of(call: FileSearchCall) -> Iterator[tuple[str, str] | None]:
-    """Yield the file of each passage of an earlier call, in order. Yield None for a passage whose
-    file the item does not contain."""
+    """Yield the file id and filename of each passage of an earlier call, in order. Yield None for a
+    passage if the item of the call does not contain them."""
     passage_files = () if call.passage_files is UNSET else call.passage_files
     for result in call.results or passage_files:
         file_id, filename = result.get("file_id"), result.get("filename")
@@ -213,7 +214,7 @@ def _search_request(tool: Any, queries: tuple[str, ...], path: str) -> SearchReq
 
 
 def _call_fields(arguments: str) -> Mapping[str, Any]:
-    """Return the item's fields for a call that failed."""
+    """Return the fields of the item of a call that failed."""
     try:
         return {"queries": _parse_queries(arguments)}
     except ToolError:
