@@ -1,7 +1,7 @@
-"""The results of a program's calls, as the program sees them.
+"""The results of the calls that a program makes, in the form that the program gets.
 
-They are read from the conversation's items alone, so that every replay of the program sees the
-same results.
+They are computed only from the items of the conversation. So the program gets the same results each
+time it runs again.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ def _target(namespace: Any, name: str) -> tuple[str, ...]:
 
 
 def call_result(call: Sequence[it.Item], tool: tl.Function | tl.Custom) -> CallOutcome | None:
-    """Return the outcome of a call, given its item and the item that answers it.
+    """Return the outcome of a call. ``call``: the item of the call and, if the call is answered,
+    the item with the answer.
 
-    Return None if there is no outcome yet because the client has to answer the call.
+    Return None if the client still has to answer the call.
     """
     item, output = call[0], call[1] if len(call) > 1 else None
     match item, output:
@@ -71,7 +72,7 @@ def call_result(call: Sequence[it.Item], tool: tl.Function | tl.Custom) -> CallO
 
 
 def return_type(initial_item: it.Item, tool: tl.Function | tl.Custom) -> str:
-    """Return the TypeScript type of a call's result."""
+    """Return the TypeScript type of the result that a program gets from calls of a tool."""
     if isinstance(initial_item, it.ShellCall):
         return _SHELL_TYPE
     if isinstance(initial_item, it.ApplyPatchCall):
@@ -91,7 +92,7 @@ def _mcp_result(call: it.McpCall) -> CallOutcome:
 
 
 def _error_text(error: Any) -> str:
-    """Return the message of an error. An error without a message is returned as JSON."""
+    """Return the message of an error. If the error has no message, return the error as JSON."""
     if isinstance(error, str):
         return error
     message = error.get("message") if isinstance(error, dict) else None
@@ -106,9 +107,9 @@ def _python_result(call: it.CodeInterpreterCall) -> CallOutcome:
 
 
 def _output_result(output: it.ToolOutput, tool: tl.Function | tl.Custom) -> CallOutcome:
-    """Return the outcome of a call that has a tool output.
+    """Return the outcome of a call, given the output of the tool.
 
-    Text is parsed as JSON if the tool has an output schema.
+    If the tool has an output schema, text is parsed as JSON.
     """
     if not isinstance(output, str):
         return CallOutcome(_json(to_builtins(output)))
@@ -125,5 +126,5 @@ def _error_result(message: str) -> CallOutcome:
 
 
 def _json(value: Any) -> str:
-    """Encode as JSON. Raises ``ValueError`` for NaN and infinity."""
+    """Return the value encoded as JSON. Raises ``ValueError`` for NaN and infinity."""
     return json.dumps(value, allow_nan=False)

@@ -1,9 +1,9 @@
-"""The ``programmatic_tool_calling`` tool: the model writes JavaScript that calls tools, and sees
-the program's output.
+"""The ``programmatic_tool_calling`` tool: the model writes JavaScript programs that call tools. The
+model sees only the output of a program.
 
-A program's state is not stored. Instead, the program is run again from its beginning with the
-results of its earlier calls, which are in the conversation. So another response or another process
-can continue it.
+The state of a program is not stored. To continue a program, the server runs it again from its
+beginning and gives it the results of its earlier calls. These results are in the conversation. So
+another response or another process can continue the program.
 """
 
 from __future__ import annotations
@@ -59,14 +59,15 @@ _TOO_MANY_CALLS = "It made too many calls: {most} are possible."
 _CALL_LIMIT_REACHED = "No more calls of tools are possible in this response."
 _NOT_AN_OBJECT = "The argument must be one object."
 
-#: Output item types of the calls that programs make.
+#: The item types that hold the output of a call, for all kinds of calls that programs can make.
 _OUTPUTS: tuple[type[Any], ...] = tuple(
     cls for cls, kind in KINDS.items() if kind.answers in CALL_TARGETS
 )
 
 
 class _Fingerprint(Struct, frozen=True, array_like=True):
-    """The content of a program's fingerprint: a digest of its code, and its start time."""
+    """The decrypted fingerprint of a program: a digest of its code, and its start time in Unix
+    milliseconds. The fingerprint proves that this server ran the program."""
 
     digest: bytes
     started_ms: int
@@ -95,7 +96,7 @@ class ProgramProvider:
         self._max_calls = max_calls
 
     def check(self, tool: Any, path: str) -> None:
-        """Accept the tool without a check, because it has no fields."""
+        """Accept every tool of this type. It has no fields to check."""
 
     def leading_item(self, tool: Any, response: ResponseContext) -> it.Item | None:
         return None
@@ -103,14 +104,14 @@ class ProgramProvider:
     async def declared_functions(
         self, tool: Any, response: ResponseContext
     ) -> tuple[ToolFunction, ...]:
-        return ()  # ``compose`` offers the function
+        return ()  # the function is offered by ``compose``
 
     @asynccontextmanager
     async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
-        yield Toolset()  # ``compose`` offers the function
+        yield Toolset()  # the function is offered by ``compose``
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
-        """Raise ``InvalidRequest`` if the conversation contains an unfinished program that cannot
+        """Raise ``InvalidRequest`` if a program in the conversation is unfinished and cannot
         continue."""
         for program in open_programs(response.items):
             self._verify(program, response.tenant)
@@ -168,9 +169,10 @@ class ProgramProvider:
         return self._encryptor.encrypt(fingerprint, purpose=_PURPOSE, tenant=tenant)
 
     def _verify(self, program: it.Program, tenant: str) -> _Fingerprint:
-        """Decrypt the fingerprint of a program.
+        """Decrypt and return the fingerprint of a program.
 
-        Raises ``InvalidRequest`` if this server did not make the fingerprint for this program.
+        Raises ``InvalidRequest`` if this server did not make the fingerprint for the code of this
+        program.
         """
         try:
             sealed = self._encryptor.decrypt(program.fingerprint, purpose=_PURPOSE, tenant=tenant)
@@ -209,11 +211,15 @@ class _ProgramSession:
         code: str,
         context: CallContext,
     ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
-        """Run one program. ``recorded``: the calls that the program has made so far, with their
-        answers.
+        """Run one program. This is the handler of the tool.
 
-        The program gets the results of all calls of a step together, in the order of the calls. So
-        its behaviour cannot depend on which call was faster.
+        - ``recorded``: the calls that the program has made so far. Each entry contains the item of
+          the call and, if the call is answered, the item with the answer.
+        - ``started_ms``: start time of the program in Unix milliseconds.
+
+        The program runs until it waits for calls. It gets the results of all these calls together,
+        in the order in which it made the calls. So its behaviour cannot depend on which call was
+        faster.
         """
         recorded_calls = _RecordedCalls(recorded)
         outcomes: list[CallOutcome] = []
@@ -248,7 +254,8 @@ class _ProgramSession:
     async def _resolve_calls(
         self, calls: Sequence[ProgramCall], recorded: _RecordedCalls, context: CallContext
     ) -> list[CallOutcome] | None:
-        """Return the outcomes of calls; None if the client has to answer at least one of them."""
+        """Return the outcomes of ``calls``, in order. Return None if the client has to answer at
+        least one of them."""
         outcomes: list[CallOutcome | None] = [None] * len(calls)
         awaits_client = False
         nested_calls: dict[int, NestedCall] = {}
@@ -279,7 +286,8 @@ class _ProgramSession:
 
 
 class _RecordedCalls:
-    """A program's calls in the conversation, in order, grouped by called function."""
+    """The calls of a program that are in the conversation. They are grouped by called function and
+    kept in order."""
 
     def __init__(self, calls: Sequence[tuple[it.Item, ...]]) -> None:
         self._calls: dict[tuple[str, ...], deque[tuple[it.Item, ...]]] = {}
@@ -287,8 +295,8 @@ class _RecordedCalls:
             self._calls.setdefault(self._target(call[0]), deque()).append(call)
 
     def take(self, initial_item: it.Item) -> tuple[it.Item, ...] | None:
-        """Remove and return the next recorded call of a function. ``initial_item``: the initial
-        item of a call of this function. Return None if no recorded call is left."""
+        """Remove the next recorded call of a function, and return it. ``initial_item``: the initial
+        item of a call of this function. Return None if no recorded call of the function is left."""
         queue = self._calls.get(self._target(initial_item))
         return queue.popleft() if queue else None
 
@@ -298,10 +306,11 @@ class _RecordedCalls:
 
 
 def _calls_of(program: it.Program, items: Sequence[it.Item]) -> list[tuple[it.Item, ...]]:
-    """Return the calls that a program made, each with the item that answers it.
+    """Return the calls that a program made. Each entry contains the item of the call and, if the
+    call is answered, the item with the answer.
 
-    A call that needed approval is represented by the approval request. Its answer is the approval
-    response of the client or, if the call has run, the item of the call.
+    A call that needed approval is represented by its approval request. Its answer is the approval
+    response of the client. If the call has run, its answer is the item of the call.
     """
     outputs: dict[str, it.Item] = {}
     approval_request_ids = {item.id for item in items if isinstance(item, it.McpApprovalRequest)}

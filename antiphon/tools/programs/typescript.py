@@ -1,6 +1,6 @@
-"""TypeScript declarations of functions, from JSON schemas.
+"""TypeScript declarations of functions, made from JSON schemas.
 
-A model that writes programs reads them.
+They tell a model that writes programs how to call the functions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _MAX_DEPTH = 6
 def function_declaration(
     path: Sequence[str], description: str, parameters: str, return_type: str
 ) -> str:
-    """Return the declaration of a function below ``tools``, with its description as a comment."""
+    """Return the declaration of a function of the object ``tools``. The description becomes a
+    comment before the declaration."""
     lines = [f"// {line.strip()}" for line in description.splitlines() if line.strip()]
     return "\n".join(
         [*lines, f"tools{property_access(path)}({parameters}): Promise<{return_type}>"]
@@ -35,13 +36,14 @@ def function_declaration(
 
 
 def property_access(path: Sequence[str]) -> str:
-    """Return the access to a property: ``.name``, or ``["a-name"]``."""
+    """Return the code that accesses a nested property, such as ``.name`` or ``["a-name"]``.
+    ``path``: the property names."""
     return "".join(f".{name}" if _NAME.match(name) else f"[{json.dumps(name)}]" for name in path)
 
 
 def schema_type(schema: Any, depth: int = 0) -> str:
-    """Return the TypeScript type for a JSON schema. It is ``unknown`` if the schema does not
-    determine a type."""
+    """Return the TypeScript type for a JSON schema. The type is ``unknown`` if the schema does not
+    determine a type. ``depth``: nesting level of the schema."""
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return "unknown"
     if "const" in schema:
@@ -81,7 +83,7 @@ def _object_type(schema: Mapping[str, Any], depth: int) -> str:
 
 
 def _field_comment(schema: Any) -> str:
-    """Return a field's description as a comment, shortened."""
+    """Return a field's description as a TypeScript comment of limited length."""
     description = schema.get("description") if isinstance(schema, Mapping) else None
     if not isinstance(description, str) or not description.strip():
         return ""
