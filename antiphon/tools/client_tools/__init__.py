@@ -1,1 +1,1 @@
-"""Tools that the client runs: local shell, apply_patch, computer."""
+"""Tools that the client runs: local shell, shell, apply_patch and computer."""

@@ -1,6 +1,7 @@
-"""Computer actions: the actions of the API, and their translation from a model's arguments.
+"""Computer actions: the actions of the API, and the translation of a model's arguments into these
+actions.
 
-Clients execute the actions that they receive, so an incomplete action is replaced by a screenshot.
+Clients execute every action that they receive. So an incomplete action is replaced by a screenshot.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ _MAX_COORDINATE = 2**31
 
 
 def computer_actions(arguments: Mapping[str, Any]) -> list[Json]:
-    """Return the actions of a call: from ``actions``, ``action`` or the arguments themselves.
+    """Return the actions of a call. They are in the argument ``actions`` or ``action``. If both are
+    missing, the arguments themselves are one action.
 
-    An incomplete action becomes a screenshot, which shows the model that nothing happened."""
+    An incomplete action becomes a screenshot, which shows the model that nothing happened.
+    """
     actions = arguments.get("actions", arguments.get("action", arguments))
     each = actions if isinstance(actions, list) else [actions]
     return [_read_action(one) or dict(_SCREENSHOT) for one in each] or [dict(_SCREENSHOT)]
@@ -83,7 +86,7 @@ def _read_path(value: Any) -> list[Json] | None:
 
 _Field = tuple[Callable[[Any], Any], Any]
 _POSITION: Mapping[str, _Field] = {"x": (_read_integer, None), "y": (_read_integer, None)}
-#: Action → its fields, each with its reader and its default.
+#: Action → the fields of the action. Each field has a function that reads it and a default value.
 _ACTIONS: Mapping[str, Mapping[str, _Field]] = {
     "click": {"button": (_read_button, "left"), **_POSITION},
     "double_click": _POSITION,

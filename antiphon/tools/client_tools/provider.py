@@ -1,6 +1,7 @@
-"""Tools that the client runs and the API defines: patches, shells, the screen.
+"""Tools that the API defines and that the client runs: shells, patches, and the use of a computer.
 
-The model sees a function; a call of it is an item of its own kind, and the client sends the output.
+The model sees a function. Each tool has its own type of item for calls of this function. The client
+runs the call and sends its output.
 """
 
 from __future__ import annotations
@@ -28,8 +29,13 @@ _STRINGS = {"type": "array", "items": _STRING}
 
 
 class _ClientToolSpec(Struct, frozen=True, kw_only=True):
-    """A tool that the client runs. It has the function that the model is shown, the initial item of
-    a call, and a parser that turns the arguments of a call into fields of the item."""
+    """Describes a tool that the client runs.
+
+    - ``function``: the function that the model is shown.
+    - ``initial_item``: the item of a call when it opens.
+    - ``parse_fields``: turns the arguments of a call into fields of the item.
+    - ``argument_observer``: makes the observer that turns the arguments into progress events.
+    """
 
     function: tl.Function
     initial_item: it.Item
@@ -46,7 +52,7 @@ class ClientToolProvider:
         self._spec = spec
 
     def check(self, tool: Any, path: str) -> None:
-        """Accept the tool without a check, because this server does not run it."""
+        """Accept every tool of this type. It needs no check because this server does not run it."""
 
     def leading_item(self, tool: Any, response: ResponseContext) -> it.Item | None:
         return None
@@ -70,7 +76,7 @@ class ClientToolProvider:
 
 
 def shell_function(description: str) -> tl.Function:
-    """Return the shell function as the model sees it."""
+    """Return the declaration of the shell function for the model."""
     return _build_function(
         "shell",
         description,
@@ -119,8 +125,8 @@ def _computer_fields(arguments: str) -> Mapping[str, Any]:
 
 
 def _computer_preview_fields(arguments: str) -> Mapping[str, Any]:
-    """Return the fields of a call of ``computer_use_preview``, which has a single action per
-    call."""
+    """Return the fields of the item of a call of ``computer_use_preview``. This tool has only one
+    action per call."""
     return {"action": computer_actions(parse_lenient(arguments, "action"))[0]}
 
 

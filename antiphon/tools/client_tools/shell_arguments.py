@@ -1,4 +1,4 @@
-"""The commands of a shell call, read from the call's arguments while the model writes them."""
+"""Read the commands of a shell call from the call's arguments, while the model writes them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from antiphon.tools.base import ToolProgress
 
 __all__ = ["CommandObserver", "shell_action"]
 
-#: Patterns: the arguments up to the first command, in the form that nearly all models write, and a
-#: prefix of this form; the text between two commands, and a prefix of that text.
+#: ``_FIRST_COMMAND`` matches the arguments up to the first command, in the form that nearly all
+#: models write. ``_FIRST_COMMAND_PREFIX`` matches a beginning of this text. ``_NEXT_COMMAND``
+#: matches the text between two commands. ``_SEPARATOR_PREFIX`` matches a beginning of that text.
 _FIRST_COMMAND = re.compile(r'\s*\{\s*"commands?"\s*:\s*(\[?)\s*"')
 _FIRST_COMMAND_PREFIX = re.compile(r'\s*(?:\{\s*(?:"(?:[a-z]*(?:"\s*(?::\s*(?:\[\s*)?)?)?)?)?)?\Z')
 _NEXT_COMMAND = re.compile(r'\s*,\s*"')
@@ -22,8 +23,8 @@ _MAX_PREFIX_LENGTH = 128
 
 
 def shell_action(arguments: str) -> Mapping[str, Any]:
-    """Return the action of a shell call. If the arguments are not JSON, the whole text is one
-    command."""
+    """Return the ``action`` field of a shell call. If the arguments are not JSON, the whole text is
+    one command."""
     parsed = parse_lenient(arguments, "commands")
     commands = parsed.get("commands", parsed.get("command"))
     if isinstance(commands, str):
@@ -38,15 +39,17 @@ def shell_action(arguments: str) -> Mapping[str, Any]:
 
 
 class CommandObserver:
-    """``ArgumentObserver`` of a shell call.
+    """The ``ArgumentObserver`` of a shell call. It streams the commands while the model writes
+    them.
 
-    It streams the commands if the arguments begin in the usual form. If they do not, ``finish``
+    This works if the arguments begin in the usual form. If they begin in another form, ``finish``
     sends all commands at the end.
     """
 
     def __init__(self) -> None:
         self._buffer = ""
-        #: Decoder of the command being written, and its text so far.
+        #: The decoder of the command that the model is writing, and the text of this command so
+        #: far.
         self._string: StringDecoder | None = None
         self._command_parts: list[str] = []
         self._count = 0
@@ -88,8 +91,8 @@ class CommandObserver:
             self._count += 1
 
     def _next_command_begins(self) -> bool:
-        """Move the buffer to the text of the next command. Return False if no command begins there
-        yet."""
+        """Remove the text before the next command from the buffer. Return True if the next command
+        begins. Return False if more text is needed or no further command can begin."""
         if self._is_finished:
             return False
         match = (_NEXT_COMMAND if self._count else _FIRST_COMMAND).match(self._buffer)
