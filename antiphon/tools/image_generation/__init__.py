@@ -1,2 +1,2 @@
-"""image_generation: the options of a request, the images of a conversation, and the generators of
-new images."""
+"""The ``image_generation`` tool: the options of a request, the images of a conversation, and the
+generators of new images."""

@@ -1,4 +1,5 @@
-"""The contract of image generators: a prompt and images in, an image out."""
+"""The interface of image generators. A generator makes an image from a prompt and, for edits, input
+images."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ _FORMATS = {mime: name for name, mime in MIME_TYPES.items()}
 
 
 class Image(Struct, frozen=True):
-    """An encoded image. ``width`` and ``height`` are pixels; both are 0 for an SVG."""
+    """An encoded image. ``width`` and ``height`` are in pixels. Both are 0 for an SVG."""
 
     content: bytes
     format: str
@@ -42,12 +43,13 @@ class Image(Struct, frozen=True):
 
     @property
     def size(self) -> str | None:
-        """Width and height as the API writes them, None for an SVG."""
+        """Width and height in the form of the API (``WIDTHxHEIGHT``). None for an SVG."""
         return f"{self.width}x{self.height}" if self.width else None
 
 
 def read_image(content: bytes) -> Image | None:
-    """Detect the format and size of the image in ``content``. Return None if it is not an image."""
+    """Detect the format and size of the image in ``content``. Return None if ``content`` is no
+    image in a known format."""
     try:
         head = sniff(content)
     except InvalidImage:
@@ -60,10 +62,11 @@ def read_image(content: bytes) -> Image | None:
 
 
 class ImageRequest(Struct, frozen=True, kw_only=True):
-    """The options of a request's tool. None: the generator's default.
+    """The options of the ``image_generation`` tool in a request. If an option is None, the
+    generator uses its default.
 
-    The fields have the names and values of the API, except that ``auto`` is None. ``model`` is
-    the generator's name of the model. ``partial_images`` is the number of previews.
+    The fields have the names and values of the API, except that ``auto`` becomes None. ``model`` is
+    the name that the generator uses for the model. ``partial_images`` is the number of previews.
     """
 
     model: str | None = None
@@ -82,10 +85,11 @@ class ImageRequest(Struct, frozen=True, kw_only=True):
 
 
 class ImageTask(Struct, frozen=True, kw_only=True):
-    """Describes one image to generate, from a prompt alone or from a prompt and input ``images``.
+    """A task for an image generator: one image to make from a prompt or from a prompt and input
+    ``images``.
 
-    ``mask`` is a PNG with the size of the first image. The generator changes the transparent areas
-    and keeps the rest.
+    ``mask`` is a PNG with the size of the first image. The generator changes only the areas of this
+    image where the mask is transparent.
     """
 
     prompt: str
@@ -95,15 +99,15 @@ class ImageTask(Struct, frozen=True, kw_only=True):
 
 
 class PartialImage(Struct, frozen=True):
-    """A preview."""
+    """A preview of an image that is being generated."""
 
     image: Image
 
 
 class GeneratedImage(Struct, frozen=True, kw_only=True):
-    """The final image. A field is None if the generator does not report it.
+    """The final image. A field is None if the generator does not report its value.
 
-    ``usage``: token counts under the names of ``tool_usage.image_gen``.
+    ``usage``: token counts, with the field names of ``tool_usage.image_gen``.
     """
 
     image: Image
@@ -115,7 +119,8 @@ class GeneratedImage(Struct, frozen=True, kw_only=True):
 
 
 class UnsupportedOption(Exception):
-    """An option that the generator does not support. ``field`` is a field of ``ImageRequest``."""
+    """Raised for an option that the generator does not support. ``field``: the name of the option
+    in ``ImageRequest``."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -123,7 +128,7 @@ class UnsupportedOption(Exception):
 
 
 class ImageGenerator(Protocol):
-    """Generates images. One instance per server; its calls may run concurrently."""
+    """Generates images. A server has one image generator. Its calls may run concurrently."""
 
     @property
     def supports_edits(self) -> bool:
@@ -134,12 +139,12 @@ class ImageGenerator(Protocol):
         """Whether the generator accepts a mask."""
 
     def check(self, request: ImageRequest) -> None:
-        """Raise ``UnsupportedOption`` for an option that the generator would otherwise ignore."""
+        """Raise ``UnsupportedOption`` if the generator would ignore an option of the request."""
 
     def generate(self, task: ImageTask) -> AsyncGenerator[PartialImage | GeneratedImage, None]:
-        """Yield previews, if requested, and the final image last.
+        """Yield the requested previews, and the final image last.
 
-        Closing the iterator stops the work at its next step. Raises ``RunError``, with the code
+        Closing the iterator stops the generator at its next step. Raises ``RunError``. Its code is
         ``image_content_policy_violation`` if the generator's moderation rejects the image.
         """
 

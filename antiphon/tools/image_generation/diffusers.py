@@ -1,6 +1,7 @@
-"""Image generation with a model of the diffusers library in this process.
+"""Image generation in this process, with a model of the diffusers library.
 
-The pipelines run in one dedicated thread, one image at a time, and can stop between steps.
+All pipelines run in one separate thread, one image at a time. Between two steps, a pipeline can be
+stopped.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ __all__ = ["Diffusers", "DiffusersOptions"]
 
 _log = structlog.get_logger(__name__)
 
-#: Width and height are multiples of this: 8 for the encoders of most models, times a patch of 2.
+#: Width and height must be multiples of this number. The encoders of most models need a multiple of
+#: 8, and their patches have 2 x 2 latents.
 _SIDE_MULTIPLE = 16
-#: ``quality`` → factor on the default number of steps.
+#: ``quality`` → factor by which the default number of steps is multiplied.
 _STEP_FACTORS: Mapping[str, float] = {"low": 0.5, "medium": 1, "high": 2}
-#: ``input_fidelity`` → ``strength``: how much of the input image changes, if the pipeline has it.
+#: ``input_fidelity`` → the pipeline's argument ``strength``, if the pipeline has this argument. It
+#: controls how much of the input image changes.
 _STRENGTHS: Mapping[str | None, float] = {"high": 0.5, "low": 0.8, None: 0.8}
 _PREVIEW_DECODERS = ("AutoencoderKL", "AutoencoderTiny")
 _CALLBACK = "callback_on_step_end"
@@ -40,13 +43,15 @@ _CANCELLED_MESSAGE = "The image generation was cancelled."
 
 
 class DiffusersOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The operator's options (``image_generation_options``).
+    """The operator's options for diffusers (``image_generation_options``).
 
-    ``device``: by default the best available device. ``dtype``: ``auto`` is bfloat16 on GPUs and
-    float32 on other devices. ``steps``: number of steps at medium quality; the default is the
-    pipeline's own. ``images``: the maximum number of input images of an edit. ``offload``: keep
-    only the active part of the model on the GPU. ``arguments``: further arguments of every pipeline
-    call (``guidance_scale`` …).
+    - ``device``: by default, the best available device.
+    - ``dtype``: ``auto`` means bfloat16 on GPUs and float32 on the CPU.
+    - ``variant``, ``revision``: the variant and the revision of the model files to load.
+    - ``steps``: number of steps at medium quality. The default is the default of the pipeline.
+    - ``images``: the maximum number of input images of an edit.
+    - ``offload``: keep only the active part of the model on the GPU.
+    - ``arguments``: further arguments of every pipeline call (``guidance_scale`` …).
     """
 
     device: str | None = None
@@ -60,12 +65,12 @@ class DiffusersOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class _Cancelled(Exception):
-    """The caller has cancelled the generation."""
+    """Raised in the pipeline when the caller has cancelled the generation."""
 
 
 class Diffusers:
-    """``ImageGenerator`` over a diffusers pipeline. The pipelines for edits reuse the model of the
-    pipeline that generates images."""
+    """The ``ImageGenerator`` that runs a diffusers pipeline. The pipelines for edits use the same
+    model as the pipeline that generates images from text."""
 
     def __init__(self, pipeline: Any, options: DiffusersOptions) -> None:
         self._options = options
@@ -79,7 +84,8 @@ class Diffusers:
 
     @classmethod
     def load(cls, source: str, settings: Mapping[str, Any]) -> Diffusers:
-        """Load the model from a folder or repository. Blocks, possibly for minutes.
+        """Load the model from a folder or a model repository. This blocks the thread, possibly for
+        minutes.
 
         ``settings``: the operator's options. Raises ``SetupError``.
         """
@@ -158,7 +164,7 @@ class Diffusers:
         stop = threading.Event()
 
         def send_threadsafe(partial: PartialImage | None) -> None:
-            with suppress(RuntimeError):  # the event loop is closed
+            with suppress(RuntimeError):  # raised if the event loop is closed
                 loop.call_soon_threadsafe(previews.put_nowait, partial)
 
         future = loop.run_in_executor(self._thread, self._run_pipeline, task, send_threadsafe, stop)
@@ -169,7 +175,7 @@ class Diffusers:
             yield future.result()
         finally:
             stop.set()
-            future.cancel()  # has an effect only before it starts
+            future.cancel()  # this has an effect only if the pipeline has not started
             if future.done() and not future.cancelled():
                 future.exception()  # mark the exception as retrieved
 
@@ -181,7 +187,8 @@ class Diffusers:
     def _run_pipeline(
         self, task: ImageTask, send: Callable[[PartialImage], None], stop: threading.Event
     ) -> GeneratedImage:
-        """Generate one image. Raises ``BackendError``."""
+        """Generate one image in the worker thread. ``send`` sends previews to the event loop.
+        ``stop`` is set when the caller cancels. Raises ``BackendError``."""
         if stop.is_set():
             raise BackendError(_CANCELLED_MESSAGE)
         pipeline = (
@@ -229,7 +236,7 @@ class Diffusers:
         arguments |= {name: value for name, value in sizes.items() if _has_argument(pipeline, name)}
         if task.images:
             pictures = [_open_picture(image) for image in task.images]
-            if _has_argument(pipeline, "strength"):  # such pipelines start from the image itself
+            if _has_argument(pipeline, "strength"):  # these pipelines start from the image itself
                 pictures = [each.resize((width, height)) for each in pictures]
                 arguments["strength"] = _STRENGTHS[request.input_fidelity]
             arguments["image"] = pictures if len(pictures) > 1 else pictures[0]
@@ -245,8 +252,9 @@ class Diffusers:
         return max(1, round(default_steps * _STEP_FACTORS[quality or "medium"]))
 
     def _default_size(self, task: ImageTask) -> tuple[int, int]:
-        """Return the size of an image if the request does not set one. It is the model's native
-        size. An edit has the aspect ratio of the first input image."""
+        """Return the width and height of an image if the request sets no size. Without input
+        images, this is the native size of the model. An edit has the aspect ratio of the first
+        input image and at most the native number of pixels."""
         side = _native_side(self._text_to_image)
         if not task.images:
             return side, side
@@ -256,15 +264,16 @@ class Diffusers:
 
     @property
     def _supports_previews(self) -> bool:
-        """Whether the latents can be decoded with the VAE alone."""
+        """Whether the intermediate results (latents) can be decoded with the VAE alone, and the
+        pipeline has a callback after each step."""
         encoder = getattr(self._text_to_image, "vae", None)
         is_plain = type(encoder).__name__ in _PREVIEW_DECODERS
         return is_plain and _has_argument(self._text_to_image, _CALLBACK)
 
 
 class _StepCallback:
-    """Callback of the pipeline after each step. It stops the pipeline if the caller has cancelled,
-    and sends previews at evenly spaced steps."""
+    """The callback that the pipeline calls after each step. If the caller has cancelled, it stops
+    the pipeline. It sends previews at evenly spaced steps."""
 
     def __init__(
         self,
@@ -310,8 +319,9 @@ def _best_device(torch: Any) -> str:
 
 
 def _derive_pipeline(pipeline: Any, argument: str, auto: str) -> Any:
-    """Return a pipeline that takes ``argument`` and has the same parts as ``pipeline``. Return None
-    if diffusers has no such pipeline."""
+    """Return a pipeline that accepts ``argument`` and uses the same model as ``pipeline``.
+    ``auto``: the diffusers class that makes this pipeline. Return None if diffusers has no such
+    pipeline."""
     if _has_argument(pipeline, argument):
         return pipeline
     import diffusers
@@ -327,7 +337,7 @@ def _has_argument(pipeline: Any, argument: str) -> bool:
 
 
 def _native_side(pipeline: Any) -> int:
-    """Return the side length in pixels of the square images that the model was trained on."""
+    """Return the side length, in pixels, of the square images on which the model was trained."""
     side = getattr(pipeline, "default_sample_size", None)
     if side is None:
         model = getattr(pipeline, "unet", None) or getattr(pipeline, "transformer", None)
@@ -351,7 +361,9 @@ def _open_picture(image: Image) -> Any:
 
 
 def _mask_picture(mask: Image, size: tuple[int, int]) -> Any:
-    """Return the mask for the pipeline: white where the given mask is transparent."""
+    """Return the mask in the form that the pipeline needs. It is white where the given mask is
+    transparent, and black elsewhere. ``size``: width and height in pixels. Raises
+    ``BackendError``."""
     from PIL import Image as pictures
 
     try:

@@ -1,4 +1,4 @@
-"""Encode images in a file format, with Pillow."""
+"""Encode images in a file format, with the library Pillow."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from .base import Image, ImageRequest, read_image
 
 __all__ = ["WRITABLE_FORMATS", "convert_image", "encode_picture"]
 
-#: Formats that can be written.
+#: The file formats in which images can be encoded.
 WRITABLE_FORMATS = ("png", "jpeg", "webp")
 
 
 def encode_picture(picture: Any, request: ImageRequest) -> Image:
-    """Encode a Pillow image in the requested format and compression."""
+    """Encode a Pillow image with the requested format and compression level."""
     more: dict[str, Any] = {}
     if request.output_format != "png":
         level = 100 if request.output_compression is None else request.output_compression
@@ -28,7 +28,7 @@ def encode_picture(picture: Any, request: ImageRequest) -> Image:
 
 
 def convert_image(image: Image, request: ImageRequest) -> Image:
-    """Convert the image to the requested format. Returns it unchanged if that is not possible."""
+    """Return the image in the requested format. If it cannot be converted, return it unchanged."""
     if image.format == request.output_format or {image.format, request.output_format} - {
         *WRITABLE_FORMATS
     }:

@@ -1,4 +1,5 @@
-"""Image generation by a server of OpenAI's Images API (``generations`` and ``edits``)."""
+"""Image generation by another server, the upstream, with OpenAI's Images API (``generations`` and
+``edits``)."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from .base import (
 __all__ = ["ImagesApi", "ImagesApiOptions"]
 
 _NO_IMAGE = "The upstream's answer contains no image."
-#: Fields of an image request that the upstream gets under the same names.
+#: Fields of an ``ImageRequest`` that are sent to the upstream under the same names.
 _FIELDS = (
     "model",
     "quality",
@@ -42,21 +43,24 @@ _FIELDS = (
     "frame_count",
     "frame_duration_ms",
 )
-#: Fields that only one of the routes has.
+#: Fields that only ``generations`` accepts, and fields that only ``edits`` accepts.
 _GENERATION_FIELDS, _EDIT_FIELDS = ("moderation",), ("input_fidelity",)
-#: Fields of the upstream's usage that are passed on (OpenAI's ``tool_usage.image_gen``).
+#: Fields of the upstream's usage that are copied to the response (``tool_usage.image_gen``).
 _COUNTS = ("input_tokens", "output_tokens", "total_tokens", "cached_tokens")
 _DETAILS = ("input_tokens_details", "output_tokens_details", "cached_tokens_details")
 
 
 class ImagesApiOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The operator's options (``image_generation_options``).
+    """The operator's options for the Images API (``image_generation_options``).
 
-    ``headers`` and ``body`` are added to every request. ``connect_s``: time limit for a connection,
-    in seconds. ``silence_s``: maximum time without data, in seconds. ``streams``: the upstream
-    streams previews. ``edits``: the upstream has ``/images/edits``. ``masks``: that endpoint
-    accepts masks. ``without``: fields of the tool that the upstream does not support; a request
-    with one of these fields is rejected.
+    - ``headers``, ``body``: header fields and body fields that are added to every request.
+    - ``connect_s``: time limit for a connection, in seconds.
+    - ``silence_s``: maximum time without data, in seconds.
+    - ``streams``: the upstream can stream previews.
+    - ``edits``: the upstream has the endpoint ``/images/edits``.
+    - ``masks``: that endpoint accepts masks.
+    - ``without``: fields of the tool that the upstream does not support. A request with one of
+      these fields is rejected.
     """
 
     headers: dict[str, str] = field(default_factory=dict)
@@ -70,9 +74,11 @@ class ImagesApiOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ImagesApi:
-    """``ImageGenerator`` over an upstream. The generator owns the upstream's client.
+    """The ``ImageGenerator`` that uses the Images API of another server. It owns and closes the
+    client for this server.
 
-    ``fetcher`` is used for upstreams that answer with URLs. ``max_bytes``: size limit of one image.
+    ``fetcher``: downloads the image if the server answers with a URL. ``max_bytes``: maximum size
+    of one image.
     """
 
     def __init__(
@@ -167,7 +173,7 @@ class ImagesApi:
         }
         if request.size is not None:
             fields["size"] = f"{request.size[0]}x{request.size[1]}"
-        if request.output_format != "png":  # the default everywhere; many lack the field
+        if request.output_format != "png":  # png is the default, and many servers lack this field
             fields["output_format"] = request.output_format
         if request.svg is not None:
             fields["svg"] = dict(request.svg)
@@ -178,8 +184,8 @@ class ImagesApi:
     # --- answers ---------------------------------------------------------------------------------
 
     async def _parse_payload(self, payload: bytes) -> PartialImage | GeneratedImage | None:
-        """Return the preview or the final image that a payload contains. Return None if it contains
-        no image.
+        """Return the preview or the final image that a piece of the upstream's answer contains.
+        Return None if it contains no image.
 
         Raises ``BackendError``.
         """
@@ -231,7 +237,8 @@ class ImagesApi:
         return image
 
     async def _fetch(self, url: str) -> bytes:
-        """Fetch an image from the URL in an answer, with the same SSRF guard as clients' URLs."""
+        """Download an image from a URL in the upstream's answer. The URL is checked against SSRF,
+        in the same way as the URLs of clients."""
         if self._fetcher is None:
             raise BackendError("The upstream answered with a URL, but this server fetches none.")
         try:
@@ -246,7 +253,8 @@ def _text(payload: Mapping[str, Any], name: str) -> str | None:
 
 
 def _parse_usage(payload: Any) -> dict[str, Any]:
-    """Return the upstream's token counts. Values that are not integers are left out."""
+    """Return the token counts that the upstream reports. Values that are not integers are left
+    out."""
     if not isinstance(payload, Mapping) or not isinstance(payload.get("total_tokens"), int):
         return {}
     usage: dict[str, Any] = {n: payload[n] for n in _COUNTS if isinstance(payload.get(n), int)}
@@ -258,7 +266,8 @@ def _parse_usage(payload: Any) -> dict[str, Any]:
 
 
 def _multipart(fields: Mapping[str, Any], task: ImageTask) -> tuple[str, bytes]:
-    """Return content type and body of a form with files (RFC 7578), as OpenAI's clients send it."""
+    """Return the content type and the body of a form with files (RFC 7578), in the form that
+    OpenAI's clients use."""
     field_name = "image" if len(task.images) == 1 else "image[]"
     files = [(field_name, f"image{at}", each) for at, each in enumerate(task.images, 1)]
     if task.mask is not None:

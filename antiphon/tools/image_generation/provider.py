@@ -1,4 +1,5 @@
-"""The ``image_generation`` tool: a function for the model, and ``image_generation_call`` items."""
+"""The ``image_generation`` tool: the model gets a function, and the client gets
+``image_generation_call`` items."""
 
 from __future__ import annotations
 
@@ -56,10 +57,13 @@ _MODERATION_CODE = "image_content_policy_violation"
 
 
 class ImagePolicy(Struct, frozen=True, kw_only=True):
-    """The operator's rules.
+    """The operator's rules for image generation.
 
-    ``model``: the generator's name of the default model. ``models``: model names in requests → the
-    generator's names. ``concurrency``: the number of images generated at a time.
+    - ``model``: the default model, by the name that the generator uses.
+    - ``models``: model name in requests → the name that the generator uses.
+    - ``max_pixels``: maximum number of pixels that a request may ask for.
+    - ``max_bytes``: maximum size of one image.
+    - ``concurrency``: the number of images that are generated at the same time.
     """
 
     model: str | None = None
@@ -70,7 +74,7 @@ class ImagePolicy(Struct, frozen=True, kw_only=True):
 
 
 class ImageGenerationProvider:
-    """``ToolProvider`` over an image generator, which it does not own."""
+    """The ``ToolProvider`` of ``image_generation``. The provider does not close the generator."""
 
     def __init__(
         self, generator: ImageGenerator, sources: ImageSources, policy: ImagePolicy
@@ -94,8 +98,8 @@ class ImageGenerationProvider:
             raise unsupported_value(f"{path}.{unable.field}", str(unable)) from None
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
-        """Raise ``InvalidRequest`` for a mask that cannot be read, and for an edit without an image
-        to edit."""
+        """Raise ``InvalidRequest`` if the mask cannot be read, or if the request asks for an edit
+        and the conversation contains no image."""
         if requested_action(tool) == "edit" and not len(self._conversation_images(response)):
             raise unsupported_value(
                 f"{path}.action", "there is no image in the conversation to edit"
@@ -137,8 +141,8 @@ class ImageGenerationProvider:
         yield Toolset(functions=(replace(function, handler=session.run),))
 
     def _action(self, tool: Any) -> str:
-        """Return the action that the request asks for. Return ``generate`` if the generator does
-        not support edits."""
+        """Return the action that the request asks for. If the generator does not support edits,
+        return ``generate``."""
         return requested_action(tool) if self._generator.supports_edits else "generate"
 
     def _image_request(self, tool: Any, path: str) -> ImageRequest:
@@ -180,7 +184,7 @@ class _ImageSession:
     async def run(
         self, arguments: str, context: CallContext
     ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
-        """Run one call."""
+        """Run one call of the model. This is the handler of the tool."""
         task = await self._build_task(parse_arguments(arguments))
         generated: GeneratedImage | None = None
         try:
@@ -248,8 +252,8 @@ class _ImageSession:
         return {name: value for name, value in fields.items() if value is not None}
 
     async def _item_fields(self, task: ImageTask, generated: GeneratedImage) -> dict[str, Any]:
-        """Return the fields of the item. They describe the image that was generated, even where it
-        differs from the request."""
+        """Return the fields of the item. They describe the image that was actually generated, which
+        may differ from the request."""
         fields = {
             "result": await _base64(generated.image),
             "action": "edit" if task.images else "generate",
@@ -264,8 +268,8 @@ class _ImageSession:
 
 
 def _failed_result(error: RunError) -> ToolResult:
-    """Return the result of a failed call. If moderation rejected the image, the result has OpenAI's
-    error fields for this case."""
+    """Return the result of a failed call. If the generator's moderation rejected the image, the
+    result contains the error fields that OpenAI uses for this case."""
     is_moderated = error.code == _MODERATION_CODE
     error_fields = {
         "type": "image_generation_user_error" if is_moderated else "server_error",
@@ -293,7 +297,8 @@ def _function(action: str) -> tl.Function:
 
 
 def _parse_numbers(value: Any) -> tuple[int, ...]:
-    """Parse image numbers as models write them: one or several, as numbers or strings."""
+    """Parse the image numbers in the arguments of a call. Models write one number or a list, as
+    integers or strings."""
     values = value if isinstance(value, list) else [] if value is None else [value]
     try:
         return tuple(dict.fromkeys(int(number_text) for number_text in values))

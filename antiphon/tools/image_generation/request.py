@@ -18,7 +18,7 @@ __all__ = ["check_mask", "parse_image_request", "requested_action", "unsupported
 
 _QUALITIES = ("low", "medium", "high", "xhigh", "max", "auto")
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-#: Field → its values (as in OpenAI's types).
+#: Field → its allowed values (as in OpenAI's types).
 _VALUES: Mapping[str, tuple[str, ...]] = {
     "action": ("generate", "edit", "auto"),
     "background": ("transparent", "opaque", "auto"),
@@ -28,10 +28,10 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
     "output_format": tuple(MIME_TYPES),
     "quality": _QUALITIES,
 }
-#: Field → its minimum and maximum.
+#: Field → its minimum and maximum value.
 _RANGES: Mapping[str, tuple[int, int]] = {"frame_count": (2, 16), "frame_duration_ms": (1, 655_350)}
 _SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
-#: Field → the only format that supports it.
+#: Field → the only output format that supports the field.
 _REQUIRED_FORMAT: Mapping[str, str] = {
     "frame_count": "gif",
     "frame_duration_ms": "gif",
@@ -43,9 +43,10 @@ _MASK_FIELDS = ("image_url", "file_id")
 def parse_image_request(
     tool: ImageGeneration, path: str, *, models: Mapping[str, str], max_pixels: int
 ) -> ImageRequest:
-    """Return the request's options.
+    """Return the options that a request sets for the tool.
 
-    ``models``: model name in requests → the generator's name. Raises ``InvalidRequest``.
+    ``models``: model name in requests → the name that the generator uses. ``max_pixels``: maximum
+    number of pixels. Raises ``InvalidRequest``.
     """
     values = {
         name: value
@@ -67,13 +68,15 @@ def parse_image_request(
 
 
 def requested_action(tool: ImageGeneration) -> str:
-    """Return ``generate``, ``edit``, or ``auto`` (the model decides). A mask implies ``edit``."""
+    """Return the action that the request asks for: ``generate``, ``edit`` or ``auto`` (the model
+    decides). If the request has a mask, the action is ``edit``."""
     action = "auto" if tool.action is UNSET else tool.action
     return "edit" if tool.input_image_mask is not UNSET else action
 
 
 def check_mask(tool: ImageGeneration, path: str) -> None:
-    """Check the mask's fields. Raises ``InvalidRequest``."""
+    """Raise ``InvalidRequest`` if the tool's mask has invalid fields or cannot be combined with
+    other fields."""
     mask = tool.input_image_mask
     if mask is UNSET:
         return
@@ -96,8 +99,7 @@ def check_mask(tool: ImageGeneration, path: str) -> None:
 
 
 def unsupported_value(path: str, reason: str) -> InvalidRequest:
-    """Return the error for a value that is valid in OpenAI's API and that this server does not
-    support."""
+    """Return the error for a value that OpenAI's API allows and this server does not support."""
     return InvalidRequest(f"Invalid '{path}': {reason}.", param=path, code="unsupported_value")
 
 
@@ -140,7 +142,8 @@ def _check_svg(svg: Any, path: str) -> None:
 
 
 def _check_combinations(request: ImageRequest, path: str) -> None:
-    """Check that options are consistent. The rules are OpenAI's."""
+    """Raise ``InvalidRequest`` if options cannot be combined. The rules are those of OpenAI's
+    API."""
     output_format = request.output_format
     for name, required_format in _REQUIRED_FORMAT.items():
         if getattr(request, name) is not None and output_format != required_format:
