@@ -1,5 +1,7 @@
-"""Remote MCP servers: list their tools, offer them to the model, call them with the official SDK.
+"""Remote MCP servers: list their tools, offer these tools to the model, and call them with the
+official SDK.
 
-``provider`` is the tool provider; ``transport`` connects to a server, ``sessions`` pools
-connections, ``request`` reads the fields of a request, ``results`` reads results and errors.
+``provider`` contains the tool provider. ``transport`` connects to a server, and ``sessions`` keeps
+open connections for reuse. ``request`` reads the fields of a request. ``results`` reads results and
+errors.
 """

@@ -1,6 +1,6 @@
-"""The locations of MCP servers, and a trace of the transport for each request.
+"""The address of an MCP server, and the trace of each request to it.
 
-This module does not import the SDK, because that import takes about a second.
+This module does not import the SDK, because this import takes about a second.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ __all__ = ["ADDRESS_REFUSED", "McpEndpoint", "RequestTrace", "current_trace"]
 
 
 class McpEndpoint(Struct, frozen=True, kw_only=True):
-    """The location of an MCP server: a URL, or a command of the operator.
+    """The address of an MCP server: a URL, or a command that the operator has configured.
 
-    ``guarded``: the URL comes from a request, so its address must be public or in one of
-    ``networks``. ``shares_sessions``: all conversations of a tenant use the same session.
+    - ``guarded``: the URL comes from a request. So its address must be public or in one of
+      ``networks``.
+    - ``shares_sessions``: all conversations of a tenant use the same session.
     """
 
     url: str = ""
@@ -38,13 +39,13 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The server's name in logs. For a URL it is only the host, because the rest may contain
-        secrets."""
+        """The server's name in logs. For a URL, it is only the host, because other parts of the URL
+        may contain secrets."""
         return self.command or urlsplit(self.url).hostname or ""
 
     @property
     def key(self) -> str:
-        """A hash of the server's location and credentials. It does not reveal the credentials."""
+        """A hash of the server's address and credentials. It does not reveal the credentials."""
         identity = msgspec.json.encode(
             [self.url, self.transport, self.command, self.args, self.guarded]
             + [sorted(pairs.items()) for pairs in (self.env, self.headers)]
@@ -53,16 +54,16 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
 
 
 class RequestTrace(msgspec.Struct):
-    """The transport activity of a request: whether it was sent, HTTP error statuses, transport
-    errors.
-    """
+    """What the transport did for one request: whether it sent the request, the HTTP error statuses,
+    and the transport errors."""
 
     sent: bool = False
     statuses: list[int] = []
     transport_errors: list[str] = []
 
 
-#: The trace of the current request. The SDK sends a message in the context of its sender.
+#: The trace of the current request. The SDK sends a message in the context of the task that calls
+#: it, so the transport finds the trace here.
 current_trace: ContextVar[RequestTrace | None] = ContextVar("current_trace", default=None)
 
 #: The entry of ``RequestTrace.transport_errors`` for an address that is not allowed.

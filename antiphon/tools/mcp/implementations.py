@@ -1,8 +1,8 @@
 """Built-in tools that an MCP server of the operator implements: ``web_search`` and
 ``code_interpreter``.
 
-The model is shown the server's tools under the names it was trained with, and the client sees the
-items of the built-in tool. gpt-oss's servers ``browser`` and ``python`` have such tools.
+The model sees the server's tools under the names that it was trained with. The client sees the
+items of the built-in tool. The MCP servers ``browser`` and ``python`` of gpt-oss have such tools.
 """
 
 from __future__ import annotations
@@ -59,12 +59,14 @@ _ACTIONS: Mapping[str, str] = {
 class _ToolKind(Struct, frozen=True, kw_only=True):
     """Describes how the tools of an MCP server become one built-in tool.
 
-    - ``check``: rejects fields of a request that the server cannot honour.
-    - ``function``: returns the function that the model is shown for a tool of the server, without a
-      handler. It returns None if the model is not shown the tool.
-    - ``arguments``: translates the arguments that the model wrote to the arguments of the server's
-      tool.
-    - ``result_fields``: returns fields of the item for the text of the result.
+    - ``check``: rejects fields of a request that the server does not support.
+    - ``function``: returns the function that the model is shown for a tool of the server. The
+      function has no handler yet. Returns None if the model is not shown this tool.
+    - ``arguments``: translates the arguments that the model wrote into the arguments of the
+      server's tool.
+    - ``result_fields``: returns the fields of the output item. Its arguments are the tool, the
+      arguments that the model wrote, the text of the result, and whether the item shows the
+      outputs.
     - ``step``: name of the progress event of a running call.
     """
 
@@ -76,7 +78,8 @@ class _ToolKind(Struct, frozen=True, kw_only=True):
 
 
 class McpImplementation:
-    """``ToolProvider`` of a built-in tool over the MCP server called ``name``."""
+    """The ``ToolProvider`` of a built-in tool that an MCP server implements. ``name``: the server's
+    name in error messages."""
 
     def __init__(self, kind: _ToolKind, name: str, server: McpEndpoint, pool: SessionPool) -> None:
         self._kind = kind
@@ -92,7 +95,7 @@ class McpImplementation:
 
     @asynccontextmanager
     async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
-        """Offer the server's tools. Raises ``ConnectorError`` if they cannot be listed."""
+        """Offer the server's tools. Raises ``ConnectorError`` if the tools cannot be listed."""
         session = SessionKey.of(response, self._server)
         try:
             tools = await self._pool.call(session, fetch_tools)
@@ -135,7 +138,7 @@ class McpImplementation:
 
 
 def _check_search(tool: Any, path: str) -> None:
-    """Refuse filters, which the server would ignore."""
+    """Raise ``InvalidRequest`` for search filters, because the server would ignore them."""
     for name in ("filters", "user_location"):
         if getattr(tool, name, None):
             raise InvalidRequest(
@@ -147,9 +150,9 @@ def _check_search(tool: Any, path: str) -> None:
 
 
 def _action_kind(tool: ListedTool) -> str | None:
-    """Return the action (search, open or find) of the calls of a tool. The name of the tool
-    decides. If it is unknown, the names of its arguments decide. Return None if no name is known.
-    """
+    """Return the action (search, open or find) that the calls of a tool have. The name of the tool
+    determines it. If this name is unknown, the names of the tool's arguments determine it. Return
+    None if all these names are unknown."""
     properties = tool.input_schema.get("properties") if tool.input_schema else None
     names = (tool.name.rpartition(".")[2], *(properties if isinstance(properties, dict) else ()))
     return next((_ACTIONS[name] for name in names if name in _ACTIONS), None)
@@ -185,7 +188,7 @@ def _lenient(written: str) -> Mapping[str, Any]:
         return {}
 
 
-#: ``web_search``: the server searches, opens pages and finds text in them.
+#: ``web_search``: the server can search, open pages, and find text in pages.
 web_search = _ToolKind(
     check=_check_search,
     function=_search_function,
@@ -198,7 +201,8 @@ web_search = _ToolKind(
 
 
 def _check_code(tool: Any, path: str) -> None:
-    """Refuse containers and files: the code runs at the server."""
+    """Raise ``InvalidRequest`` for containers and files, because the code runs on the MCP
+    server."""
     where = f"{path}.container"
     if isinstance(tool.container, str):
         raise InvalidRequest(
@@ -212,8 +216,9 @@ def _check_code(tool: Any, path: str) -> None:
 
 
 def _code_field(tool: ListedTool) -> str | None:
-    """Return the name of the argument that takes the code. It is ``code``, or the only argument of
-    a tool named ``python``. Return None if there is no such argument."""
+    """Return the name of the argument that takes the code. This is ``code``. For a tool named
+    ``python`` with only one argument, it is this argument. Return None if there is no such
+    argument."""
     properties = tool.input_schema.get("properties") if tool.input_schema else None
     if not isinstance(properties, dict):
         return None
@@ -237,7 +242,7 @@ def _outputs(tool: ListedTool, written: str, text: str, shows_outputs: bool) -> 
     return {"outputs": ({"type": "logs", "logs": text},) if shows_outputs else None}
 
 
-#: ``code_interpreter``: the server has one tool that takes code.
+#: ``code_interpreter``: the server has a tool that takes code.
 code_interpreter = _ToolKind(
     check=_check_code,
     function=_code_function,

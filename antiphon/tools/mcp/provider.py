@@ -1,8 +1,8 @@
 """The provider of tools of type ``mcp``.
 
-A server is either configured by the operator and named by its label or connector id, or given by
-URL in the request. The model and the client see the server's error messages. Headers and
-authorizations are sent to the server and nowhere else.
+There are two kinds of MCP servers. The operator configures a server, and a request names it by
+label or connector id. Or a request contains the URL of a server. The model and the client see the
+server's error messages. Headers and authorizations are sent only to the server.
 """
 
 from __future__ import annotations
@@ -56,12 +56,13 @@ _MAX_TOOLS = 1_000
 
 
 class McpProvider:
-    """``ToolProvider`` of ``mcp``.
+    """The ``ToolProvider`` of ``mcp``.
 
-    ``configured``: the operator's servers by name. ``allow_urls``: requests may name servers by
-    URL. The addresses of these servers must be public or in one of ``networks``.
-    ``fails_response``: the response fails if the tools of a server cannot be listed. If this is
-    false, the response continues without these tools.
+    - ``configured``: the servers that the operator has configured, by name.
+    - ``allow_urls``: requests may name servers by URL. The addresses of these servers must be
+      public or in one of ``networks``.
+    - ``fails_response``: if the tools of a server cannot be listed, the response fails. If this is
+      false, the response continues without these tools.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class McpProvider:
         self._networks = tuple(networks)
 
     async def close(self) -> None:
-        """Close all sessions."""
+        """Close all MCP sessions."""
         await self._pool.close()
 
     def check(self, tool: Mcp, path: str) -> None:
@@ -96,7 +97,7 @@ class McpProvider:
     async def declared_functions(
         self, tool: Mcp, response: ResponseContext
     ) -> tuple[ToolFunction, ...] | None:
-        """Return the functions of the server's tools. Return None if the conversation does not
+        """Return the functions for the server's tools. Return None if the conversation does not
         contain the server's list of tools yet."""
         tools = listed_tools(tool.server_label, response.items)
         if tools is None:
@@ -132,9 +133,9 @@ class McpProvider:
     # --- servers and functions -------------------------------------------------------------------
 
     def _server(self, tool: Mcp, path: str) -> McpEndpoint:
-        """Return the server that the request means.
+        """Return the server that the request names, with the headers to send.
 
-        Raises ``InvalidRequest`` if it is not available.
+        Raises ``InvalidRequest`` if the server is not available.
         """
         if tool.server_url is UNSET:
             server = self._configured_server(tool, path)
@@ -187,8 +188,8 @@ class McpProvider:
     def _tool_functions(
         self, tool: Mcp, session: SessionKey, tools: Sequence[ListedTool]
     ) -> tuple[ToolFunction, ...]:
-        """Return functions for the server's ``tools``. Tools that the request does not allow are
-        left out."""
+        """Return the functions for the server's ``tools``. Tools that the request does not allow
+        are left out."""
         rules = parse_tool_rules(tool)
         return tuple(
             self._tool_function(tool.server_label, session, each, rules)
@@ -234,8 +235,8 @@ class McpProvider:
         tools: Sequence[ListedTool],
         request: it.McpApprovalRequest,
     ) -> PendingCall:
-        """Return the call that the user has approved. If the request no longer allows the tool, the
-        call fails when it runs."""
+        """Return the call that the user has approved with an approval response. If the request no
+        longer allows the tool, the call fails when it runs."""
         tool = next((each for each in tools if each.name == request.name), None)
         function = self._calling_function(
             label, session, tool or ListedTool(name=request.name), approval_request_id=request.id
@@ -266,7 +267,8 @@ class McpProvider:
             if result.is_error:
                 yield _failed_result(tool_error(result, context.max_result_bytes))
                 return
-            # Later turns show the model the item, so both have the same text.
+            # Later model calls see the text in the item. So the item gets the same text as the
+            # result.
             text = truncate_middle(result_text(result), context.max_result_bytes)
             yield ToolResult(text=text, fields={"output": text})
 
@@ -292,7 +294,7 @@ async def _call_disallowed_tool(
 
 
 def _failed_result(error: dict[str, Any]) -> ToolResult:
-    """Return the result of a failed call. The model is shown the same text in later turns."""
+    """Return the result of a failed call. The model sees the same text now and in later turns."""
     text = f"Error: {json.dumps(error, ensure_ascii=False)}"
     return ToolResult(text=text, fields={"error": error}, failed=True)
 
@@ -309,7 +311,8 @@ def _parse_object(arguments: str) -> dict[str, Any] | None:
 
 
 async def fetch_tools(client: Client) -> tuple[ListedTool, ...]:
-    """List the tools of all pages, up to ``_MAX_TOOLS``."""
+    """Return the tools that a server offers, from all pages of its list, up to ``_MAX_TOOLS``
+    tools."""
     tools: list[ListedTool] = []
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
@@ -349,7 +352,8 @@ def _check_url(url: str, path: str) -> None:
 
 
 def _check_headers(headers: Mapping[str, str], path: str) -> None:
-    """Raise ``InvalidRequest`` for headers that HTTP cannot carry, without repeating them."""
+    """Raise ``InvalidRequest`` for headers that HTTP does not allow. The error message does not
+    repeat them, because they may contain secrets."""
     for name, value in headers.items():
         if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
             raise _invalid_value(path, "A header name contains characters that are not allowed.")

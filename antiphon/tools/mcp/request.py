@@ -1,6 +1,5 @@
 """Read the ``mcp`` fields of a request and of the conversation: allowed tools, required approvals,
-listed tools and approved calls.
-"""
+listed tools and approved calls."""
 
 from __future__ import annotations
 
@@ -33,7 +32,8 @@ _NO_ARGUMENTS: Json = {"type": "object", "properties": {}}
 
 
 class ListedTool(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tool as ``mcp_list_tools`` lists it. Absent fields are omitted: clients reject nulls."""
+    """A tool in the form of a ``mcp_list_tools`` item. Fields without a value are omitted, because
+    clients reject nulls."""
 
     name: str
     input_schema: Any = {}
@@ -50,10 +50,10 @@ Rule = Callable[[ListedTool], bool]
 
 
 class ToolRules(Struct, frozen=True, kw_only=True):
-    """The rules of a request for the tools of an MCP server.
+    """The rules that a request sets for the tools of an MCP server.
 
-    ``allows``: whether the model is shown a tool. ``needs_approval``: whether a user has to approve
-    its calls.
+    ``allows``: whether the model may use a tool. ``needs_approval``: whether the user has to
+    approve the calls of a tool.
     """
 
     allows: Rule
@@ -61,9 +61,9 @@ class ToolRules(Struct, frozen=True, kw_only=True):
 
 
 def check_label(label: str, path: str) -> None:
-    """Raise ``InvalidRequest`` for an invalid label.
+    """Raise ``InvalidRequest`` for an invalid server label.
 
-    Labels become part of the names models write.
+    The rules are strict because the label becomes part of function names, which models write.
     """
     if not _LABEL.fullmatch(label):
         raise InvalidRequest(
@@ -75,7 +75,8 @@ def check_label(label: str, path: str) -> None:
 
 
 def parse_tool_rules(tool: Mcp, path: str = "") -> ToolRules:
-    """Read ``allowed_tools`` and ``require_approval``. Raises ``InvalidRequest``.
+    """Read the fields ``allowed_tools`` and ``require_approval`` of a tool. Raises
+    ``InvalidRequest``.
 
     ``path``: path of the tool in the request.
     """
@@ -94,9 +95,12 @@ def _parse_allowed_tools(value: Any, path: str) -> Rule:
 
 
 def _parse_require_approval(value: Any, path: str) -> Rule:
-    """Read ``require_approval``. ``always`` and ``never`` may each filter tools.
+    """Read the field ``require_approval``. Its values ``always`` and ``never`` may be filters that
+    match some tools.
 
-    A tool that neither filter matches needs approval, unless only ``always`` is present.
+    A tool that matches ``always`` needs approval. For the other tools, there are two cases. If
+    there is a filter ``never``, the tools that it does not match need approval. If there is none,
+    they need approval only if ``always`` is missing too.
     """
     if value is UNSET or value is None or value == "always":
         return lambda tool: True
@@ -120,7 +124,7 @@ def _parse_require_approval(value: Any, path: str) -> Rule:
 
 
 def _parse_filter(value: Any, path: str) -> Rule:
-    """Parse a tool filter. A tool matches the filter if it meets all conditions."""
+    """Parse a tool filter. A tool matches the filter if it meets all conditions of the filter."""
     if not isinstance(value, dict):
         raise _invalid_value(path, "an object with 'tool_names' or 'read_only'")
     _check_fields(value, ("tool_names", "read_only"), path)
@@ -158,7 +162,8 @@ def _invalid_value(path: str, expected: str) -> InvalidRequest:
 
 
 def listed_tools(label: str, items: Iterable[it.Item]) -> tuple[ListedTool, ...] | None:
-    """Return the tools that the conversation lists for a server; None if it has no list."""
+    """Return the tools of a server that an earlier item of the conversation lists. Return None if
+    the conversation contains no list for this server."""
     lists = [
         item
         for item in items
@@ -168,7 +173,8 @@ def listed_tools(label: str, items: Iterable[it.Item]) -> tuple[ListedTool, ...]
 
 
 def _read_tools(tools: Iterable[Json]) -> Iterator[ListedTool]:
-    """Yield the valid tools of a list. A client may have written the list."""
+    """Yield the valid tools of a list. Invalid tools are skipped, because a client may have written
+    the list."""
     for tool in tools:
         try:
             yield msgspec.convert(tool, ListedTool)
@@ -177,7 +183,7 @@ def _read_tools(tools: Iterable[Json]) -> Iterator[ListedTool]:
 
 
 def approved_requests(label: str, items: Iterable[it.Item]) -> list[it.McpApprovalRequest]:
-    """Return the approval requests that the user approved and that have not run."""
+    """Return the approval requests that the user has approved and whose calls have not run yet."""
     requests: dict[str, it.McpApprovalRequest] = {}
     approved: dict[str, it.McpApprovalRequest] = {}
     for item in items:
@@ -195,10 +201,10 @@ def approved_requests(label: str, items: Iterable[it.Item]) -> list[it.McpApprov
 
 
 def to_function(tool: ListedTool) -> Function:
-    """Return the tool as a function that the model can call.
+    """Return a tool of an MCP server as a function that the model can call.
 
-    Characters that models cannot write in names become ``_``. A schema that engines cannot
-    enforce moves into the description.
+    Characters that models cannot write in function names become ``_``. If engines cannot enforce
+    the schema of the arguments, the schema is moved into the description.
     """
     name = re.sub(r"[^A-Za-z0-9_-]", "_", tool.name)
     schema = tool.input_schema

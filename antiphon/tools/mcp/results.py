@@ -1,4 +1,5 @@
-"""Read the results and failures of MCP calls: text for the model, errors for the item."""
+"""Read the results and the failures of MCP calls. They become text for the model and errors for the
+output item."""
 
 from __future__ import annotations
 
@@ -23,15 +24,16 @@ Json = dict[str, Any]
 _TIMED_OUT = -32001
 _CLOSED = -32000
 _INTERNAL = -32603
-#: The SDK's messages for HTTP errors to which the server added no message.
+#: The messages that the SDK itself writes for HTTP errors, if the server sends no message.
 _STAND_INS = ("Not Found", "Session terminated", "Server returned an error response")
 
 
 class FailureDetails(Struct, frozen=True, kw_only=True):
-    """Why a call has no result.
+    """The reason why a call has no result.
 
-    ``error`` is set on the item. ``session_ended``: the session cannot be used any more.
-    ``can_retry``: the server did not process the request, so it may be sent again.
+    - ``error``: the error that the item of the call gets.
+    - ``session_ended``: the session cannot be used any more.
+    - ``can_retry``: the server did not process the request. So the request may be sent again.
     """
 
     error: Json
@@ -47,7 +49,7 @@ class FailureDetails(Struct, frozen=True, kw_only=True):
 
 
 class McpFailure(Exception):
-    """A call without a result."""
+    """Raised if a call has no result."""
 
     def __init__(self, details: FailureDetails) -> None:
         super().__init__(details.message)
@@ -55,8 +57,8 @@ class McpFailure(Exception):
 
 
 def describe_failure(error: BaseException, trace: RequestTrace) -> FailureDetails:
-    """Return the details of a failed request, from an exception of the SDK. ``trace``: the
-    transport activity of the request."""
+    """Return the details of a failed request. ``error``: an exception that the SDK raised.
+    ``trace``: what the transport did for the request."""
     from mcp import MCPError
     from pydantic import ValidationError
 
@@ -101,7 +103,7 @@ def describe_failure(error: BaseException, trace: RequestTrace) -> FailureDetail
 
 
 def _first_error(error: BaseException) -> BaseException:
-    """Return the first error of an exception group."""
+    """Return the first exception in an exception group. Other exceptions are returned unchanged."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -124,8 +126,8 @@ def _protocol_failure(code: int, message: str, **marks: bool) -> FailureDetails:
 
 
 def tool_error(result: CallToolResult, max_bytes: int) -> Json:
-    """Return the error for a result in which a tool reports a failure. The text is truncated to
-    ``max_bytes``."""
+    """Return the error for a result with which a tool reports a failure. The texts are truncated to
+    ``max_bytes`` in total."""
     texts = [text for block in result.content if (text := _block_text(block))]
     content = [
         {"type": "text", "text": truncate_middle(text, max_bytes // len(texts))} for text in texts
@@ -134,10 +136,10 @@ def tool_error(result: CallToolResult, max_bytes: int) -> Json:
 
 
 def result_text(result: CallToolResult) -> str:
-    """Return a tool result as text.
+    """Return the result of a tool as text.
 
-    Servers that follow the specification repeat structured content as text. For other servers, the
-    structured content is written as JSON.
+    Servers that follow the specification send structured content as text too. For other servers,
+    the structured content is returned as JSON.
     """
     texts = [text for block in result.content if (text := _block_text(block))]
     if not texts and result.structured_content is not None:

@@ -1,7 +1,8 @@
-"""A pool of MCP sessions. Each session is opened and closed by its own task.
+"""A pool of open MCP sessions. Each session is opened and closed by its own task.
 
-A session is reused, and closed after an idle time. It belongs to one conversation, because the
-server may keep state in it. Different tenants or credentials never share a session.
+A session is reused. It is closed when it has not been used for some time. A session belongs to one
+conversation, because the server may keep state in it. Different tenants or credentials never share
+a session.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ __all__ = ["SessionKey", "SessionPool"]
 _log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
-#: Tenant, conversation, and the server with the credentials.
+#: The tenant, the conversation, and ``McpEndpoint.key`` of the server.
 _EntryKey = tuple[str, str, str]
 
 
 class SessionKey(NamedTuple):
-    """The owner of a session. ``conversation``: empty if all conversations of the tenant share the
-    session."""
+    """Identifies the session for a tenant, a conversation and a server. ``conversation`` is empty
+    if all conversations of the tenant share the session."""
 
     tenant: str
     conversation: str
@@ -43,13 +44,14 @@ class SessionKey(NamedTuple):
 
     @classmethod
     def of(cls, response: ResponseContext, server: McpEndpoint) -> SessionKey:
-        """Return the key of the session that a response uses for a server."""
+        """Return the key of the session that a response uses to call a server."""
         conversation = response.conversation_id or response.response_id
         return cls(response.tenant, "" if server.shares_sessions else conversation, server)
 
 
 class _Session:
-    """A connection to an MCP server, and the task that owns the connection."""
+    """A connection to an MCP server, and the task that opens and closes the connection.
+    ``seconds``: time limit for the TCP connection."""
 
     def __init__(self, connector: McpConnector, server: McpEndpoint, seconds: float) -> None:
         self._close_requested = asyncio.Event()
@@ -81,7 +83,8 @@ class _Session:
         return self._task.done()
 
     async def client(self, seconds: float) -> Client:
-        """Wait until the server has answered. Raises ``McpFailure``."""
+        """Wait until the server has answered, and return the client. ``seconds``: maximum time to
+        wait. Raises ``McpFailure``."""
         try:
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(self._ready)
@@ -89,7 +92,8 @@ class _Session:
             raise McpFailure(describe_failure(TimeoutError(), self._trace)) from None
 
     async def close(self) -> None:
-        """Ask the owner task to close the session; cancel it if that takes too long."""
+        """Ask the task of the session to close the connection. If that takes too long, cancel the
+        task."""
         self._close_requested.set()
         if not self._ready.done():
             self._task.cancel()
@@ -101,7 +105,8 @@ class _Session:
 
 
 class _PoolEntry:
-    """The session of a tenant's conversation, if it is open, and the number of its users."""
+    """An entry of the pool, for one ``SessionKey``: the session, if it is open, and the number of
+    its users."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -111,11 +116,12 @@ class _PoolEntry:
 
 
 class SessionPool:
-    """The MCP sessions of this process.
+    """The open MCP sessions of this process.
 
-    ``connect_s``: time limit for connecting and initializing. ``call_s``: time limit for a result.
-    ``idle_s``: seconds after which an unused session is closed. ``max_sessions``: above this number
-    of sessions, unused sessions are closed.
+    - ``connect_s``: time limit for connecting and initializing, in seconds.
+    - ``call_s``: time limit for the result of a call, in seconds.
+    - ``idle_s``: seconds after which an unused session is closed.
+    - ``max_sessions``: if there are more sessions, unused sessions are closed.
     """
 
     def __init__(
@@ -130,7 +136,7 @@ class SessionPool:
         self._call_s = call_s
         self._connect_s = connect_s
         self._idle_s = idle_s
-        #: Those that were used last come last.
+        #: Entries in order of use. The entry that was used last comes last.
         self._entries: dict[_EntryKey, _PoolEntry] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._connector: McpConnector | None = None
@@ -141,9 +147,9 @@ class SessionPool:
         return sum(1 for entry in self._entries.values() if entry.session is not None)
 
     async def call(self, key: SessionKey, operation: Callable[[Client], Awaitable[R]]) -> R:
-        """Run ``operation`` in the session and return its result.
+        """Run ``operation`` with the client of the session, and return its result.
 
-        If a reused session turns out to have ended before the server processed the request, the
+        A reused session may have ended before the server processed the request. In this case, the
         operation runs once more in a new session. Raises ``McpFailure``.
         """
         async with self._entry(key) as entry:
@@ -196,7 +202,8 @@ class SessionPool:
                     self._close_excess()
 
     async def _client(self, entry: _PoolEntry, server: McpEndpoint) -> tuple[Client, bool]:
-        """Return the client, and whether its session is new."""
+        """Return the client of the entry's session, and whether the session is new. Opens a session
+        if there is none."""
         async with entry.lock:
             if entry.session is not None and not entry.session.has_ended:
                 return await entry.session.client(self._connect_s), False
@@ -212,7 +219,8 @@ class SessionPool:
             return client, True
 
     async def _discard_session(self, entry: _PoolEntry, client: Client) -> None:
-        """Close the client's session, unless another one has replaced it."""
+        """Close the session of ``client``. Do nothing if another session has already replaced
+        it."""
         async with entry.lock:
             session = entry.session
             if session is None or (
@@ -223,8 +231,8 @@ class SessionPool:
             self._close(session)
 
     def _close_excess(self) -> None:
-        """Close unused sessions while there are too many sessions. The tenant with the most unused
-        sessions loses its least recently used session first."""
+        """Close unused sessions as long as there are more than ``max_sessions``. The tenant with
+        the most unused sessions loses its least recently used session first."""
         while len(self._entries) > self._max_sessions:
             unused = [key for key, entry in self._entries.items() if entry.users == 0]
             if not unused:
@@ -247,7 +255,8 @@ class SessionPool:
 
 
 def _make_connector() -> McpConnector:
-    """Make an ``McpConnector``. The first call imports the SDK, which takes about a second."""
+    """Make an ``McpConnector``. The first call imports the SDK, which takes about a second. So call
+    this function in a thread."""
     from .transport import McpConnector
 
     return McpConnector()

@@ -1,9 +1,10 @@
-"""Connections to MCP servers: streamable HTTP, SSE, or a local process.
+"""Connections to MCP servers: by streamable HTTP, by SSE, or to a local process.
 
-Addresses from requests are checked when the socket is created. A connection must be entered and
-exited by the same task, because the SDK uses cancel scopes.
+Addresses of servers that a request names are checked when the socket is created. The same task must
+enter and exit a connection, because the SDK uses cancel scopes.
 
-The first import of this module imports the SDK, which takes about a second. Import it in a thread.
+The first import of this module imports the SDK, which takes about a second. So import it in a
+thread.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from .endpoint import ADDRESS_REFUSED, McpEndpoint, current_trace
 
 __all__ = ["McpConnector"]
 
-#: HTTP statuses that make the client try SSE: the server lacks streamable HTTP.
+#: HTTP statuses of servers that lack streamable HTTP. After such a status, the client tries SSE.
 _LEGACY_STATUSES = frozenset({400, 404, 405})
 _MAX_BODY_BYTES = 16 * 2**20
 
@@ -36,8 +37,8 @@ _MAX_BODY_BYTES = 16 * 2**20
 class McpConnector:
     """Connects to MCP servers.
 
-    All sessions share one TLS context. Creating it loads all CA certificates, which takes up to 100
-    ms, so create the connector in a thread.
+    All sessions share one TLS context. It loads all CA certificates, which takes up to 100 ms. So
+    create the connector in a thread.
     """
 
     def __init__(self) -> None:
@@ -45,7 +46,8 @@ class McpConnector:
 
     @asynccontextmanager
     async def connect(self, server: McpEndpoint, connect_s: float) -> AsyncIterator[Client]:
-        """Connect and initialize a client. ``connect_s``: time limit for the TCP connection."""
+        """Connect to a server and yield an initialized client. ``connect_s``: time limit for the
+        TCP connection, in seconds."""
         async with AsyncExitStack() as stack:
             if server.command:
                 yield await stack.enter_async_context(Client(_traced(_process(server))))
@@ -91,8 +93,8 @@ class McpConnector:
     ) -> httpx2.AsyncClient:
         """Return the HTTP client of one session.
 
-        It has no read timeout: the caller limits the duration of a call. It ignores proxies in the
-        environment, which would bypass the address check.
+        It has no read timeout, because the caller limits the duration of a call. It ignores proxies
+        in the environment, because a proxy would bypass the check of the server's address.
         """
         return httpx2.AsyncClient(
             transport=_TracedTransport(server, self._tls),
@@ -103,8 +105,8 @@ class McpConnector:
 
 
 class _TracedStream:
-    """The stream of messages to a server. Records in the request's trace that a message was handed
-    over."""
+    """The stream of messages to a server. When a message is sent, it records this in the trace of
+    the request."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -132,10 +134,11 @@ async def _traced(transport: Any) -> AsyncGenerator[Any, None]:
 
 
 def _process(server: McpEndpoint) -> Any:
-    """Start an MCP server as a process.
+    """Return the transport to an MCP server that runs as a local process. Entering the transport
+    starts the process.
 
-    The process shares the stderr of this server. Its environment contains the configured variables
-    and the few variables of this server that the SDK considers safe.
+    The process writes its stderr to the stderr of this server. Its environment contains the
+    configured variables and the few variables of this server that the SDK considers safe.
     """
     parameters = StdioServerParameters(
         command=server.command, args=list(server.args), env=dict(server.env)
@@ -144,7 +147,8 @@ def _process(server: McpEndpoint) -> Any:
 
 
 class _TracedTransport(httpx2.AsyncHTTPTransport):
-    """Records the outcome of requests in the trace, and limits the size of answers."""
+    """An HTTP transport that records the outcome of requests in their traces. It limits the size of
+    answers."""
 
     def __init__(self, server: McpEndpoint, tls: ssl.SSLContext) -> None:
         super().__init__(verify=tls, trust_env=False)
@@ -197,14 +201,14 @@ class _SizeLimitedStream(httpx2.AsyncByteStream):
 
 
 class _AddressRefused(httpcore2.ConnectError):
-    """Raised for a connection to an address that is not allowed."""
+    """Raised instead of connecting to an address that is not allowed."""
 
 
 class _GuardedBackend(httpcore2.AsyncNetworkBackend):
-    """Resolves a host name and connects only to resolved addresses that are allowed.
+    """A network backend that connects only to allowed addresses.
 
-    It connects to exactly the address that was checked, so a second DNS answer cannot bypass the
-    check.
+    It resolves the host name itself and connects to exactly the address that was checked. So a
+    second DNS answer cannot bypass the check.
     """
 
     def __init__(self, networks: Sequence[Network]) -> None:
