@@ -70,8 +70,8 @@ class ContainerRelay:
             return NoCalls()  # the owner listens at the loopback address of another machine
         if url and url != self._url and self._caller is not None:
             return self._caller.calls(owner, url)
-        # If the owner still existed, its socket would be in the folder of this server. So it has
-        # ended.
+        # An owner that still ran would listen at this server's own loopback address or in its
+        # folder.
         has_ended = is_local if url else self._folder is not None
         return NoCalls(is_gone=has_ended)
 
