@@ -1,1 +1,2 @@
-"""Boxes that are pods of a Kubernetes cluster. The controller agent-sandbox manages the pods."""
+"""Boxes (sandbox environments) that are pods of a Kubernetes cluster. The Kubernetes controller
+agent-sandbox manages the pods."""

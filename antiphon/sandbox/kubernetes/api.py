@@ -1,7 +1,7 @@
-"""Requests to the Kubernetes API for sandbox claims of agent-sandbox.
+"""Requests to the Kubernetes API that manage the sandbox claims of agent-sandbox.
 
-https://agent-sandbox.sigs.k8s.io/docs/ describes the resources of the API version v1beta1. A claim
-takes a sandbox, which is a pod, from a warm pool.
+A claim takes a sandbox, which is a pod, from a warm pool. https://agent-sandbox.sigs.k8s.io/docs/
+describes these resources. The API version is v1beta1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["ClaimLost", "ClusterError", "KubernetesApi", "SandboxClaim"]
 
 _GROUP = "/apis/extensions.agents.x-k8s.io/v1beta1"
 _TIMEOUT_S = 30.0
-#: Bytes of one event of a watch.
+#: Maximum size of one event of a watch, in bytes.
 _MAX_EVENT_BYTES = 1 << 20
 #: Values of a condition's ``reason`` that mean that a claim will never become ready.
 _FINAL_REASONS = frozenset(
@@ -35,11 +35,11 @@ _FINAL_REASONS = frozenset(
 
 
 class ClusterError(Exception):
-    """The Kubernetes API does not answer, or refuses a request. The message is for operators."""
+    """The Kubernetes API does not answer, or it refuses a request. The message is for operators."""
 
 
 class ClaimLost(ClusterError):
-    """The claim does not exist any more, or its pod has ended."""
+    """The claim does not exist any more, or the pod of the claim has ended."""
 
 
 class _Condition(msgspec.Struct, frozen=True):
@@ -66,14 +66,15 @@ class _Metadata(msgspec.Struct, frozen=True):
 
 
 class SandboxClaim(msgspec.Struct, frozen=True):
-    """A sandbox claim. It has only the fields that the server reads."""
+    """A sandbox claim, which is a request for a pod. Only the fields that this server needs are
+    decoded."""
 
     metadata: _Metadata
     status: _ClaimStatus = _ClaimStatus()
 
     @property
     def sandbox(self) -> str:
-        """The name of the claim's sandbox, which is also the name of its pod."""
+        """The name of the sandbox that the claim got. The pod has the same name."""
         return self.status.sandbox.name
 
     @property
@@ -83,7 +84,7 @@ class SandboxClaim(msgspec.Struct, frozen=True):
 
     @property
     def is_ready(self) -> bool:
-        """Whether the pod runs. Raises ``ClaimLost`` if the pod will never run."""
+        """Whether the claim's pod is ready. Raises ``ClaimLost`` if the pod will never be ready."""
         if self.metadata.deletionTimestamp is not None:
             raise ClaimLost("the claim is deleted")
         ready = next((each for each in self.status.conditions if each.type == "Ready"), None)
@@ -100,9 +101,11 @@ class _WatchEvent(msgspec.Struct, frozen=True):
 
 
 class KubernetesApi:
-    """Accesses the sandbox claims of a namespace. ``credentials``: the folder of a service account,
-    with ``token``, ``namespace`` and ``ca.crt``. The token is read for each request, because it
-    changes."""
+    """Client of the Kubernetes API for the sandbox claims of a namespace.
+
+    ``credentials``: the folder of a service account, with the files ``token``, ``namespace`` and
+    ``ca.crt``. The token is read again for each request, because it changes.
+    """
 
     def __init__(
         self, session: aiohttp.ClientSession, url: str, credentials: Path, namespace: str
@@ -114,8 +117,8 @@ class KubernetesApi:
 
     @classmethod
     def open(cls, url: str, credentials: Path, namespace: str | None) -> KubernetesApi:
-        """Prepare connections. ``namespace``: None selects the namespace of the service account.
-        Raises ``SetupError``."""
+        """Create the client. If ``namespace`` is None, the namespace of the service account is
+        used. Raises ``SetupError``."""
         import aiohttp
 
         try:
@@ -136,25 +139,28 @@ class KubernetesApi:
         return cls(session, url, credentials, namespace)
 
     async def check_pool(self, name: str) -> None:
-        """Raise ``ClusterError`` if the warm pool does not exist or cannot be read."""
+        """Raise ``ClusterError`` if the warm pool (the supply of started pods) does not exist or
+        cannot be read."""
         await self._send("GET", f"sandboxwarmpools/{name}")
 
     async def create(self, claim: Mapping[str, Any]) -> SandboxClaim:
-        """Create a claim. Raises ``ClusterError``."""
+        """Create a sandbox claim. ``claim``: its metadata and its spec. Raises ``ClusterError``."""
         body = {"apiVersion": _GROUP.removeprefix("/apis/"), "kind": "SandboxClaim", **claim}
         return _decode(await self._send("POST", "sandboxclaims", body))
 
     async def get(self, name: str) -> SandboxClaim:
-        """Return a claim. Raises ``ClaimLost`` if it does not exist, and ``ClusterError``."""
+        """Return the claim with this name. Raises ``ClaimLost`` if the claim does not exist. Raises
+        ``ClusterError`` for other failures."""
         return _decode(await self._send("GET", f"sandboxclaims/{name}"))
 
     async def extend(self, name: str, shutdown_time: str) -> SandboxClaim:
-        """Set the time at which the cluster deletes a claim. Raises the same errors as ``get``."""
+        """Set a new time at which the cluster deletes the claim. Raises the same errors as
+        ``get``."""
         body = {"spec": {"lifecycle": {"shutdownTime": shutdown_time}}}
         return _decode(await self._send("PATCH", f"sandboxclaims/{name}", body))
 
     async def delete(self, name: str) -> None:
-        """Delete a claim and its pod. Do nothing if the claim does not exist. Raises
+        """Delete a claim and its pod. If the claim does not exist, do nothing. Raises
         ``ClusterError``."""
         try:
             await self._send("DELETE", f"sandboxclaims/{name}")
@@ -164,8 +170,9 @@ class KubernetesApi:
     async def watch(
         self, claim: SandboxClaim, seconds: float
     ) -> AsyncGenerator[SandboxClaim, None]:
-        """Yield the claim whenever it changes, for at most the given number of seconds. Raises
-        ``ClaimLost`` when the claim is deleted, and ``ClusterError``."""
+        """Yield the new state of the claim whenever the claim changes. ``seconds``: maximum
+        duration of the watch. Raises ``ClaimLost`` if the claim is deleted. Raises ``ClusterError``
+        for other failures."""
         import aiohttp
 
         query = {
@@ -187,7 +194,7 @@ class KubernetesApi:
                     event = msgspec.json.decode(line, type=_WatchEvent)
                     if event.type == "DELETED":
                         raise ClaimLost("the claim was deleted")
-                    if event.type not in ("ADDED", "MODIFIED"):  # such as 410, too old a version
+                    if event.type not in ("ADDED", "MODIFIED"):  # for example 410: version too old
                         return
                     yield _decode(event.object)
         except (aiohttp.ClientError, TimeoutError, ValueError, msgspec.MsgspecError) as error:

@@ -1,4 +1,5 @@
-"""A box that is a pod. The agent runs in the pod. The pod's runtime forwards requests to the
+"""A box (sandbox environment) that is a pod. An agent, the program that runs code and commands,
+runs in the pod. The pod also contains a runtime, which forwards the server's requests to the
 agent."""
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ _STOP_S = 10.0
 
 
 class PodBox(AgentCalls):
-    """``Box`` in a pod. ``release``: deletes the pod's claim."""
+    """The ``Box`` that is a pod. ``runtime``: the client of the runtime in the pod. ``release``:
+    deletes the pod's claim, and thus the pod."""
 
     def __init__(
         self, runtime: PodRuntime, limits: Limits, release: Callable[[], Awaitable[None]]
@@ -56,11 +58,11 @@ class PodBox(AgentCalls):
         self._call_lock = asyncio.Lock()
         self._is_closed = False
         self._shared_bytes: dict[str, int] = {}
-        #: Version of the Python interpreter inside.
+        #: Version of the Python interpreter inside the pod.
         self.version = ""
 
     async def start(self) -> None:
-        """Start the agent. Raises ``ToolError``."""
+        """Start the agent, the program in the pod that serves requests. Raises ``ToolError``."""
         try:
             await self._runtime.upload(_ARCHIVE, _agent_archive())
             await self._runtime.execute(f"{_COMMAND} serve", timeout_s=FILE_TIMEOUT_S)
@@ -81,8 +83,8 @@ class PodBox(AgentCalls):
         max_chars: int,
         on_output: OutputCallback | None = None,
     ) -> ExecutionResult:
-        """Run a command, as ``Box.command`` does. ``on_output`` gets the output only when the
-        command has ended, because the runtime returns it then."""
+        """Run a command, as ``Box.command`` does. ``on_output`` gets all output after the command
+        has ended, because the pod's runtime returns the output only then."""
         result = await super().command(command, timeout_s=timeout_s, max_chars=max_chars)
         if on_output is not None and (result.output or result.stderr):
             on_output(result.output[:max_chars], result.stderr[:max_chars])
@@ -104,8 +106,8 @@ class PodBox(AgentCalls):
                 raise ToolError(f"{path} could not be written: {error}") from None
 
     async def share(self, name: str, files: Mapping[str, bytes], scripts: Collection[str]) -> None:
-        """Put files at ``/mnt/skills/NAME``, as ``Box.share`` does. In a pod the files are not
-        read-only. Code can change them, but the changes affect only this pod."""
+        """Put files into the folder ``/mnt/skills/NAME``, as ``Box.share`` does. In a pod, the
+        files are not protected: code can change them. Such changes affect only this pod."""
         others = sum(size for other, size in self._shared_bytes.items() if other != name)
         size = sum(map(len, files.values()))
         if size + others > self._limits.disk_bytes:
@@ -156,8 +158,8 @@ class PodBox(AgentCalls):
 
     @asynccontextmanager
     async def _pod(self) -> AsyncIterator[PodRuntime]:
-        """Context manager for a call to the pod. Only one call runs at a time. If the pod is lost,
-        the box is marked as ended and ``ToolError`` is raised."""
+        """Return a context manager for one call to the pod. Only one call runs at a time. If the
+        pod is lost, the context manager closes the box and raises ``ToolError``."""
         async with self._call_lock:
             if not self.is_alive:
                 raise ToolError(ENDED)
@@ -169,7 +171,8 @@ class PodBox(AgentCalls):
                 raise ToolError(ENDED) from None
 
     async def _interrupt(self, running: asyncio.Future[bytes]) -> None:
-        """Interrupt the running request. If that fails, the box is closed."""
+        """Interrupt the running request. ``running``: the request. If it does not end in time, the
+        box is closed."""
         with suppress(PodLost):
             await self._runtime.execute(f"{_COMMAND} stop", timeout_s=_STOP_S)
         done, _ = await asyncio.wait({running}, timeout=_STOP_S)
@@ -177,11 +180,11 @@ class PodBox(AgentCalls):
             running.cancel()
             await self.close()
         else:
-            running.exception()  # the caller of the agent was ended
+            running.exception()  # mark the exception as retrieved: ``stop`` ended the command
 
 
 def _agent_archive() -> bytes:
-    """Return the agent as a zip file that Python can run."""
+    """Return the code of the agent as a zip file that Python can run."""
     guest = resources.files("antiphon.sandbox.guest")
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as opened:

@@ -1,8 +1,9 @@
-"""Client of the runtime inside a pod, which runs commands and transfers files over HTTP.
+"""Client of the runtime, a server in each pod. The runtime runs commands and transfers files over
+HTTP.
 
-Its API is the API of agent-sandbox's ``python-runtime-sandbox``: ``execute``, ``upload`` and
-``download``, below the folder ``SANDBOX_BASE_DIR``, which has to be ``/mnt``. A router in front of
-the pods selects the pod by request headers.
+Its API is that of agent-sandbox's ``python-runtime-sandbox``: ``execute``, ``upload`` and
+``download``. Paths are relative to the folder ``SANDBOX_BASE_DIR``, which must be ``/mnt``. A
+router in front of the pods selects the pod by request headers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FileRefused", "PodLost", "PodRuntime"]
 
-#: Bytes of the answer to a command: an agent's answers are shorter.
+#: Maximum size of the answer to a command, in bytes. The answers of an agent are shorter.
 _MAX_ANSWER_BYTES = 16 << 20
 
 
@@ -38,8 +39,8 @@ class _Executed(msgspec.Struct, frozen=True):
 
 
 class PodRuntime:
-    """The runtime of one pod. ``headers``: the request headers by which the router selects the
-    pod."""
+    """Client of the runtime of one pod. ``headers``: request headers that tell the router which pod
+    is meant."""
 
     def __init__(
         self, session: aiohttp.ClientSession, url: str, headers: dict[str, str] | None = None
@@ -49,8 +50,8 @@ class PodRuntime:
         self._headers = headers or {}
 
     async def execute(self, command: str, *, timeout_s: float) -> bytes:
-        """Run a command without a shell and return its output. Raises ``PodLost`` if the pod is
-        lost or if the command fails."""
+        """Run a command in the pod, without a shell, and return its output. Raises ``PodLost`` if
+        the pod is lost or the command fails."""
         raw = await self._send("POST", "execute", timeout_s, body={"command": command})
         try:
             executed = msgspec.json.decode(raw, type=_Executed)
@@ -62,18 +63,18 @@ class PodRuntime:
         return executed.stdout.encode("utf-8", "replace")
 
     async def upload(self, path: str, content: bytes) -> None:
-        """Create or replace a file. Raises ``FileRefused`` and ``PodLost``."""
+        """Create or replace a file in the pod. Raises ``FileRefused`` and ``PodLost``."""
         import aiohttp
 
-        if not path.isprintable():  # it becomes a header
+        if not path.isprintable():  # the path is sent in a header
             raise FileRefused("its name has control characters")
         form = aiohttp.FormData(quote_fields=False)
         form.add_field("file", content, filename=path, content_type="application/octet-stream")
         await self._send("POST", "upload", FILE_TIMEOUT_S, form=form)
 
     async def download(self, path: str, max_bytes: int) -> bytes | None:
-        """Return the first bytes of a file. Returns None if there is no file. Raises
-        ``PodLost``."""
+        """Return at most the first ``max_bytes`` bytes of a file in the pod. Return None if there
+        is no such file. Raises ``PodLost``."""
         try:
             return await self._send(
                 "GET", f"download/{quote(path, safe='')}", FILE_TIMEOUT_S, max_bytes=max_bytes
@@ -91,12 +92,12 @@ class PodRuntime:
         form: aiohttp.FormData | None = None,
         max_bytes: int | None = None,
     ) -> bytes:
-        """Send a request and return the answer. Of a longer answer, return the first ``max_bytes``
-        bytes."""
+        """Send a request to the runtime and return the body of the answer. If ``max_bytes`` is set,
+        a longer body is cut after ``max_bytes`` bytes. Raises ``FileRefused`` and ``PodLost``."""
         import aiohttp
         from yarl import URL
 
-        # The router gives up after 180 seconds otherwise.
+        # Without this header, the router stops waiting after 180 seconds.
         headers = {**self._headers, "x-sandbox-timeout": f"{timeout_s:.0f}"}
         if body is not None:
             headers["content-type"] = "application/json"

@@ -1,7 +1,8 @@
-"""Boxes from a warm pool of agent-sandbox. Each box is the pod of a claim.
+"""A sandbox that takes its boxes from a warm pool of agent-sandbox. Each box is the pod of one
+claim.
 
-The cluster deletes a claim at its ``shutdownTime``. A running server postpones this time for the
-claims of its boxes. So a server that crashes leaves no pods behind.
+The cluster deletes a claim at the claim's ``shutdownTime``. A running server postpones this time
+for the claims of its boxes. So a server that crashes leaves no pods behind.
 """
 
 from __future__ import annotations
@@ -31,20 +32,26 @@ __all__ = ["KubernetesSandbox", "PodSettings"]
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds for which a claim is valid without being extended, and between two extensions.
+#: ``_LEASE_S``: seconds after which the cluster deletes a claim that is not extended.
+#: ``_RENEWAL_S``: seconds between two extensions.
 _LEASE_S, _RENEWAL_S = 600.0, 150.0
-#: Seconds that a claim may take to become ready: an empty pool starts a pod.
+#: Seconds that a claim may take to become ready. If the pool is empty, a new pod must start.
 _READY_S = 180.0
-#: Seconds between two attempts if a watch ends early.
+#: Seconds to wait before the next attempt if a watch ends early.
 _PAUSE_S = 0.2
-#: What the value of a label may not contain, and its greatest length.
+#: Characters that are not allowed in the value of a label, and the maximum length of this value.
 _NO_LABEL, _LABEL_CHARS = re.compile(r"[^A-Za-z0-9_.-]"), 63
 
 
 class PodSettings(Struct, frozen=True, kw_only=True):
-    """Settings of the boxes. ``pool``: name of the SandboxWarmPool. ``router``: URL of the sandbox
-    router; None means that pods are reached directly by their IP addresses. ``port``: port of the
-    runtime. ``owner``: value of the label that marks the claims of this installation."""
+    """Settings for boxes that are pods.
+
+    - ``pool``: name of the SandboxWarmPool from which pods are taken.
+    - ``owner``: value of the label that marks the claims of this installation.
+    - ``router``: URL of the sandbox router. If it is None, the server connects to the IP addresses
+      of the pods.
+    - ``port``: port of the runtime in the pods.
+    """
 
     pool: str
     owner: str
@@ -53,7 +60,8 @@ class PodSettings(Struct, frozen=True, kw_only=True):
 
 
 class KubernetesSandbox:
-    """``Sandbox`` of pods. ``clock`` returns unix seconds. ``ids`` generates unique names."""
+    """The ``Sandbox`` whose boxes are pods. ``clock`` returns Unix seconds. ``ids`` generates
+    unique names from a prefix."""
 
     def __init__(
         self,
@@ -114,10 +122,11 @@ class KubernetesSandbox:
         await self._api.close()
 
     async def renew(self) -> None:
-        """Extend all claims of this server. If a claim was deleted, mark its box as ended."""
+        """Extend all claims of this server. If the claim of a box was deleted, close the box."""
         for name, box in tuple(self._boxes.items()):
             try:
-                # A pod that is not ready for a moment is not lost; one that never will be is.
+                # ``is_ready`` raises if the pod will never be ready. A pod that is briefly not
+                # ready is fine.
                 _ = (await self._api.extend(name, self._shutdown_time())).is_ready
             except ClaimLost as error:
                 _log.info("the pod of a container has ended", claim=name, reason=str(error))
@@ -131,7 +140,7 @@ class KubernetesSandbox:
             await self.renew()
 
     async def _claim(self, name: str) -> SandboxClaim:
-        """Create a claim and wait until its pod is ready. Raises ``ClusterError``."""
+        """Create a claim and wait until the claim's pod is ready. Raises ``ClusterError``."""
         body: dict[str, Any] = {
             "metadata": {
                 "name": name,
@@ -155,7 +164,7 @@ class KubernetesSandbox:
         return claim
 
     async def _next(self, claim: SandboxClaim) -> SandboxClaim:
-        """Return the current state of a claim after it has changed or after a timeout."""
+        """Wait until a claim changes or a timeout ends. Return the current state of the claim."""
         async with aclosing(self._api.watch(claim, _READY_S)) as changes:
             async for changed in changes:
                 return changed
@@ -178,8 +187,7 @@ class KubernetesSandbox:
         return PodRuntime(self._session, f"http://{host}:{port}")
 
     async def _release(self, name: str) -> None:
-        """Delete a claim. If the deletion fails, the cluster deletes the claim at its shutdown
-        time."""
+        """Delete a claim. If this fails, the cluster deletes the claim at its ``shutdownTime``."""
         self._boxes.pop(name, None)
         try:
             await self._api.delete(name)
