@@ -1,1 +1,2 @@
-"""Network access of boxes. A proxy outside of the box forwards only the allowed requests."""
+"""Network access of boxes (sandbox environments). A proxy outside the box forwards only the allowed
+requests."""

@@ -1,5 +1,5 @@
-"""A certificate authority that only one box trusts. With it, the proxy of the box can read HTTPS
-requests."""
+"""A certificate authority that only one box (sandbox environment) trusts. With the authority's
+certificates, the proxy of the box can read HTTPS requests."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ __all__ = ["BoxAuthority"]
 
 _VALID = timedelta(days=30)
 _SKEW = timedelta(days=1)
-#: Largest number of hosts whose TLS contexts are cached. A box has few, those of its allow-list.
+#: Maximum number of hosts whose TLS contexts are cached. A box needs only the few hosts of its
+#: allow-list.
 _MAX_CONTEXTS = 256
 
 
 class BoxAuthority:
-    """Makes certificates for host names. ``clock`` returns Unix seconds."""
+    """A certificate authority that makes certificates for host names. ``clock`` returns Unix
+    seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         from cryptography import x509
@@ -43,8 +45,8 @@ class BoxAuthority:
         self._contexts: dict[str, ssl.SSLContext] = {}
 
     def context(self, host: str) -> ssl.SSLContext:
-        """Return the server-side TLS context for the name ``host``. Blocks for a few
-        milliseconds."""
+        """Return a TLS context with which the proxy can act as the server ``host``. Blocks the
+        thread for a few milliseconds."""
         context = self._contexts.get(host)
         if context is None:
             if len(self._contexts) >= _MAX_CONTEXTS:
@@ -103,8 +105,8 @@ class BoxAuthority:
 
 
 def _key_usage() -> Any:
-    """Return the key usage of the authority's certificate: signing certificates and revocation
-    lists."""
+    """Return the key usage extension of the authority's certificate: it may sign certificates and
+    revocation lists."""
     from cryptography import x509
 
     names = (

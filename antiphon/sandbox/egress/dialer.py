@@ -1,4 +1,5 @@
-"""Connections from a proxy to the servers that a box may reach."""
+"""Open connections from the proxy of a box (sandbox environment) to the servers that the box may
+reach."""
 
 from __future__ import annotations
 
@@ -12,23 +13,28 @@ from antiphon.security.ssrf import Network, may_dial
 
 __all__ = ["Dialer", "Resolver", "resolve"]
 
-#: Resolves a host and a port to addresses and ports, the best first. Raises ``OSError``.
+#: Resolves a host and a port to a list of addresses with ports. The best address comes first.
+#: Raises ``OSError``.
 Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[tuple[str, int]]]]
 
 _CONNECT_S = 10.0
 
 
 async def resolve(host: str, port: int) -> Sequence[tuple[str, int]]:
-    """Resolve a host name with the resolver of the system."""
+    """Resolve a host name with the resolver of the operating system. Return the IP addresses with
+    ports."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [(str(each[4][0]), int(each[4][1])) for each in found]
 
 
 class Dialer:
-    """Connects only to servers that have a public address or an address in ``networks``. ``tls``:
-    the context that verifies the certificates of servers. By default it trusts the certificate
-    authorities of the system."""
+    """Connects to servers on behalf of boxes. A server must have a public address or an address in
+    ``networks``.
+
+    ``tls``: the context that verifies the certificates of servers. By default, it trusts the
+    certificate authorities of the operating system.
+    """
 
     def __init__(
         self,
@@ -44,7 +50,8 @@ class Dialer:
     async def connect(
         self, host: str, port: int, *, uses_tls: bool
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to a server. Raises ``OSError`` if that fails or its address is not allowed."""
+        """Connect to a server. Raises ``OSError`` if the connection fails or the server's address
+        is not allowed."""
         async with asyncio.timeout(_CONNECT_S):
             addresses = await self._resolver(host, port)
             allowed = [each for each in addresses if may_dial(each[0], self._networks)]

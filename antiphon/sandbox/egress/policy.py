@@ -1,5 +1,5 @@
-"""The domains that a box may reach, and the secrets that requests use but that the code in the box
-cannot read."""
+"""The domains that a box (sandbox environment) may reach, and the secrets for requests to them. The
+code in the box cannot read these secrets."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ __all__ = ["BoxSecret", "EgressPolicy"]
 
 
 class BoxSecret(Struct, frozen=True, kw_only=True):
-    """A secret for requests to ``domain``. Code in the box reads ``placeholder`` from the variable
-    ``name``. The proxy replaces the placeholder by ``value``."""
+    """A secret for requests to ``domain``. Code in the box reads ``placeholder`` from the
+    environment variable ``name``. In requests to the domain, the proxy replaces the placeholder
+    with ``value``."""
 
     domain: str
     name: str
@@ -21,20 +22,21 @@ class BoxSecret(Struct, frozen=True, kw_only=True):
 
 
 class EgressPolicy(Struct, frozen=True, kw_only=True):
-    """The domains and secrets of a box. ``domains``: host names in lower case that the box may
-    reach. Subdomains are not included."""
+    """The network policy of a box (sandbox environment): its domains and secrets. ``domains``: host
+    names in lower case that the box may reach. Subdomains are not included."""
 
     domains: frozenset[str]
     secrets: tuple[BoxSecret, ...] = ()
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The environment variables with the placeholders of the secrets, for code in the box."""
+        """The environment variables for code in the box. Their values are the placeholders of the
+        secrets."""
         return {secret.name: secret.placeholder for secret in self.secrets}
 
     def insert_secrets(self, domain: str, text: str) -> str:
-        """Return the text of a request to ``domain``, with placeholders replaced by the secrets of
-        this domain."""
+        """Return ``text``, a part of a request to ``domain``. The placeholders of this domain's
+        secrets are replaced with the secrets."""
         for secret in self.secrets:
             if secret.domain == domain:
                 text = text.replace(secret.placeholder, secret.value)

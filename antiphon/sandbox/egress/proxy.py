@@ -1,10 +1,10 @@
-"""The proxy of one box. It forwards HTTP and HTTPS requests to allowed domains, and inserts
-secrets.
+"""The proxy of one box (sandbox environment). It forwards HTTP and HTTPS requests to allowed
+domains, and inserts secrets into them.
 
-The proxy terminates the TLS connection of the box, because programs in the box trust its
-certificate authority. It opens its own TLS connection to the server. So it can check each request,
-not only the name in a CONNECT, and the secrets never enter the box. A connection carries one
-request.
+Programs in the box trust the certificate authority of the proxy. So the proxy can decrypt their TLS
+connections. It opens its own TLS connection to the server. This has two advantages: the proxy can
+check every request, not only the host name in a CONNECT request. And the secrets never enter the
+box. A connection carries only one request.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ __all__ = ["PROXY_PORT", "Connects", "EgressProxy"]
 
 _log = structlog.get_logger(__name__)
 
-#: Where the proxy is reached inside a box.
+#: The port at which programs inside a box reach the proxy.
 PROXY_PORT = 3128
 _HTTP, _HTTPS = 80, 443
 _PIECE_BYTES = 1 << 16
-#: Connections of a box at a time; more wait.
+#: Maximum number of simultaneous connections of a box. Further connections wait.
 _MAX_CONNECTIONS = 32
 #: Seconds without a byte in either direction after which a connection is closed.
 _IDLE_S = 120.0
-#: Seconds that the other end may take to close a connection.
+#: Seconds that the other side may take to close a connection.
 _CLOSE_S = 5.0
 _REASONS = {400: "Bad Request", 403: "Forbidden", 502: "Bad Gateway"}
 
 
 class Connects(Protocol):
-    """Opens the connections to servers. Implemented by ``Dialer``."""
+    """Opens connections to servers. ``Dialer`` implements this interface."""
 
     async def connect(
         self, host: str, port: int, *, uses_tls: bool
@@ -48,7 +48,8 @@ class Connects(Protocol):
 
 
 class EgressProxy:
-    """A proxy that enforces one policy. ``serve`` handles one connection of the box."""
+    """The proxy of one box (sandbox environment). It enforces the box's network policy. ``serve``
+    handles one connection from the box."""
 
     def __init__(self, policy: EgressPolicy, authority: BoxAuthority, dialer: Connects) -> None:
         self._policy = policy
@@ -60,19 +61,20 @@ class EgressProxy:
 
     @property
     def certificate(self) -> bytes:
-        """The certificate in PEM that programs in the box must trust."""
+        """The certificate, in PEM, that programs in the box must trust."""
         return self._authority.pem
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The environment variables for code in the box."""
+        """The environment variables for code in the box: the proxy settings and the placeholders of
+        secrets."""
         url = f"http://127.0.0.1:{PROXY_PORT}"
         proxies = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
         return {**dict.fromkeys(proxies, url), **self._policy.environment}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Handle a connection until its end."""
-        if self._is_closed:  # it was accepted while the box was closed
+        """Handle one connection from the box until it ends."""
+        if self._is_closed:  # the connection was accepted while the box was being closed
             writer.transport.abort()
             return
         if (task := asyncio.current_task()) is not None:
@@ -91,7 +93,7 @@ class EgressProxy:
             await _close(writer)
 
     async def close(self) -> None:
-        """End all connections."""
+        """End all connections of the box."""
         self._is_closed = True
         tasks = tuple(self._tasks)
         for task in tasks:
@@ -108,7 +110,7 @@ class EgressProxy:
         if is_tunnel:
             context = await asyncio.to_thread(self._authority.context, request.host)
             async with asyncio.timeout(_IDLE_S):
-                # Nothing may wait in between: what the box sends next belongs to TLS.
+                # No ``await`` may stand between these two calls, because the next bytes are TLS.
                 writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
                 await writer.start_tls(context)
                 request = await read_request(reader, (request.host, request.port))
@@ -117,8 +119,8 @@ class EgressProxy:
         await self._forward(request, reader, writer, uses_tls=is_tunnel)
 
     def _reason(self, request: ProxyRequest, port: int) -> str | None:
-        """Return the reason why a request is not allowed. Returns None if the request is
-        allowed."""
+        """Return the reason why the policy does not allow a request. Return None if the request is
+        allowed. ``port``: the only allowed port."""
         host = truncate_middle(request.host, 100)
         if request.host not in self._policy.domains:
             return f"The domain {host!r} is not on the allow-list of this container."
@@ -142,7 +144,7 @@ class EgressProxy:
             _log.info("a container cannot reach a server", host=request.host, error=str(error))
             await _refuse(writer, 502, f"{request.host} cannot be reached.")
             return
-        # Secrets are sent encrypted or not at all.
+        # Secrets are sent only over encrypted connections.
         head = request.head()
         head = self._policy.insert_secrets(request.host, head) if uses_tls else head
         sending = asyncio.create_task(_send(head, request.length, reader, upstream))
@@ -160,8 +162,8 @@ class EgressProxy:
 async def _send(
     head: str, length: int | None, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter
 ) -> None:
-    """Send a request to its server. If the box closes its connection, close the connection to the
-    server."""
+    """Send a request from the box to the server. If this fails, close the connection to the server.
+    ``head``: the request line and the headers. ``length``: see ``ProxyRequest``."""
     try:
         upstream.write(head.encode("latin-1"))
         async for piece in body_of(reader, length):
@@ -177,8 +179,8 @@ async def _read(server: asyncio.StreamReader) -> bytes:
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
-    """Close a connection. Abort it if the other end does not close it in time, or if the box is
-    closed."""
+    """Close a connection. Abort the connection if the other side does not close it in time or this
+    task is cancelled."""
     writer.close()
     try:
         async with asyncio.timeout(_CLOSE_S):

@@ -1,4 +1,5 @@
-"""HTTP/1.1 requests of a box. The parser is strict: ambiguous requests are refused."""
+"""Parse the HTTP/1.1 requests that a box (sandbox environment) sends to its proxy. The parser is
+strict: it refuses ambiguous requests."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}):[ \t]*([\t -~\x80-\xf
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,8})(?:[ \t]*;[\t -~]*)?\r\n")
 _LENGTH = re.compile(r"[0-9]{1,15}")
 _PIECE_BYTES = 1 << 16
-#: Headers that concern a single connection (RFC 9110, section 7.6.1), and those that the proxy
-#: writes itself.
+#: Headers that are not forwarded: those that apply to one connection only (RFC 9110, section
+#: 7.6.1), and those that the proxy writes itself.
 _DROPPED = frozenset(
     {"connection", "expect", "host", "keep-alive", "proxy-authorization", "proxy-connection"}
     | {"te", "trailer", "transfer-encoding", "content-length", "upgrade"}
@@ -25,13 +26,17 @@ _DROPPED = frozenset(
 
 
 class InvalidProxyRequest(ValueError):
-    """A request that cannot be forwarded. The message gives the reason."""
+    """Raised for a request that the proxy cannot forward. The message contains the reason."""
 
 
 class ProxyRequest(Struct, frozen=True, kw_only=True):
-    """A request of a box. ``host`` and ``port``: the server it goes to. ``target``: the request
-    target that is sent to this server. ``headers``: the headers that are forwarded. ``length``:
-    number of bytes in the body; None means the body is chunked."""
+    """A request that a box (sandbox environment) sends to its proxy.
+
+    - ``host``, ``port``: the server to which the request is forwarded.
+    - ``target``: the request target that this server gets.
+    - ``headers``: the headers that are forwarded.
+    - ``length``: number of bytes in the body. None if the body is chunked.
+    """
 
     method: str
     host: str
@@ -41,7 +46,8 @@ class ProxyRequest(Struct, frozen=True, kw_only=True):
     length: int | None = 0
 
     def head(self) -> str:
-        """Return the request line and the headers in the form that is sent to the server."""
+        """Return the request line and the headers, in the form in which they are sent to the
+        server."""
         port = "" if self.port in (80, 443) else f":{self.port}"
         lines = [f"{self.method} {self.target} HTTP/1.1", f"Host: {self.host}{port}"]
         lines += [f"{name}: {value}" for name, value in self.headers]
@@ -55,8 +61,9 @@ class ProxyRequest(Struct, frozen=True, kw_only=True):
 async def read_request(
     reader: asyncio.StreamReader, tunnel: tuple[str, int] | None = None
 ) -> ProxyRequest:
-    """Read the request line and the headers. ``tunnel``: host and port of the CONNECT tunnel that
-    the request came through. Raises ``InvalidProxyRequest``, ``EOFError``."""
+    """Read the request line and the headers of a request. ``tunnel``: host and port of the CONNECT
+    tunnel through which the request came. None if it came through no tunnel. Raises
+    ``InvalidProxyRequest``, ``EOFError``."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except asyncio.LimitOverrunError:
@@ -86,8 +93,9 @@ async def read_request(
 
 
 async def body_of(reader: asyncio.StreamReader, length: int | None) -> AsyncIterator[bytes]:
-    """Yield the body of a request. The chunk framing of a chunked body is included. Raises
-    ``InvalidProxyRequest``, ``EOFError``."""
+    """Yield the body of a request in pieces. If the body is chunked, the pieces include the chunk
+    sizes. ``length``: number of bytes, or None for a chunked body. Raises ``InvalidProxyRequest``,
+    ``EOFError``."""
     if length is not None:
         while length:
             piece = await reader.read(min(length, _PIECE_BYTES))
@@ -110,7 +118,7 @@ async def body_of(reader: asyncio.StreamReader, length: int | None) -> AsyncIter
             raise InvalidProxyRequest("A chunk of the body is invalid.")
         yield b"\r\n"
     while await reader.readuntil(b"\r\n") != b"\r\n":
-        pass  # trailers are not passed on
+        pass  # trailers are not forwarded
     yield b"0\r\n\r\n"
 
 
@@ -122,7 +130,7 @@ def _header(line: str) -> tuple[str, str]:
 
 
 def _authority(text: str, default_port: int | None) -> tuple[str, int]:
-    """Split ``host:port``. Raises ``InvalidProxyRequest``."""
+    """Split ``host:port`` into host and port. Raises ``InvalidProxyRequest``."""
     try:
         parts = urlsplit(f"//{text}")
         port = parts.port or default_port
@@ -145,14 +153,15 @@ def _absolute(target: str) -> tuple[str, int, str]:
 
 
 def _check_host(headers: list[tuple[str, str]], tunnel: tuple[str, int]) -> None:
-    """Raise ``InvalidProxyRequest`` if the request names a different host than its tunnel."""
+    """Raise ``InvalidProxyRequest`` if the Host header names another host than the CONNECT tunnel
+    of the request."""
     hosts = [value for name, value in headers if name.lower() == "host"]
     if any(_authority(host, tunnel[1]) != tunnel for host in hosts):
         raise InvalidProxyRequest("The request is for another host than its connection.")
 
 
 def _length(headers: list[tuple[str, str]]) -> int | None:
-    """Return the length of the body in bytes. Returns None if the body is chunked. Raises
+    """Return the length of the body in bytes. Return None if the body is chunked. Raises
     ``InvalidProxyRequest``."""
     lengths = [value for name, value in headers if name.lower() == "content-length"]
     encodings = [value for name, value in headers if name.lower() == "transfer-encoding"]
