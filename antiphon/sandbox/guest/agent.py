@@ -1,13 +1,13 @@
-"""The agent inside a box. It serves the requests of the server.
+"""The agent inside a box (sandbox environment): a program that serves the requests of the server.
 
 It runs Python code and shell commands, enforces their limits, and reads and writes files. It uses
-only the standard library, because the Python of the box is not the server's.
+only the standard library, because it runs in the Python interpreter of the box.
 
-In a bubblewrap box, the agent is the first process. So code cannot signal it, and all processes of
-the box end with it. In a pod (``pod.py``), the agent is one of several processes, and Kubernetes
-ends the pod.
+In a bubblewrap box, the agent is the first process. So code cannot send signals to it, and all
+processes of the box end with it. In a pod (``pod.py``), the agent is one of several processes.
+Kubernetes ends the pod.
 
-Frames in both directions: four bytes of length (big-endian), then JSON.
+Requests and answers are frames: four bytes of length (big-endian), then JSON.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ REPORT_INTERVAL_S = 0.05
 #: Code that writes more than this many times the output limit is interrupted.
 FLOOD_FACTOR = 50
 MAX_OPEN_FILES = 512
-#: Bytes of the answer of the Python kernel.
+#: Maximum size of an answer of the Python kernel, in bytes.
 MAX_ANSWER = 1 << 16
-#: UNIX sockets that libraries may use before they count, and the bytes that each further one may
-#: hold (net.core.wmem_max).
+#: ``FREE_SOCKETS``: number of UNIX sockets that are not counted as memory, because libraries use
+#: them. ``SOCKET_BYTES``: bytes that each further socket may hold (net.core.wmem_max).
 FREE_SOCKETS, SOCKET_BYTES = 256, 425_984
-#: Memory of a queued packet compared with its content.
+#: The memory of a queued packet, divided by the size of its content.
 SKB_FACTOR = 3
-#: Fields of /proc/PID/status, in KiB. Shared memory counts for each process that maps it, so that
-#: it cannot evade the limit.
+#: Fields of /proc/PID/status, in KiB. Shared memory is counted for each process that maps it. So
+#: code cannot use it to evade the limit.
 _MEMORY_FIELDS = ("RssAnon:", "RssShmem:")
 
 
 class _OutputBuffer:
-    """The output of a process: its first and its last bytes. Both parts together have at most
-    ``max_bytes``."""
+    """A buffer for the output of a process. It keeps the first and the last bytes, together at most
+    ``max_bytes``, and drops the bytes in the middle. The process writes to ``write_fd``."""
 
     def __init__(self, max_bytes: int) -> None:
         self.half = max(1, max_bytes // 2)
@@ -82,8 +82,8 @@ class _OutputBuffer:
         del self.last[: -self.half]
 
     def new_text(self, ended: bool = False) -> str:
-        """Return the text since the last call. Once the buffer drops its middle, no further text is
-        returned."""
+        """Return the text that has arrived since the last call. Once the buffer drops bytes in the
+        middle, the text after them is not returned."""
         kept = bytes(self.first + self.last) if self.size <= 2 * self.half else bytes(self.first)
         piece = kept[self.reported :]
         self.reported += len(piece)
@@ -105,10 +105,10 @@ class _OutputBuffer:
 
 
 def _set_limits(limits: Any) -> None:
-    """Limit the calling process and its children, and lower their priority.
+    """Set the resource limits of the calling process and its children, and lower their priority.
 
-    In a pod, the priority and the number of processes are left to Kubernetes. Limits that cannot be
-    set are ignored there, because kernels such as gVisor's lack some of them.
+    In a pod, Kubernetes controls the priority and the number of processes. There, a limit that
+    cannot be set is ignored, because kernels such as gVisor's lack some limits.
     """
     in_pod = limits["in_pod"]
     if not in_pod:
@@ -139,11 +139,10 @@ def _set_dumpable(enabled: bool) -> None:
 
 
 def _memory_used() -> int:
-    """Return the number of bytes of memory used by all processes except this one, by sockets, and
-    by file metadata.
+    """Return the number of bytes of memory that all other processes, sockets and file metadata use.
 
-    File metadata is counted because the size limit of a tmpfs does not limit the number of its
-    files. In a pod, only processes count, because Kubernetes limits the rest.
+    File metadata is counted because the size limit of a tmpfs does not limit the number of files.
+    In a pod, only processes are counted, because Kubernetes limits all other memory.
     """
     total = 0
     for pid in _other_pids():
@@ -162,11 +161,11 @@ def _memory_used() -> int:
 
 
 def _socket_memory() -> int:
-    """Return an estimate of the memory in socket buffers, in bytes. The kernel charges this memory
-    to no process.
+    """Return an estimate of the memory in socket buffers, in bytes. The kernel does not count this
+    memory as memory of any process.
 
-    Linux reports the queues of IP sockets. For each UNIX socket after the first ``FREE_SOCKETS``, a
-    full buffer is assumed.
+    For IP sockets, Linux reports the bytes in the queues. For each UNIX socket after the first
+    ``FREE_SOCKETS``, a full buffer is assumed.
     """
     queued = 0
     for name in ("tcp", "tcp6", "udp", "udp6"):
@@ -189,10 +188,12 @@ def _table(path: str) -> Any:
 
 
 class _KernelExchange:
-    """One request to the Python kernel and its answer. Sending and receiving never block, because
-    untrusted code can access the kernel's end of the socket.
+    """One request to the Python kernel (the process that runs Python code), and the kernel's
+    answer.
 
-    ``answer`` is None until a whole frame has arrived. It stays None if the frame is malformed.
+    Sending and receiving never block, because untrusted code can access the kernel's end of the
+    socket. ``answer`` is None until a whole frame has arrived. It stays None if the frame is
+    malformed.
     """
 
     def __init__(self, connection: socket.socket, request: Any) -> None:
@@ -210,7 +211,7 @@ class _KernelExchange:
         return bool(self._unsent) and not self.is_over
 
     def advance(self) -> None:
-        """Send and receive as much as is possible without blocking."""
+        """Send and receive as many bytes as possible without blocking."""
         try:
             if self._unsent:
                 self._unsent = self._unsent[self._connection.send(self._unsent[: 1 << 16]) :]
@@ -243,15 +244,15 @@ class _KernelExchange:
 
 
 def _is_first() -> bool:
-    """Whether the agent is the first process of its PID namespace. If it is, code started all other
-    processes."""
+    """Whether the agent is the first process of its PID namespace. In this case, all other
+    processes were started by code that the agent runs."""
     return os.getpid() == 1
 
 
 def _other_pids() -> set[int]:
-    """Return the processes that code started. In a box, these are all processes except this one. In
-    a pod, these are the descendants of this process, including orphans, which become its children
-    (``pod.py``)."""
+    """Return the ids of the processes that code has started. In a bubblewrap box, these are all
+    processes except this one. In a pod, these are the descendants of this process. Orphaned
+    descendants become its children (see ``pod.py``)."""
     pids = {int(name) for name in os.listdir("/proc") if name.isdigit()} - {os.getpid()}
     if _is_first():
         return pids
@@ -282,10 +283,10 @@ def _signal_others(number: int) -> None:
 
 
 def _exit_fd(pid: int) -> int:
-    """Return a file descriptor that becomes readable when the child process ends."""
+    """Return a file descriptor that becomes readable when the child process ``pid`` ends."""
     try:
         return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # a kernel without them, such as some versions of gVisor
+    except (AttributeError, OSError):  # the kernel lacks it, such as some versions of gVisor
         import threading
 
         ended, write_fd = os.pipe2(os.O_CLOEXEC)
@@ -302,8 +303,8 @@ def _exit_fd(pid: int) -> int:
 
 
 def _reap() -> tuple[set[int], bool]:
-    """Collect ended processes, including orphans. Return their ids, and whether any process
-    remains."""
+    """Collect the exit status of ended child processes, including orphans. Return the ids of these
+    processes, and whether any child process remains."""
     ended: set[int] = set()
     while True:
         try:
@@ -316,7 +317,7 @@ def _reap() -> tuple[set[int], bool]:
 
 
 def _kill_others() -> None:
-    """Kill every process except this one, and collect them."""
+    """Kill all processes that ``_other_pids`` returns, and wait until they have ended."""
     remaining = True
     while remaining:
         _signal_others(signal.SIGKILL)
@@ -325,7 +326,8 @@ def _kill_others() -> None:
 
 
 class Agent:
-    """Serves the requests for one box."""
+    """The agent of a box: serves the requests of the server for this box. ``input_fd``: receives
+    the requests. ``output_fd``: gets the answers."""
 
     def __init__(self, input_fd: int, output_fd: int) -> None:
         self.input_fd, self.output_fd = input_fd, output_fd
@@ -334,7 +336,8 @@ class Agent:
         self.kernel_socket: Any = None
         self.kernel_output: _OutputBuffer | None = None
         self.end_reason: str | None = None
-        #: Where the box listens for connections to the proxy, and the process that accepts them.
+        #: The socket that listens for connections to the proxy, and the id of the process that
+        #: accepts them.
         self.listener: socket.socket | None = None
         self.forwarder_pid: int | None = None
         self.operations = {
@@ -350,7 +353,7 @@ class Agent:
 
     def serve(self) -> None:
         while (request := receive_frame(self.input_fd)) is not None:
-            if request["op"] == "stop":  # the request to be stopped has ended already
+            if request["op"] == "stop":  # the request that it should stop has already ended
                 continue
             try:
                 answer = self.operations[request["op"]](request)
@@ -363,8 +366,8 @@ class Agent:
         return {"python": sys.version.split()[0]}
 
     def open_network(self, request: Any) -> Any:
-        """Give code access to the proxy outside of the box."""
-        # The Python kernel and the commands inherit it.
+        """Give code access to the proxy outside the box."""
+        # The Python kernel and the commands inherit the environment.
         os.environ.update(request["environment"])  # noqa: TID251 - of the box, not of the server
         if self.listener is None:
             self.listener = forwarder.listen(request["port"])
@@ -455,8 +458,8 @@ class Agent:
         }
 
     def resume_processes(self) -> None:
-        """Resume the processes that earlier requests have left. They run as long as the request
-        runs."""
+        """Continue the processes that earlier requests have left running and that were paused. They
+        run as long as the new request runs."""
         self.end_reason = None
         ended, _ = _reap()
         if self.kernel_pid in ended:
@@ -466,7 +469,8 @@ class Agent:
             self.start_forwarder(self.listener)
 
     def has_forwarder(self) -> bool:
-        """Whether the forwarder runs. Code can kill it."""
+        """Whether the forwarder, the process that passes connections to the proxy, still runs. Code
+        can kill it."""
         try:
             return (
                 self.forwarder_pid is not None and not os.waitpid(self.forwarder_pid, os.WNOHANG)[0]
@@ -475,7 +479,7 @@ class Agent:
             return False
 
     def start_forwarder(self, listener: socket.socket) -> None:
-        """Fork the process that forwards connections to the proxy."""
+        """Fork the forwarder, the process that passes connections from the box to the proxy."""
         pid = os.fork()
         if pid == 0:
             os.setsid()
@@ -489,8 +493,8 @@ class Agent:
         self.forwarder_pid = pid
 
     def pause_processes(self) -> None:
-        """Pause all processes between requests. After an interrupt, keep only the Python
-        interpreter."""
+        """Pause all processes besides the agent until the next request. If the code was
+        interrupted, kill all of them except the Python kernel."""
         _signal_others(signal.SIGSTOP)
         if self.end_reason is None:
             return
@@ -502,17 +506,21 @@ class Agent:
                 continue
         if (
             2 * len(others) > self.limits["processes"]
-        ):  # a fork bomb: Python holds the slots of its zombies
+        ):  # a fork bomb: its dead processes count until their parent, the kernel, ends
             self.kill_kernel()
 
     def wait_for_end(
         self, outputs: Any, end_fds: Any, request: Any, interrupt: Any, exchange: Any = None
     ) -> str:
-        """Wait until one of ``end_fds`` is readable or the ``exchange`` is over, enforcing the
-        limits. Return "ended" or "killed".
+        """Wait until the running code ends, and enforce its limits. Return "ended" or "killed".
 
-        Code that exceeds a limit is interrupted, and killed if it still runs after ``GRACE_S``
-        seconds. ``self.end_reason`` names the limit.
+        - ``outputs``: the output buffers of the code.
+        - ``end_fds``: file descriptors. One of them becomes readable when the code ends.
+        - ``interrupt``: interrupts the code.
+        - ``exchange``: the request to the Python kernel. When it is over, the code has ended.
+
+        Code that exceeds a limit is interrupted. If it still runs after ``GRACE_S`` seconds, it is
+        killed. ``self.end_reason`` names the limit.
         """
         deadline = time.monotonic() + request["timeout"]
         kill_at, interrupt_at, report_at, share_at = None, 0.0, 0.0, 0.0
@@ -542,14 +550,14 @@ class Agent:
                 _kill_others()
                 self.forget_kernel()
                 return "killed"
-            # Repeated, because code that has only just started may miss the first interrupt.
+            # Interrupt repeatedly, because code that has just started may miss the first interrupt.
             if kill_at is not None and now > interrupt_at:
                 interrupt_at = now + POLL_S
                 interrupt()
 
     def wait_for_activity(self, outputs: Any, end_fds: Any, exchange: Any) -> Any:
-        """Wait until a descriptor is readable, read the outputs and advance the exchange. Return
-        the readable descriptors."""
+        """Wait until a file descriptor is readable. Then read the outputs and advance the exchange
+        with the Python kernel. Return the readable file descriptors."""
         watched = {self.input_fd, *end_fds, *(output.read_fd for output in outputs)}
         if exchange is not None:
             watched.add(exchange.fd)
@@ -562,15 +570,15 @@ class Agent:
         return ready
 
     def report_output(self, outputs: Any, ended: bool = False) -> None:
-        """Send the output written since the last report."""
+        """Send the server the output that was written since the last report."""
         written = [output.new_text(ended) for output in outputs]
         if any(written):
             send_frame(self.output_fd, {"written": written})
 
     def limit_exceeded(self, readable: Any, deadline: float, is_flooding: bool) -> str | None:
-        """Return the reason why the running code must end. Returns None if no limit is exceeded."""
+        """Return the reason why the running code must end. Return None if it may continue."""
         if self.input_fd in readable:
-            if receive_frame(self.input_fd) is None and _is_first():  # the server is gone
+            if receive_frame(self.input_fd) is None and _is_first():  # the server has ended
                 os._exit(0)
             return "stopped"
         if time.monotonic() > deadline:
@@ -580,13 +588,14 @@ class Agent:
         return "memory" if _memory_used() > self.limits["memory"] else None
 
     def readable_fds(self, fds: Any, wait_s: float = 0, exchange: Any = None) -> Any:
-        """Wait until a descriptor is readable, or until the ``exchange`` can send data. Return the
-        readable descriptors."""
+        """Wait until one of ``fds`` is readable or the ``exchange`` with the Python kernel can send
+        data. Return the readable file descriptors."""
         sending = [exchange.fd] if exchange is not None and exchange.is_sending else []
         return set(select.select(list(fds), sending, [], wait_s)[0])
 
     def start_kernel(self, max_chars: int) -> None:
-        """Fork the Python kernel. A fork is faster than the start of a new interpreter."""
+        """Fork the Python kernel, the process that runs Python code. A fork is faster than starting
+        a new interpreter."""
         self.kernel_output = output = _OutputBuffer(max_chars)
         ours, theirs = socket.socketpair()
         pid = os.fork()
@@ -609,13 +618,14 @@ class Agent:
         self.kernel_pid, self.kernel_socket = pid, ours
 
     def kill_kernel(self) -> None:
-        """Kill the Python kernel and all processes that it started."""
+        """Kill the Python kernel and all other processes that run besides the agent."""
         if self.kernel_pid is not None:
             _kill_others()
             self.forget_kernel()
 
     def forget_kernel(self) -> None:
-        """Read the last output of the Python kernel, which has ended, and forget it."""
+        """Read the last output of the Python kernel, which has ended. Then remove the reference to
+        it."""
         if self.kernel_pid is not None:
             assert self.kernel_output is not None
             self.kernel_output.drain()
@@ -623,7 +633,8 @@ class Agent:
 
 
 def main() -> None:
-    """Serve requests on standard input and output until the server closes them."""
+    """Run the agent: serve requests from standard input, with answers on standard output, until the
+    server closes them."""
     input_fd, output_fd = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):

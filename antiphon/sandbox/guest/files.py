@@ -1,6 +1,8 @@
-"""File operations inside a box. No link and no ``..`` leads out of its folder.
+"""File operations inside a box (sandbox environment). Links and ``..`` cannot lead out of the
+folder ``/mnt/data``.
 
-Uses only the standard library."""
+This module uses only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,13 @@ from .python_kernel import HOME
 __all__ = ["list_files", "read", "remove", "write"]
 
 MAX_FILES = 1000
-#: Bytes that a file may leave unwritten.
+#: Maximum number of bytes of a file that were never written (holes of a sparse file).
 MAX_HOLE_BYTES = 1 << 20
 
 
 def list_files(request: Any) -> Any:
-    """List path, size and modification time of the regular files. Hidden folders are left out."""
+    """Return the path, size and modification time of each regular file, for at most ``MAX_FILES``
+    files. Files in hidden folders are left out."""
     listed: list[list[Any]] = []
     for folder, folders, names in os.walk(HOME):
         folders[:] = sorted(f for f in folders if not f.startswith("."))
@@ -35,7 +38,8 @@ def list_files(request: Any) -> Any:
 
 
 def read(request: Any) -> Any:
-    """Read a regular file. The content is None if there is no such file."""
+    """Return the content of a regular file, in base64. The content is None if there is no such
+    file."""
     path = _resolve(request["path"])
     if path is None:
         return {"content": None}
@@ -58,7 +62,7 @@ def write(request: Any) -> Any:
     if path is None:
         return {"error": "The path leads out of /mnt/data."}
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    # A new file of its own name: what code in the box put at any other name is not opened.
+    # The temporary file has a new name, so no file or link that code in the box has made is opened.
     fd, partial = tempfile.mkstemp(prefix=".", suffix=".part", dir=os.path.dirname(path))
     try:
         with open(fd, "wb") as file:
@@ -72,7 +76,7 @@ def write(request: Any) -> Any:
 
 
 def remove(request: Any) -> Any:
-    """Delete a file."""
+    """Delete a file. The answer says whether the file existed."""
     path = _resolve(request["path"])
     if path is None or not os.path.isfile(path):
         return {"removed": False}
@@ -81,13 +85,14 @@ def remove(request: Any) -> Any:
 
 
 def _is_sparse(status: os.stat_result) -> bool:
-    """Whether a file is much larger than the memory that it occupies. The box's limits apply only
-    to the memory."""
+    """Whether a file is much larger than the memory that it occupies. Such a file must be detected,
+    because the limits of the box apply only to this memory."""
     return status.st_size > 2 * 512 * status.st_blocks + MAX_HOLE_BYTES
 
 
 def _resolve(name: str) -> str | None:
-    """Return the path of a file, or None if links or ``..`` lead out of the folder."""
+    """Return the absolute path of a file. Return None if links or ``..`` lead out of the folder
+    ``/mnt/data``."""
     path = os.path.join(HOME, name)
     folder = os.path.realpath(os.path.dirname(path))
     whole = os.path.join(folder, os.path.basename(path))

@@ -1,7 +1,8 @@
-"""Forwards connections from a port of the box to the socket of the proxy outside of the box.
+"""Forwards connections from a port inside the box (sandbox environment) to the socket of the proxy
+outside the box.
 
-The forwarder is a process of its own. If the code of the box kills or breaks it, the only effect is
-that the box has no network.
+The forwarder is a separate process. If code in the box kills or breaks it, the only effect is that
+the box has no network.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import threading
 
 __all__ = ["forward", "listen"]
 
-#: The socket of the proxy, in a folder of the server that the box can only read.
+#: The socket of the proxy. It is in a folder that the server shares with the box. The box can only
+#: read this folder.
 PROXY_SOCKET = "/run/network/proxy"
 
 
 def listen(port: int) -> socket.socket:
-    """Listen at a port of the box."""
+    """Return a socket that listens at a local port inside the box."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
@@ -26,7 +28,8 @@ def listen(port: int) -> socket.socket:
 
 
 def forward(listener: socket.socket) -> None:
-    """Forward all connections. This function never returns."""
+    """Accept connections at ``listener`` and forward them to the proxy. This function never
+    returns."""
     while True:
         connection, _ = listener.accept()
         threading.Thread(target=_pass_on, args=(connection,), daemon=True).start()

@@ -1,13 +1,16 @@
-"""The agent inside a pod. A runtime starts it and passes requests on.
+"""The agent inside a pod: a program that serves the server's requests. The pod's runtime starts it
+and passes requests to it.
 
-The runtime runs one command after another and returns their output. The agent has to keep the
-Python interpreter, so it listens on a socket. Each request is a command that connects to the
-socket:
+The runtime can only run commands, one after the other, and return their output. But the agent has
+to keep the Python interpreter between requests. So the agent runs in the background and listens on
+a socket. There is one command for each action:
 
-python3 .antiphon.zip serve start the agent python3 .antiphon.zip call REQUEST send the request in
-this file, and print the answer python3 .antiphon.zip stop interrupt the running request
+- ``python3 .antiphon.zip serve``: start the agent.
+- ``python3 .antiphon.zip call REQUEST``: send the request in the file REQUEST to the agent, and
+  print the answer.
+- ``python3 .antiphon.zip stop``: interrupt the running request.
 
-Uses only the standard library, because the Python of the pod is not the server's.
+This module uses only the standard library, because it runs in the Python interpreter of the pod.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ from .python_kernel import HOME, receive_frame
 __all__ = ["call", "listen", "main", "serve", "stop"]
 
 SKILLS = "/mnt/skills"
-#: Of the agent: its socket, and the process whose request it serves.
+#: The folder of the agent. ``SOCKET``: the socket of the agent. ``CALLER``: the file with the id of
+#: the process whose request the agent serves.
 FOLDER = "/mnt/.antiphon"
 SOCKET, CALLER = f"{FOLDER}/agent", f"{FOLDER}/caller"
 ENVIRONMENT = {
@@ -43,7 +47,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class _PodAgent(Agent):
-    """The agent of a pod. Serves one connection after another, and its state is kept between
+    """The agent of a pod. It serves one connection after another, and keeps its state between
     connections."""
 
     def __init__(self) -> None:
@@ -51,7 +55,7 @@ class _PodAgent(Agent):
         self.operations["share"] = self.share
 
     def serve_connection(self, connection: socket.socket) -> None:
-        # Two descriptors: processes that are forked close both.
+        # The agent needs two descriptors, because forked processes close both.
         self.input_fd, self.output_fd = connection.detach(), -1
         self.output_fd = os.dup(self.input_fd)
         try:
@@ -63,7 +67,7 @@ class _PodAgent(Agent):
                 os.close(fd)
 
     def share(self, request: Any) -> Any:
-        """Replace the files of a skill."""
+        """Replace the files of the skill that the request names."""
         folder = os.path.join(SKILLS, request["name"])
         shutil.rmtree(folder, ignore_errors=True)
         for path, content in request["files"].items():
@@ -76,14 +80,13 @@ class _PodAgent(Agent):
 
 
 def serve() -> None:
-    """Start an agent in the background, unless an agent is already running. Wait until it
-    listens."""
+    """Start an agent in the background, and wait until it listens."""
     for folder in (HOME, SKILLS, FOLDER):
         os.makedirs(folder, exist_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(SOCKET)
-    except OSError:  # a container that was restarted: its processes are gone
+    except OSError:  # the socket is left over from before the container was restarted
         os.unlink(SOCKET)
         listener.bind(SOCKET)
     listener.listen()
@@ -100,10 +103,10 @@ def serve() -> None:
 
 
 def listen(listener: socket.socket) -> None:
-    """Serve connections until the pod ends."""
+    """Serve connections at ``listener`` until the pod ends. This is the main loop of the agent."""
     import ctypes
 
-    # Orphans become children of the agent, which can end them.
+    # Orphaned processes become children of the agent. So the agent can end them.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     listener.set_inheritable(False)
@@ -113,7 +116,8 @@ def listen(listener: socket.socket) -> None:
 
 
 def call(path: str) -> None:
-    """Send a request and print the answer."""
+    """Send the request in the file ``path`` to the agent, and print the agent's answer. The file is
+    deleted."""
     with open(path, "rb") as file:
         body = file.read()
     os.unlink(path)
@@ -126,8 +130,8 @@ def call(path: str) -> None:
 
 
 def stop() -> None:
-    """Interrupt the running request, by ending the process that sent it. The agent notices the end
-    and interrupts the request."""
+    """Interrupt the running request. This ends the process that sent the request. The agent notices
+    the end of this process and interrupts the request."""
     with open(CALLER) as file:
         caller = int(file.read())
     try:

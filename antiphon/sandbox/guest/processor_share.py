@@ -1,10 +1,11 @@
-"""The share of processor time that code in a box gets.
+"""Limits the share of processor time that code in a box (sandbox environment) gets.
 
-A short calculation must not wait behind a model that generates: in the idle scheduling class, 50 ms
-of work took 16 s on a machine with one busy process per processor. On the other hand, many
-computing processes must not slow the model down. So code starts with a tenth of the scheduling
-weight of other processes. Code is moved to the idle class once it runs many tasks at a time or has
-computed for long.
+Two things must be avoided. A short calculation must not wait behind a model that generates. In the
+idle scheduling class, 50 ms of work took 16 s on a machine with one busy process per processor. And
+many computing processes must not slow the model down.
+
+So code starts with a tenth of the scheduling weight of other processes. If it runs many threads at
+a time or computes for long, it is moved to the idle class.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ from collections.abc import Iterable, Iterator
 
 __all__ = ["ProcessorShare", "lower_priority"]
 
-#: A tenth of the weight of a process with nice value 0 (sched(7)).
+#: A nice value. It gives a tenth of the weight of a process with nice value 0 (sched(7)).
 NICE = 10
-#: Tasks that may run or be ready at a time, and processor seconds that a request may use, before
-#: its code is moved to the idle class.
+#: The code of a request is moved to the idle class if more than ``FREE_TASKS`` of its threads run
+#: or are ready to run, or if it has used more than ``FREE_CPU_S`` seconds of processor time.
 FREE_TASKS, FREE_CPU_S = 4, 10.0
-#: Linux's number, which the module ``resource`` does not name.
+#: Linux's number for RLIMIT_NICE. The module ``resource`` has no name for it.
 _RLIMIT_NICE = 13
 
 
 def lower_priority() -> None:
-    """Lower the priority of the calling process and its children. Setting RLIMIT_NICE to 0 prevents
-    them from raising it again and from leaving the idle class (sched(7))."""
+    """Lower the priority of the calling process and of its future children. RLIMIT_NICE is set to
+    0, so they cannot raise their priority again and cannot leave the idle class (sched(7))."""
     resource.setrlimit(_RLIMIT_NICE, (0, 0))
     os.setpriority(os.PRIO_PROCESS, 0, max(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
 
 
 class ProcessorShare:
-    """Watches the processes of one request, and moves them to the idle class if there are many or
-    if they compute for long.
+    """Watches the processes of one request. It moves them to the idle scheduling class if too many
+    threads run at a time or if they compute for too long.
 
     ``pids``: the processes that already run before the request.
     """
@@ -43,8 +44,9 @@ class ProcessorShare:
         self._is_used_up = False
 
     def check(self, pids: Iterable[int]) -> None:
-        """Measure the processes, and move them to the idle class if they exceed a threshold. Call
-        it repeatedly, because later calls include processes that have started since."""
+        """Measure the processes. If they exceed a threshold, move them to the idle scheduling
+        class. Call this method repeatedly, because new processes may have started since the last
+        call."""
         pids = list(pids)
         self._is_used_up = (
             self._is_used_up
@@ -55,19 +57,20 @@ class ProcessorShare:
             for _, task in _tasks(pids):
                 try:
                     os.sched_setscheduler(task, os.SCHED_IDLE, os.sched_param(0))
-                except OSError:  # the task has ended, or the kernel lacks the class
+                except OSError:  # the thread has ended, or the kernel lacks the idle class
                     continue
 
 
 def _cpu_seconds(pids: Iterable[int]) -> float:
-    """Return the processor time of the processes and of their ended children."""
+    """Return the processor time, in seconds, that these processes and the ended child processes
+    have used."""
     ticks = sum(sum(map(int, _stat(f"/proc/{pid}/stat")[11:15])) for pid in pids)
     times = os.times()
     return ticks / os.sysconf("SC_CLK_TCK") + times.children_user + times.children_system
 
 
 def _tasks(pids: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield the process id and the thread id of each thread."""
+    """Yield the process id and the thread id of each thread of the processes ``pids``."""
     for pid in pids:
         try:
             names = os.listdir(f"/proc/{pid}/task")
@@ -82,8 +85,8 @@ def _is_runnable(pid: int, task: int) -> bool:
 
 
 def _stat(path: str) -> list[str]:
-    """Return the fields of a ``stat`` file, beginning with the state (proc(5)). Returns an empty
-    list if the process has ended."""
+    """Return the fields of a ``stat`` file in /proc, beginning with the state (proc(5)). The list
+    is empty if the process or thread has ended."""
     try:
         with open(path) as file:
             return file.read().rpartition(")")[2].split()

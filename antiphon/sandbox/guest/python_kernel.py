@@ -1,7 +1,10 @@
-"""The Python interpreter inside a box: a process that keeps its variables between executions.
+"""The Python kernel: a process inside a box (sandbox environment) that runs Python code and keeps
+the variables between executions.
 
-Uses only the standard library, because the Python of the box is not the server's. Frames in both
-directions: four bytes of length (big-endian), then JSON."""
+It uses only the standard library, because it runs in the Python interpreter of the box. The agent,
+another program in the box, talks to the kernel in frames. In both directions, a frame is four bytes
+of length (big-endian), then JSON.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ HOME = "/mnt/data"
 
 
 def receive_frame(fd: int, max_bytes: int = 1 << 31) -> Any:
-    """Return the next frame, or None at the end of the stream. Raises ``ValueError`` if it is
-    malformed."""
+    """Read the next frame and return its content. Return None at the end of the stream. Raises
+    ``ValueError`` if the frame is malformed or longer than ``max_bytes``."""
     head = _read_exactly(fd, 4)
     if head is None:
         return None
@@ -42,7 +45,7 @@ def _read_exactly(fd: int, size: int) -> bytes | None:
 
 
 def send_frame(fd: int, frame: Any) -> None:
-    """Write a frame."""
+    """Write a frame. ``frame``: its content, which is encoded as JSON."""
     body = json.dumps(frame).encode()
     remaining = memoryview(struct.pack(">I", len(body)) + body)
     while remaining:
@@ -50,7 +53,8 @@ def send_frame(fd: int, frame: Any) -> None:
 
 
 class Kernel:
-    """Executes cells of Python code in one namespace."""
+    """Executes cells (pieces of Python code) in one namespace, which keeps the variables.
+    ``control_fd``: the connection to the agent."""
 
     def __init__(self, control_fd: int) -> None:
         self.control_fd = control_fd
@@ -60,7 +64,7 @@ class Kernel:
         self.variables: dict[str, Any] = {}
 
     def serve(self) -> None:
-        """Execute the code of each frame until the control connection closes."""
+        """Execute the code of each frame that arrives, until the connection to the agent closes."""
         main = type(sys)("__main__")
         self.variables = main.__dict__
         self.variables["display"] = self.display
@@ -90,15 +94,15 @@ class Kernel:
             send_frame(self.control_fd, {"ok": ok, "images": self.images[:20]})
 
     def interrupt(self, number: int, frame: Any) -> None:
-        """Raise ``KeyboardInterrupt``, at most once per cell. Later signals are ignored, because
-        they could interrupt the kernel's own code."""
+        """Handle SIGINT: raise ``KeyboardInterrupt``, at most once per cell. Later signals are
+        ignored, because they could interrupt the kernel's own code."""
         if self.is_running:
             self.is_running = False
             raise KeyboardInterrupt
 
     def run(self, code: str) -> bool:
-        """Execute a cell and display the value of its last expression. Return whether it
-        succeeded."""
+        """Execute a cell and display the value of its last expression. Return whether the code ran
+        without an exception."""
         import ast
         import linecache
 
@@ -130,7 +134,7 @@ class Kernel:
         return True
 
     def evaluate(self, compiled: Any) -> Any:
-        """Evaluate compiled code, with top-level ``await`` if it has any."""
+        """Evaluate compiled code. The code may contain ``await`` at top level."""
         import inspect
 
         value = eval(compiled, self.variables)
@@ -141,7 +145,8 @@ class Kernel:
         return value
 
     def print_traceback(self, error: BaseException, name: str) -> None:
-        """Write the traceback to standard error without the frames of the kernel."""
+        """Write the traceback of an exception to standard error. The stack frames of the kernel
+        itself are left out. ``name``: the file name of the cell."""
         import traceback
 
         trace = error.__traceback__
@@ -151,7 +156,8 @@ class Kernel:
         sys.stderr.write("".join(lines))
 
     def display(self, *values: Any) -> None:
-        """Save values that have a PNG representation as image files. Print the other values."""
+        """Display values. A value with a PNG representation is saved as an image file. Other values
+        are printed."""
         for value in values:
             to_png = getattr(value, "_repr_png_", None)
             png = to_png() if callable(to_png) and not isinstance(value, type) else None
@@ -171,7 +177,7 @@ class Kernel:
         pyplot.close("all")
 
     def new_image_path(self) -> str:
-        """Reserve the next free image file name."""
+        """Return the path of a new image file, and add the file to the images of the cell."""
         number = 1
         while os.path.exists(f"{HOME}/image-{number}.png"):
             number += 1
