@@ -1,6 +1,7 @@
-"""Requests to the agent of a box, independent of how they are transported.
+"""Requests to the agent (the program inside a box), and its answers. This module is independent of
+how they are transported.
 
-A box is untrusted: everything that it returns is validated like a client's request body.
+A box is untrusted. So everything that it returns is validated like the body of a client's request.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ __all__ = [
 
 _T = TypeVar("_T")
 
-#: Seconds beyond the time-out of a request that the agent has to answer it.
+#: Seconds that the agent may take to answer after the time limit of a request has ended.
 GRACE_S = 10.0
 FILE_TIMEOUT_S = 60.0
 ENDED = "The sandbox has ended; its variables and files are gone."
 
 
 class LimitsFrame(msgspec.Struct, frozen=True):
-    """The answer to the first request: the Python version of the box."""
+    """The answer to the first request, which sets the limits. It contains the Python version of the
+    box."""
 
     python: str
 
@@ -52,7 +54,7 @@ class _RunFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputFrame(msgspec.Struct, frozen=True):
-    """New output of a command: standard output and standard error."""
+    """New output of a running command: standard output and standard error."""
 
     written: tuple[str, str]
 
@@ -62,7 +64,7 @@ class _ListFrame(msgspec.Struct, frozen=True):
 
 
 class ReadFrame(msgspec.Struct, frozen=True):
-    """The content of a file."""
+    """The answer to a request to read a file: its content. None if there is no such file."""
 
     content: bytes | None
 
@@ -72,11 +74,12 @@ class _RemoveFrame(msgspec.Struct, frozen=True):
 
 
 class NetworkFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An answer without content."""
+    """The answer to a request to open the network. It has no content."""
 
 
 class WriteFrame(msgspec.Struct, frozen=True):
-    """The reason why a file could not be written. The reason is empty if it was written."""
+    """The answer to a request to write a file: the reason why the file could not be written. The
+    reason is empty if the file was written."""
 
     error: str = ""
 
@@ -86,7 +89,8 @@ class _ErrorFrame(msgspec.Struct, frozen=True):
 
 
 class AgentCalls:
-    """The methods of ``Box`` that are the same for all agents."""
+    """The methods of ``Box`` that are the same for all ways to reach the agent. A subclass
+    implements ``_request``."""
 
     async def python(self, code: str, *, timeout_s: float, max_chars: int) -> ExecutionResult:
         frame = {"op": "python", "code": code, "timeout": timeout_s, "most": max_chars}
@@ -124,7 +128,12 @@ class AgentCalls:
         wait_s: float,
         on_output: OutputCallback | None = None,
     ) -> _T:
-        """Send a request, and return the agent's answer. Raises ``ToolError``."""
+        """Send a request to the agent, and return the agent's answer. Raises ``ToolError``.
+
+        - ``frame``: the request.
+        - ``kind``: the type of the answer.
+        - ``wait_s``: maximum time to wait for the answer, in seconds.
+        """
         raise NotImplementedError
 
     async def _run(
@@ -151,7 +160,7 @@ class AgentCalls:
 
 
 def limits_request(limits: Limits) -> dict[str, Any]:
-    """Return the first request to an agent, which sets the limits of the box."""
+    """Return the first request to an agent. It sets the resource limits of the box."""
     return {
         "op": "limits",
         "memory": limits.memory_bytes,
@@ -161,8 +170,8 @@ def limits_request(limits: Limits) -> dict[str, Any]:
 
 
 def decode_answer(raw: bytes, kind: type[_T]) -> _T:
-    """Return an answer of the expected kind. Raises ``ToolError`` if the agent reports an error,
-    and ``msgspec.DecodeError`` for any other answer."""
+    """Decode an answer of the agent. ``kind``: the expected type. Raises ``ToolError`` if the agent
+    reports an error, and ``msgspec.DecodeError`` for any other answer."""
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.DecodeError:
@@ -185,5 +194,5 @@ def _limit_output(on_output: OutputCallback, max_chars: int) -> OutputCallback:
 
 
 def is_relative_path(path: str) -> bool:
-    """Whether a path stays below its folder."""
+    """Whether a path is relative and contains no ``..``. So it cannot lead out of its folder."""
     return bool(path) and not path.startswith("/") and ".." not in path.split("/")

@@ -1,6 +1,8 @@
-"""Host side of the agent protocol: sends requests to the agent inside a box and reads its answers.
+"""The server's side of the agent protocol for bubblewrap boxes. It sends requests to the agent, the
+program inside a box, and reads the agent's answers.
 
-The box is untrusted: everything that comes out of it is validated like a client's request body."""
+A box is untrusted. So everything that it sends is validated like the body of a client's request.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ _CERTIFICATE_VARIABLES = (
 
 
 class AgentBox(AgentCalls):
-    """``Box`` that talks to the process of an agent over standard input and output."""
+    """A ``Box`` whose agent (the program inside the box) runs in a child process. It talks to the
+    agent over the standard input and output of this process."""
 
     def __init__(
         self,
@@ -66,7 +69,7 @@ class AgentBox(AgentCalls):
         self._is_closed = False
         self._proxy: asyncio.Server | None = None
         self._egress: EgressProxy | None = None
-        #: Version of the Python interpreter inside.
+        #: Version of the Python interpreter inside the box.
         self.version = ""
 
     @classmethod
@@ -78,10 +81,13 @@ class AgentBox(AgentCalls):
         wait_s: float,
         group: BoxGroup | None = None,
     ) -> AgentBox:
-        """Wait until the agent in ``process`` answers. ``group``: the control group of the box;
-        None if there is none.
+        """Create the box for an agent that has been started in ``process``, and wait until the
+        agent answers.
 
-        Raises ``ToolError`` with the last line of the error output of the process.
+        - ``wait_s``: maximum time to wait, in seconds.
+        - ``group``: the control group of the box. None if it has no control group.
+
+        Raises ``ToolError`` with the last line that the process wrote to standard error.
         """
         box = cls(process, limits, shared, group)
         try:
@@ -139,13 +145,13 @@ class AgentBox(AgentCalls):
         if self._process.stdin is not None:
             self._process.stdin.close()
         for pipe in (self._process.stdout, self._process.stderr):
-            if pipe is not None:  # read to the end, unless another task is reading it
+            if pipe is not None:  # read to the end; fails if another task is reading the pipe
                 with suppress(RuntimeError, OSError):
                     await pipe.read()
         await asyncio.to_thread(self._remove_parts)
 
     def _remove_parts(self) -> None:
-        """Delete everything that the server created for the box."""
+        """Delete the folder and the control group that the server created for the box."""
         self._shared.close()
         if self._group is not None:
             self._group.remove()
@@ -196,7 +202,8 @@ class AgentBox(AgentCalls):
         self._process.stdin.write(struct.pack(">I", len(body)) + body)
 
     async def _read_response(self, on_output: OutputCallback | None) -> bytes:
-        """Pass output frames to ``on_output`` and return the last frame of an answer.
+        """Read an answer of the agent. Pass its output frames to ``on_output`` and return its last
+        frame.
 
         Raises ``EOFError`` or ``OSError`` if the agent has ended, and ``ValueError`` if a frame is
         too long or malformed.
@@ -217,8 +224,8 @@ class AgentBox(AgentCalls):
         return await self._process.stdout.readexactly(size)
 
     async def _interrupt(self, response: asyncio.Future[bytes]) -> None:
-        """Interrupt the running request. If the agent confirms in time, the box stays usable.
-        Otherwise the box is closed."""
+        """Interrupt the running request. ``response``: the task that reads the agent's answer. If
+        the agent answers in time, the box stays usable. If it does not, the box is closed."""
         with suppress(OSError):
             self._send_frame({"op": "stop"})
         done, _ = await asyncio.wait({response}, timeout=GRACE_S)
@@ -227,7 +234,8 @@ class AgentBox(AgentCalls):
             await self.close()
 
     async def _start_error(self) -> str:
-        """Return the last line of the error output of a process that failed to start a box."""
+        """Return the last line that the process wrote to standard error, after the box failed to
+        start."""
         error_output = b""
         if self._process.stderr is not None:
             with suppress(TimeoutError):

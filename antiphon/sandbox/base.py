@@ -1,4 +1,5 @@
-"""The sandbox contract: isolated boxes that run untrusted code and hold files."""
+"""The interface of sandboxes. A sandbox opens boxes: isolated environments that run untrusted code
+and hold files."""
 
 from __future__ import annotations
 
@@ -19,16 +20,17 @@ __all__ = [
     "Sandbox",
 ]
 
-#: Why an execution ended. ``done``: it finished. ``raised``: the Python code raised. ``stopped``:
-#: the caller cancelled it. ``timeout``, ``memory``, ``output``: it exceeded that limit. ``died``:
-#: its process ended itself.
+#: The reason why an execution ended. ``done``: the code finished. ``raised``: the Python code
+#: raised an exception. ``stopped``: the caller cancelled the call. ``timeout``, ``memory``,
+#: ``output``: the code exceeded this limit. ``died``: the process ended by itself.
 EndReason = Literal["done", "raised", "timeout", "stopped", "memory", "output", "died"]
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """Resource limits of a box. They apply to all processes of the box together.
+    """Resource limits of a box, which is an isolated environment for code. They apply to all
+    processes of the box together.
 
-    ``disk_bytes`` is the size of ``/mnt/data``; ``/tmp`` has the same size in addition.
+    ``disk_bytes`` is the size of ``/mnt/data``. ``/tmp`` has the same size, in addition.
     """
 
     memory_bytes: int = 1 << 30
@@ -39,10 +41,14 @@ class Limits(Struct, frozen=True, kw_only=True):
 class ExecutionResult(Struct, frozen=True, kw_only=True):
     """The result of running Python code or a shell command.
 
-    ``output`` is the text that it wrote, truncated in the middle. For a command, ``output`` is its
-    standard output and ``stderr`` its standard error. For Python code, ``output`` contains both.
-    ``images`` are the paths of images that Python code displayed. ``variables_kept`` is false if
-    the Python interpreter was restarted, because its variables are lost then.
+    - ``output``: the text that the code wrote. A long text is truncated in the middle. For a
+      command, it is the standard output. For Python code, it contains standard output and standard
+      error.
+    - ``stderr``: the standard error of a command.
+    - ``exit_code``: the exit code of a command.
+    - ``images``: the paths of images that Python code displayed.
+    - ``variables_kept``: whether the Python interpreter still runs. If it has ended, its variables
+      are lost.
     """
 
     output: str
@@ -53,12 +59,14 @@ class ExecutionResult(Struct, frozen=True, kw_only=True):
     variables_kept: bool = True
 
 
-#: Receives new output of a running command: its standard output and its standard error.
+#: Receives the new output of a running command. Parameters: new standard output, new standard
+#: error.
 OutputCallback = Callable[[str, str], None]
 
 
 class FileEntry(Struct, frozen=True, order=True):
-    """A file: path relative to ``/mnt/data``, size in bytes, modification time in nanoseconds."""
+    """A file: its path relative to ``/mnt/data``, its size in bytes, and its modification time in
+    nanoseconds."""
 
     path: str
     size: int
@@ -66,11 +74,11 @@ class FileEntry(Struct, frozen=True, order=True):
 
 
 class Box(Protocol):
-    """An isolated environment: a Python interpreter that keeps its variables, a shell, and the
-    folder ``/mnt/data``.
+    """An isolated environment for code. It has a Python interpreter that keeps its variables, a
+    shell, and the folder ``/mnt/data``.
 
-    Calls run one at a time. Methods raise ``ToolError`` once the box has ended. Cancelling a call
-    interrupts the code it runs.
+    Calls run one at a time. After the box has ended, methods raise ``ToolError``. Cancelling a call
+    interrupts the code that the call runs.
     """
 
     @property
@@ -78,8 +86,8 @@ class Box(Protocol):
         """Whether the box can still run code."""
 
     async def python(self, code: str, *, timeout_s: float, max_chars: int) -> ExecutionResult:
-        """Run ``code`` in the interpreter that earlier calls used. ``max_chars`` limits the
-        output."""
+        """Run Python code. All calls use the same interpreter, so variables persist. ``max_chars``
+        limits the output."""
 
     async def command(
         self,
@@ -89,43 +97,51 @@ class Box(Protocol):
         max_chars: int,
         on_output: OutputCallback | None = None,
     ) -> ExecutionResult:
-        """Run ``command`` in a new shell, in ``/mnt/data``.
+        """Run a shell command in a new shell. The working directory is ``/mnt/data``.
 
-        ``on_output`` receives the output while the command runs, up to ``max_chars`` characters
-        of each stream."""
+        While the command runs, ``on_output`` receives its output, up to ``max_chars`` characters of
+        each stream.
+        """
 
     async def list_files(self) -> tuple[FileEntry, ...]:
-        """List the regular files below ``/mnt/data``, sorted by path. Links are left out."""
+        """Return the regular files below ``/mnt/data``, sorted by path. Links and files in hidden
+        folders are left out."""
 
     async def read(self, path: str) -> bytes | None:
-        """Return the content of a file below ``/mnt/data``, or None if there is no such file."""
+        """Return the content of a file below ``/mnt/data``. Return None if there is no such
+        file."""
 
     async def write(self, path: str, content: bytes) -> None:
-        """Create or replace a file. Raises ``ToolError`` if the disk is full."""
+        """Create or replace a file below ``/mnt/data``. Raises ``ToolError`` if the disk is
+        full."""
 
     async def remove(self, path: str) -> bool:
-        """Delete a file. Returns false if there was no file."""
+        """Delete a file below ``/mnt/data``. Return False if there is no such file."""
 
     async def share(self, name: str, files: Mapping[str, bytes], scripts: Collection[str]) -> None:
-        """Put read-only files at ``/mnt/skills/NAME``. They replace the files that were there.
+        """Put read-only files into the folder ``/mnt/skills/NAME``. They replace all files in this
+        folder.
 
-        ``scripts``: the paths of the files that are executable. Raises ``ToolError`` if the files
-        exceed the disk limit.
+        ``scripts``: the paths of the executable files. Raises ``ToolError`` if the files exceed the
+        disk limit.
         """
 
     async def open_network(self, proxy: EgressProxy) -> None:
-        """Give code network access through ``proxy`` only. Set the environment variables of the
-        proxy and trust its certificate. Called once, before any code runs. Raises ``ToolError``."""
+        """Give code in the box network access through ``proxy`` only. This sets the proxy's
+        environment variables and makes programs trust its certificate. Must be called once, before
+        any code runs. Raises ``ToolError``."""
 
     async def close(self) -> None:
         """End all processes and delete all files of the box."""
 
 
 class Sandbox(Protocol):
-    """Opens boxes. The caller that opens a box closes it."""
+    """Opens boxes, which are isolated environments for code. The caller that opens a box has to
+    close it."""
 
     async def open(self, limits: Limits) -> Box:
-        """Start a new box. Raises ``ToolError`` if the box does not start."""
+        """Start a new box with these resource limits. Raises ``ToolError`` if the box does not
+        start."""
 
     async def close(self) -> None:
-        """Refuse to open further boxes, and close the idle boxes of the pool."""
+        """Close the sandbox and its idle boxes. After that, no box may be opened."""

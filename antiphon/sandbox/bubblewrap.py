@@ -1,7 +1,8 @@
-"""Sandbox boxes made with bubblewrap. A box has its own namespaces, no network, a read-only system
-and a seccomp filter.
+"""Boxes (sandbox environments) made with bubblewrap. A box has its own namespaces, no network, a
+read-only system and a seccomp filter.
 
-The server never opens a path of a box, because an agent inside the box reads and writes its files.
+The server never opens a path inside a box. An agent, a program inside the box, reads and writes the
+files for the server.
 """
 
 from __future__ import annotations
@@ -33,23 +34,25 @@ from .shared_folder import SharedFolder
 
 __all__ = ["BoxSetup", "Bubblewrap"]
 
-#: The user that boxes run as if the server is root: RLIMIT_NPROC does not bind root.
+#: The user that runs the boxes if the server is root. RLIMIT_NPROC has no effect on root.
 _HOST_UID = 64001
 _GUEST_UID = "1000"
 _PROBE_S = 20.0
-#: Settings of kernels: name, the value that forbids user namespaces, one that allows them.
+#: Settings of the Linux kernel. Each entry contains the name, the value that forbids user
+#: namespaces, and a value that allows them.
 _NAMESPACE_SETTINGS = (
     ("user.max_user_namespaces", "0", "15000"),
     ("kernel.unprivileged_userns_clone", "0", "1"),
     ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
 )
-#: The folder of the agent inside a box.
+#: The folder inside a box that contains the code of the agent.
 _AGENT_FOLDER = "/run/box"
 _START_AGENT = (
     f"import sys; sys.path.insert(0, {_AGENT_FOLDER!r});"
     " from antiphon.sandbox.guest.agent import main; main()"
 )
-#: System files outside ``/usr`` that programs need to start, to render text and for local time.
+#: System files outside ``/usr`` that programs need. They need them to start, to render text, and to
+#: compute local time.
 _SYSTEM_FILES = (
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
@@ -74,8 +77,8 @@ _ENVIRONMENT = {
 
 
 class BoxSetup(Struct, frozen=True, kw_only=True):
-    """The parts that all boxes share: the bwrap program, the Python of the box and the folders it
-    needs."""
+    """The parts that all bubblewrap boxes share: the program bwrap, the Python interpreter for the
+    box, and the folders that this interpreter needs."""
 
     bwrap: str
     python: str
@@ -88,11 +91,11 @@ class BoxSetup(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def detect(cls, python: str | None = None) -> BoxSetup:
-        """Find the parts on this machine. Blocks briefly. Raises ``SetupError`` that names a
-        missing part.
+        """Find the parts on this machine. This blocks the thread briefly. Raises ``SetupError`` if
+        a part is missing. The error names it.
 
-        ``python``: the interpreter that runs the code. None means the system's interpreter. If the
-        system has no interpreter, the server's own interpreter runs the code, without its packages.
+        ``python``: the interpreter that runs the code. None means the interpreter of the operating
+        system. If the system has none, the server's own interpreter is used, without its packages.
         """
         machine = platform.machine()
         if sys.platform != "linux" or machine not in seccomp.ARCHITECTURES:
@@ -113,8 +116,8 @@ class BoxSetup(Struct, frozen=True, kw_only=True):
     def command_line(
         self, limits: Limits, shared: SharedFolder, filter_fd: int, source_fds: Mapping[str, int]
     ) -> list[str]:
-        """Return the command that starts a box. bwrap reads some of its input from the given file
-        descriptors."""
+        """Return the command that starts a box. bwrap reads the seccomp filter and the agent's code
+        from the given file descriptors."""
         size = str(limits.disk_bytes)
         return [
             self.bwrap,
@@ -144,11 +147,11 @@ class BoxSetup(Struct, frozen=True, kw_only=True):
 
 
 class Bubblewrap:
-    """``Sandbox`` of bubblewrap boxes.
+    """The ``Sandbox`` that opens bubblewrap boxes.
 
-    ``pool_size`` is the number of idle boxes with the default limits that are started in advance.
-    ``groups``: the control groups of this server. None means that only the agents of the boxes
-    enforce the limits.
+    - ``pool_size``: the number of idle boxes, with the default limits, that are started in advance.
+    - ``groups``: the control groups of this server. If it is None, only the agents inside the boxes
+      enforce the limits.
     """
 
     def __init__(
@@ -168,10 +171,11 @@ class Bubblewrap:
         self._is_closed = False
 
     async def check(self) -> str:
-        """Start a box to test whether it works, and return the version of its Python.
+        """Start a box to test whether boxes work. Return the version of its Python interpreter.
 
-        Deletes the remains of crashed servers. Raises ``SetupError`` with a one-line message if no
-        box can be started. In that case no code runs, because code never runs outside of a box.
+        This also deletes what crashed servers have left behind. Raises ``SetupError`` with a
+        one-line message if no box can be started. In this case no code runs, because code never
+        runs outside a box.
         """
         await asyncio.to_thread(SharedFolder.remove_abandoned, _box_owner())
         if self._groups is not None:
@@ -268,7 +272,7 @@ class Bubblewrap:
                     pass_fds=(filter_fd, *sources.values()),
                     env={},
                     cwd="/",
-                    # not every event loop supports the argument ``user``
+                    # the argument ``user`` is not supported by every event loop
                     preexec_fn=prepare if steps else None,
                 )
             except (OSError, subprocess.SubprocessError) as error:
@@ -277,8 +281,8 @@ class Bubblewrap:
 
 
 def _remedy(kernel: Path = Path("/proc/sys")) -> str:
-    """Return a sentence with the command that allows user namespaces. Returns an empty string if no
-    setting of the kernel or of a container runtime forbids user namespaces."""
+    """Return a sentence with the command that allows user namespaces. The sentence is empty if
+    neither a kernel setting nor a container runtime forbids user namespaces."""
     for setting, forbidding, allowing in _NAMESPACE_SETTINGS:
         try:
             value = kernel.joinpath(*setting.split(".")).read_text("ascii").strip()
@@ -292,12 +296,12 @@ def _remedy(kernel: Path = Path("/proc/sys")) -> str:
 
 
 def _box_owner() -> int | None:
-    """Return the user that boxes run as. None means the server's own user."""
+    """Return the id of the user that runs the boxes. None means the server's own user."""
     return _HOST_UID if os.geteuid() == 0 else None
 
 
 def _drop_root() -> None:
-    """Change this process to an unprivileged user. Runs in the new process of a box."""
+    """Change the user of this process to an unprivileged user. Runs in the new process of a box."""
     os.setgroups([])
     os.setgid(_HOST_UID)
     os.setuid(_HOST_UID)
@@ -312,8 +316,8 @@ def _memory_file(stack: ExitStack, content: bytes) -> int:
 
 
 def _system_mounts() -> Iterator[str]:
-    """Return bwrap's arguments for ``/usr``, and for ``/bin``, ``/lib`` and similar paths, which
-    are links into ``/usr`` or folders, depending on the system."""
+    """Yield the arguments with which bwrap mounts ``/usr`` and paths such as ``/bin`` and ``/lib``.
+    On some systems, these paths are links into ``/usr``. On other systems, they are folders."""
     yield from ("--ro-bind", "/usr", "/usr")
     for name in ("bin", "sbin", "lib", "lib32", "lib64"):
         path = Path("/", name)
@@ -326,9 +330,9 @@ def _system_mounts() -> Iterator[str]:
 
 
 def _find_bwrap() -> str:
-    """Return the path of bwrap. Use the system's program if there is one, because security profiles
-    such as AppArmor's identify it by its path. If there is none, use the program that the Python
-    extra installs."""
+    """Return the path of the program bwrap. The system's program is preferred, because security
+    profiles such as AppArmor's identify it by its path. If the system has no bwrap, the program
+    that the Python extra installs is used."""
     path = shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin") or shutil.which("bwrap")
     if path is not None:
         return path
@@ -347,7 +351,8 @@ def _default_python() -> str:
 
 
 def _python_folders(python: str) -> tuple[str, ...]:
-    """Return the folders outside ``/usr`` that contain an interpreter and its packages."""
+    """Return the folders outside ``/usr`` that contain the interpreter ``python`` and its packages.
+    Raises ``SetupError`` if the interpreter cannot be used."""
     probe = "import sys; print(sys.version_info >= (3, 9), sys.prefix, sys.base_prefix, sep='\\n')"
     try:
         completed = subprocess.run(

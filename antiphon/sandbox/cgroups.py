@@ -1,9 +1,9 @@
-"""Control groups (version 2) for boxes. With them, the kernel counts memory and processes of a
-whole box.
+"""Control groups (version 2) for boxes (sandbox environments). With a control group, the Linux
+kernel limits the memory and the number of processes of a whole box.
 
-They are used where a part of the hierarchy is delegated to the server: under systemd with
-``Delegate=yes``, or in a container whose ``/sys/fs/cgroup`` is writable. Rules of the kernel:
-https://docs.kernel.org/admin-guide/cgroup-v2.html, sections 2.3, 2.4 and 2.5.
+Control groups are used if a part of the cgroup hierarchy is delegated to the server. This is so
+under systemd with ``Delegate=yes``, and in a container whose ``/sys/fs/cgroup`` is writable. The
+rules of the kernel: https://docs.kernel.org/admin-guide/cgroup-v2.html, sections 2.3, 2.4 and 2.5.
 """
 
 from __future__ import annotations
@@ -23,37 +23,40 @@ __all__ = ["BoxGroup", "ControlGroups"]
 _ROOT, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _NEEDED = frozenset({"memory", "pids"})
 _OPTIONAL = frozenset({"cpu"})
-#: The group that the server's processes move to: groups with processes cannot have limited
-#: children.
+#: The group to which the server's processes move. They must move because a group that contains
+#: processes cannot have child groups with limits.
 _SERVER = "antiphon-server"
-#: The group of all boxes, and its CPU weight. The server has a weight of 100.
+#: The parent group of all boxes, and its CPU weight. The server has a weight of 100.
 _BOXES, _CPU_WEIGHT = "antiphon-boxes", 10
 _PREFIX = "box-"
-#: Bytes that a box may use beyond its limit. The agent's own count comes first: it ends the code
-#: that uses too much, while the kernel may end any process of the box.
+#: Bytes that the kernel allows a box beyond its limit. So the agent detects too much memory use
+#: before the kernel does. The agent ends the code that uses too much. The kernel may end any
+#: process of the box.
 _MEMORY_MARGIN = 64 << 20
-#: Processes of a box that run none of its code: bwrap and the agent.
+#: Number of processes that the kernel allows a box beyond its limit. bwrap and the agent need them.
 _PROCESS_MARGIN = 8
-#: Number of attempts to remove a group whose processes are ending, and seconds between attempts.
+#: Number of attempts to remove a group while its processes are ending, and seconds between
+#: attempts.
 _REMOVE_ATTEMPTS, _REMOVE_PAUSE_S = 50, 0.01
 
 
 class BoxGroup:
-    """The control group of one box. All methods block briefly."""
+    """The control group of one box (a sandbox environment). All methods block the thread
+    briefly."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._joins_fd: int | None = os.open(path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
 
     def join(self) -> None:
-        """Move the calling process into the group. Processes that it starts afterwards are in the
-        group too. Called in a forked process before it executes a program."""
+        """Move the calling process into the group. Processes that it starts later are in the group
+        too. Call this in a forked process before it executes a program."""
         assert self._joins_fd is not None
         os.write(self._joins_fd, b"0")
 
     def oom_kills(self) -> int:
         """Return the number of processes that the kernel has killed because the box exceeded its
-        memory limit."""
+        memory limit (out of memory)."""
         for line in _read(self._path / "memory.events").splitlines():
             name, _, count = line.partition(" ")
             if name == "oom_kill":
@@ -61,7 +64,7 @@ class BoxGroup:
         return 0
 
     def remove(self) -> None:
-        """End all processes of the group and remove it. May be called repeatedly."""
+        """Kill all processes in the group and remove the group. May be called repeatedly."""
         fd, self._joins_fd = self._joins_fd, None
         if fd is not None:
             os.close(fd)
@@ -69,18 +72,18 @@ class BoxGroup:
 
 
 class ControlGroups:
-    """The control groups of one server. They are created by ``detect``."""
+    """The control groups of one server. Use ``detect`` to create an object."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     @classmethod
     def detect(cls, root: Path = _ROOT, own: Path = _OWN) -> ControlGroups | None:
-        """Find a part of the hierarchy that was delegated to this process, and prepare it. Returns
-        None if there is none. Blocks briefly.
+        """Find a part of the cgroup hierarchy that is delegated to this process, and prepare it.
+        Return None if there is no such part. This blocks the thread briefly.
 
-        ``root``: where the hierarchy is mounted. ``own``: the file that names the group of this
-        process.
+        - ``root``: the folder where the hierarchy is mounted.
+        - ``own``: the file that names the control group of this process.
         """
         for group in _candidates(root, own):
             boxes = group / _BOXES
@@ -96,7 +99,7 @@ class ControlGroups:
         return None
 
     def open(self, limits: Limits) -> BoxGroup:
-        """Create the group of a box. Raises ``OSError``."""
+        """Create the control group of a box with these limits. Raises ``OSError``."""
         path = self._path / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
         _make(path)
         try:
@@ -110,8 +113,8 @@ class ControlGroups:
             raise
 
     def remove_abandoned(self) -> int:
-        """Remove the groups of boxes whose server has ended without closing them. Return how many
-        groups were removed."""
+        """Remove the groups that servers have left behind because they ended without closing their
+        boxes. Return the number of removed groups."""
         removed = 0
         for path in self._path.glob(f"{_PREFIX}*"):
             if "populated 0" in _read(path / "cgroup.events") and not _is_running(path):
@@ -121,9 +124,11 @@ class ControlGroups:
 
 
 def _candidates(root: Path, own: Path) -> Iterator[Path]:
-    """Yield the delegated groups in which this process may create others. The parent of its own
-    group comes first, because an earlier call may have moved this process into a child group. Its
-    own group comes second."""
+    """Yield the delegated groups in which this process may create child groups.
+
+    The parent of this process's own group comes first, because an earlier call may have moved this
+    process into a child group. The process's own group comes second.
+    """
     if not _NEEDED <= _controllers(root / "cgroup.controllers"):
         return
     name = next((line[3:] for line in _read(own).splitlines() if line.startswith("0::/")), None)
@@ -136,14 +141,15 @@ def _candidates(root: Path, own: Path) -> Iterator[Path]:
 
 
 def _is_delegated(group: Path, root: Path) -> bool:
-    """Whether this process may manage a group (section 2.5). systemd marks delegated groups with an
-    attribute. The root of a cgroup namespace counts as delegated if it is writable."""
+    """Whether this process may manage a control group (section 2.5). systemd marks delegated groups
+    with an extended attribute. The root of a cgroup namespace counts as delegated if it is
+    writable."""
     if not os.access(group / "cgroup.subtree_control", os.W_OK):
         return False
     if not _NEEDED <= _controllers(group / "cgroup.controllers"):
         return False
     if group == root:
-        return (group / "cgroup.type").exists()  # the root of the machine has no type
+        return (group / "cgroup.type").exists()  # the real root of the machine has no such file
     for attribute in ("user.delegate", "trusted.delegate"):
         with suppress(OSError):
             if os.getxattr(group, attribute) == b"1":
@@ -152,8 +158,8 @@ def _is_delegated(group: Path, root: Path) -> bool:
 
 
 def _enable(group: Path) -> None:
-    """Enable the controllers for the children of a group, so that they can have limits. Raises
-    ``OSError``."""
+    """Enable the controllers for the children of a group. Only then can the children have limits.
+    Raises ``OSError``."""
     wanted = _controllers(group / "cgroup.controllers") & (_NEEDED | _OPTIONAL)
     missing = sorted(wanted - _controllers(group / "cgroup.subtree_control"))
     if not missing:
@@ -167,14 +173,14 @@ def _enable(group: Path) -> None:
         _move_server(group)
         try:
             _write(group / "cgroup.subtree_control", command)
-        except OSError:  # processes of others are in the group
+        except OSError:  # the group contains processes of other programs
             _write(group / "cgroup.procs", str(os.getpid()))
             _remove(group / _SERVER)
             raise
 
 
 def _move_server(group: Path) -> None:
-    """Move this process and its children from a group to a child of it."""
+    """Move this process and its child processes from ``group`` to a child group of ``group``."""
     server = group / _SERVER
     _make(server)
     children = _read(Path(f"/proc/self/task/{os.getpid()}/children")).split()
@@ -184,8 +190,8 @@ def _move_server(group: Path) -> None:
 
 
 def _is_running(path: Path) -> bool:
-    """Whether the server that created a group is alive. A group of a live server must not be
-    removed, because the server may be about to use it."""
+    """Whether the server that created a group is running. The group of a running server must not be
+    removed, because the server may be about to use the group."""
     pid = path.name.removeprefix(_PREFIX).partition("-")[0]
     return pid.isdecimal() and Path("/proc", pid).exists()
 
@@ -215,8 +221,8 @@ def _make(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Kill the processes of a group and remove it. If the group stays busy, leave it to the next
-    start of a server."""
+    """Kill the processes of a group and remove the group. If the group stays busy, it is not
+    removed. The next server that starts removes it."""
     with suppress(OSError):
         _write(path / "cgroup.kill", "1")
     for _ in range(_REMOVE_ATTEMPTS):

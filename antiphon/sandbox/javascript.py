@@ -1,8 +1,10 @@
-"""Runs untrusted JavaScript in QuickJS inside a WebAssembly machine.
+"""Run untrusted JavaScript programs with QuickJS, in a WebAssembly virtual machine.
 
 A program has no access to files, the network, the real clock or real randomness. So it always
-behaves the same if its calls have the same outcomes. A program is not kept alive between its steps.
-Each step runs it again from its beginning, with the outcomes that are known by then.
+behaves in the same way if its calls have the same outcomes.
+
+A program calls tools and waits for the outcomes. It is not kept alive while it waits. Instead, each
+step runs it again from its beginning, with all outcomes that are known.
 """
 
 from __future__ import annotations
@@ -27,35 +29,37 @@ if TYPE_CHECKING:
 __all__ = ["CallOutcome", "JavaScript", "ProgramCall", "ProgramState"]
 
 _QUICKJS_PACKAGE = "qjs-wasi-reactor.wasm"
-#: QuickJS: the tag of the value that ``JS_Eval`` returns if the code threw.
+#: QuickJS: the tag of the value that ``JS_Eval`` returns if the code threw an exception.
 _EXCEPTION = 6
-#: QuickJS: ``js_std_loop_once`` returns this if a job threw; others may remain.
+#: QuickJS: ``js_std_loop_once`` returns this value if a job threw an exception. More jobs may
+#: remain.
 _JOB_THREW = -2
 _TIMEOUT_MESSAGE = "It took too long and was stopped."
 _TRAP_MESSAGE = "It was aborted: it used too much memory or recursed without end."
 
 
 class ProgramCall(Struct, frozen=True, array_like=True):
-    """A call of a function in ``tools``: the function's path below ``tools``, and its argument as
-    JSON. The argument is empty if the call has no argument."""
+    """A call of a function of the object ``tools``. ``path``: the names that lead from ``tools`` to
+    the function. ``argument``: the argument as JSON. It is empty if the call has no argument."""
 
     path: tuple[str, ...]
     argument: str
 
 
 class CallOutcome(Struct, frozen=True, array_like=True):
-    """The outcome of a call as JSON: the value it resolves to. If ``failed`` is true, the outcome
-    is the message of the error that the call throws."""
+    """The outcome of a call that a program made. ``value``: the result as JSON. If ``failed`` is
+    true, the call throws an error, and ``value`` is the message of the error as JSON."""
 
     value: str
     failed: bool = False
 
 
 class ProgramState(Struct, frozen=True, kw_only=True):
-    """The state of a program after a step.
+    """The state of a program after a step. The program either waits for ``pending_calls`` or has
+    ended.
 
-    The program waits for ``pending_calls``, or it has ended. ``output`` is all the text it has
-    printed. ``error`` is the reason why it failed.
+    - ``output``: all the text that the program has printed.
+    - ``error``: the reason why the program failed. None if it did not fail.
     """
 
     pending_calls: tuple[ProgramCall, ...] = ()
@@ -67,9 +71,12 @@ _decode_state = msgspec.json.Decoder(ProgramState).decode
 
 
 class JavaScript:
-    """Runs up to ``max_concurrent`` programs at a time, each in its own machine.
+    """Runs JavaScript programs, up to ``max_concurrent`` at a time. Each program has its own
+    virtual machine.
 
-    ``step_s`` is the time in seconds that one step may compute."""
+    ``step_s``: the computing time of one step, in seconds. ``memory_bytes``: memory limit of one
+    program.
+    """
 
     def __init__(
         self, *, step_s: float = 5.0, memory_bytes: int = 64 << 20, max_concurrent: int = 4
@@ -93,7 +100,7 @@ class JavaScript:
             return False
 
     def close(self) -> None:
-        """Start no further programs. Programs that are running now end within their time limit."""
+        """Stop starting programs. Programs that are running now end within their time limit."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def advance(
@@ -105,18 +112,22 @@ class JavaScript:
         time_ms: int = 0,
         tenant: str = "",
     ) -> ProgramState:
-        """Run ``code`` from its beginning until it ends or waits for a call without an outcome.
+        """Run ``code`` from its beginning until it ends or waits for a call that has no outcome
+        yet. Return the state of the program.
 
-        ``paths``: paths of the functions below ``tools``. ``outcomes``: outcomes of the first
-        calls, in order. ``time_ms``: the time that the program sees, in milliseconds, which is also
-        the seed of its random numbers. ``tenant``: the tenant of the program; if steps have to
-        wait, tenants take turns. Cancelling this call stops the program.
+        - ``paths``: paths of the functions below ``tools``.
+        - ``outcomes``: outcomes of the first calls, in the order of the calls.
+        - ``time_ms``: the time that the program sees, in Unix milliseconds. It is also the seed of
+          the program's random numbers.
+        - ``tenant``: the tenant of the program. If programs have to wait, the tenants take turns.
+
+        Cancelling this call stops the program.
         """
         from wasmtime import Config, Engine
 
         config = Config()
         config.epoch_interruption = True
-        engine = Engine(config)  # one per program: incrementing its epoch stops the program
+        engine = Engine(config)  # own engine: incrementing its epoch stops only this program
         arguments = json.dumps(
             [code, paths, [[each.value, each.failed] for each in outcomes], time_ms]
         )
@@ -146,7 +157,7 @@ class JavaScript:
                 machine.run_jobs()
                 if state := machine.evaluate("__program.step()"):
                     return _decode_state(state)
-        except Exception as error:  # a program may break its machine in any way
+        except Exception as error:  # a program may break its virtual machine in any way
             message = _TIMEOUT_MESSAGE if "interrupt" in str(error) else _TRAP_MESSAGE
             output = ""
             with suppress(Exception):
@@ -156,7 +167,8 @@ class JavaScript:
             timer.cancel()
 
     def _load_module(self, engine: wasmtime.Engine) -> wasmtime.Module:
-        """Load QuickJS. The first call compiles it, which takes about a second."""
+        """Load QuickJS as a WebAssembly module. The first call compiles it, which takes about a
+        second."""
         from wasmtime import Module
 
         with self._compile_lock:
@@ -168,9 +180,10 @@ class JavaScript:
 
 
 class _Machine:
-    """A WebAssembly machine that runs QuickJS.
+    """A WebAssembly virtual machine that runs QuickJS.
 
-    The values it returns are untrusted. Its memory is freed with this object."""
+    The values that it returns are untrusted. Its memory is freed together with this object.
+    """
 
     def __init__(self, engine: wasmtime.Engine, module: wasmtime.Module, memory_bytes: int) -> None:
         from wasmtime import Linker, Store, WasiConfig
@@ -190,7 +203,8 @@ class _Machine:
         self._length_address = self._call("malloc", 4)
 
     def evaluate(self, source: str) -> str:
-        """Return the value of a script as text. Raises ``ValueError`` if the script throws."""
+        """Run a script and return its value as text. Raises ``ValueError`` if the script throws an
+        exception."""
         text, size = self._write_string(source)
         value = self._call("JS_Eval", self._context, text, size, self._script_name, 0)
         if (value >> 32) & 0xFFFFFFFF == _EXCEPTION:
@@ -200,7 +214,7 @@ class _Machine:
         return self._read(address, size).decode("utf-8", "replace")
 
     def run_jobs(self) -> None:
-        """Run promise jobs until no job is ready."""
+        """Run the jobs of JavaScript promises until no job is ready."""
         while self._call("js_std_loop_once", self._context) == _JOB_THREW:
             pass
 

@@ -7,8 +7,8 @@
   const calls = [], settlers = [], lines = [];
   let isFinished = false, error = null;
 
-  // The same outcomes must lead to the same calls: the clock stands still, and Math.random is
-  // seeded with its time.
+  // The same outcomes must lead to the same calls. So the clock stands still, and its time is the
+  // seed of Math.random.
   const RealDate = Date;
   globalThis.Date = new Proxy(RealDate, {
     construct: (target, args, newTarget) =>
@@ -71,7 +71,8 @@
     if (typeof inner !== "function") tools[name] = strict(inner, `tools.${name}`);
   globalThis.tools = strict(tools, "tools");
 
-  // QuickJS names the file of the code "<input>"; its first line is the third of a function.
+  // In a stack trace, QuickJS calls the file with the program's code "<input>". Line 3 of this file
+  // is the first line of the code, because the code is the body of a function.
   const errorMessage = (reason) => {
     // QuickJS throws null if there is not even memory for an error object.
     if (reason === null) return "It used too much memory.";
@@ -82,7 +83,8 @@
   let settled = 0;
   globalThis.__program = {
     step: () => {
-      // Settle the calls once all made so far have an outcome; "" means: run the jobs again.
+      // Settle the calls when all calls made so far have an outcome. The result "" tells the caller
+      // to run the jobs again.
       if (error === null && calls.length > settled && calls.length <= outcomes.length) {
         for (; settled < calls.length; settled++) {
           const [resolve, reject] = settlers[settled], [value, failed] = outcomes[settled];

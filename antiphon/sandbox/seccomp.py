@@ -1,6 +1,7 @@
-"""The seccomp filter of a box, a hand-written classic BPF program.
+"""The seccomp filter of a box (a sandbox environment). It is a classic BPF program, written by
+hand.
 
-It denies system calls that reach deep into the kernel or beyond the box.
+The filter denies system calls that are dangerous for the kernel or that reach outside the box.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Iterator, Mapping
 
 __all__ = ["ARCHITECTURES", "build_filter"]
 
-#: Machine → its AUDIT_ARCH (linux/audit.h) and the index of its numbers in the tables below.
+#: Machine → its AUDIT_ARCH (linux/audit.h), and the column with its system call numbers in the
+#: tables below.
 ARCHITECTURES: Mapping[str, tuple[int, int]] = {
     "x86_64": (0xC000003E, 0),
     "aarch64": (0xC00000B7, 1),
@@ -51,7 +53,7 @@ _DENIED_CALLS: Mapping[str, tuple[int | None, int | None]] = {
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
-    # Memory that belongs to no process, which the agent cannot count.
+    # These calls create memory that belongs to no process. The agent cannot count it.
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "shmget": (29, 194),
@@ -89,7 +91,7 @@ _DENIED_CALLS: Mapping[str, tuple[int | None, int | None]] = {
 _CLONE, _CLONE3 = (56, 220), (435, 435)
 _SOCKET, _SOCKETPAIR = (41, 198), (53, 199)
 
-#: Set in the numbers of system calls of the x32 ABI.
+#: This bit is set in all system call numbers of the x32 ABI.
 _X32_BIT = 0x40000000
 #: CLONE_NEWTIME to CLONE_NEWNET: all flags that create a namespace (linux/sched.h).
 _NAMESPACE_FLAGS = 0x7E020080
@@ -103,8 +105,8 @@ _NUMBER, _ARCH, _ARGUMENT = 0, 4, (16, 24, 32)
 
 
 def build_filter(machine: str) -> bytes:
-    """Return the seccomp filter for a machine (``platform.machine()``). Raises ``KeyError`` if the
-    machine is unknown."""
+    """Return the seccomp filter for a machine, as a BPF program. ``machine``: a value of
+    ``platform.machine()``. Raises ``KeyError`` if the machine is unknown."""
     arch, column = ARCHITECTURES[machine]
     instructions = [
         _instruction(_LOAD, _ARCH),
@@ -132,8 +134,8 @@ def build_filter(machine: str) -> bytes:
 
 
 def _clone_rules() -> Iterator[bytes]:
-    """Return the rules for ``clone``: processes and threads are allowed, new namespaces are
-    denied."""
+    """Yield the instructions for the system call ``clone``. New processes and threads are allowed.
+    New namespaces are denied."""
     yield _instruction(_LOAD, _ARGUMENT[0])
     yield _instruction(_ANY_BIT, _NAMESPACE_FLAGS, 0, 1)
     yield _instruction(_RETURN, _ERRNO | errno.EPERM)
@@ -141,10 +143,10 @@ def _clone_rules() -> Iterator[bytes]:
 
 
 def _socket_rules() -> Iterator[bytes]:
-    """Return the rules for sockets. UNIX and IP sockets are allowed. Of the netlink protocols, only
-    the route protocol is allowed, because libraries query it.
+    """Yield the instructions for the system calls that create sockets. UNIX and IP sockets are
+    allowed. Of the netlink protocols, only the route protocol is allowed, because libraries use it.
 
-    All other sockets are denied. AF_VSOCK, for example, bypasses network namespaces.
+    All other sockets are denied. For example, AF_VSOCK would bypass network namespaces.
     """
     yield _instruction(_LOAD, _ARGUMENT[0])
     for family in _ALLOWED_FAMILIES:
@@ -158,11 +160,12 @@ def _socket_rules() -> Iterator[bytes]:
 
 
 def _for_call(number: int, instructions: list[bytes]) -> list[bytes]:
-    """Return instructions that apply the rules to one system call."""
+    """Return instructions that run ``instructions`` only for one system call. ``number``: number of
+    this system call."""
     return [_instruction(_EQUAL, number, 0, len(instructions)), *instructions]
 
 
 def _instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
-    """Encode a BPF instruction. ``yes`` and ``no`` are the jump distances for a true and a false
-    comparison."""
+    """Encode a BPF instruction. ``yes`` and ``no``: the number of instructions to skip if a
+    comparison is true or false."""
     return struct.pack("=HBBI", code, yes, no, value)

@@ -1,4 +1,5 @@
-"""A folder that the server writes while a box runs, and that the box can only read."""
+"""A folder through which the server gives files to a running box (a sandbox environment). The box
+can only read it."""
 
 from __future__ import annotations
 
@@ -15,15 +16,16 @@ from antiphon.errors import ToolError
 __all__ = ["SharedFolder"]
 
 _PREFIX = "antiphon-box-"
-#: The file in a folder that its server keeps locked.
+#: The file in the folder that the server keeps locked as long as it runs.
 _LOCK = "lock"
 
 
 class SharedFolder:
-    """The shared folder of one box. All methods block.
+    """The folder that the server shares with one box (a sandbox environment). All methods block.
 
-    ``visible`` is the part that is mounted into the box. A change appears there completely or
-    not at all."""
+    ``visible`` is the part of the folder that is mounted into the box. Each change of this part
+    becomes visible as a whole.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -37,8 +39,8 @@ class SharedFolder:
     def open(cls, owner: int | None) -> SharedFolder:
         """Create the folder. Raises ``OSError``.
 
-        ``owner``: the id of the user that the box runs as; None means the server's user. This user
-        must be able to reach the folder.
+        ``owner``: the id of the user that runs the box. None means the server's user. The folder is
+        created where this user can reach it.
         """
         shared = cls(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_root(owner))))
         shared._lock_fd = _lock(shared._folder / _LOCK)
@@ -51,8 +53,8 @@ class SharedFolder:
 
     @staticmethod
     def remove_abandoned(owner: int | None) -> int:
-        """Delete the folders of boxes whose server has ended without closing them. Return how many
-        folders were deleted. ``owner``: see ``open``."""
+        """Delete the folders that servers have left behind because they ended without closing their
+        boxes. Return the number of deleted folders. ``owner``: see ``open``."""
         removed = 0
         for folder in Path(_root(owner)).glob(f"{_PREFIX}*"):
             with suppress(OSError):
@@ -60,7 +62,7 @@ class SharedFolder:
                 if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
                     continue
                 lock_fd = _lock(folder / _LOCK)
-                if lock_fd is None:  # its server is alive
+                if lock_fd is None:  # the server of this folder is alive
                     continue
                 shutil.rmtree(folder, ignore_errors=True)
                 os.close(lock_fd)
@@ -70,9 +72,10 @@ class SharedFolder:
     def put(
         self, name: str, files: Mapping[str, bytes], scripts: Collection[str], *, max_bytes: int
     ) -> None:
-        """Replace the content of the subfolder ``name`` by these files.
+        """Replace the content of the subfolder ``name`` by ``files``. ``scripts``: the paths of the
+        executable files.
 
-        ``max_bytes`` limits the size of all subfolders together. Raises ``ToolError``.
+        ``max_bytes``: maximum size of all subfolders together. Raises ``ToolError``.
         """
         size = sum(map(len, files.values()))
         if size + sum(self._sizes.values()) - self._sizes.get(name, 0) > max_bytes:
@@ -99,7 +102,7 @@ class SharedFolder:
         self._sizes[name] = size
 
     def close(self) -> None:
-        """Delete the folder."""
+        """Delete the folder and release its lock."""
         shutil.rmtree(self._folder, ignore_errors=True)
         lock_fd, self._lock_fd = self._lock_fd, None
         if lock_fd is not None:
@@ -111,8 +114,8 @@ def _root(owner: int | None) -> str:
 
 
 def _lock(path: Path) -> int | None:
-    """Lock a file for the lifetime of this process. Returns None if another process holds the lock.
-    Raises ``OSError``."""
+    """Lock a file as long as this process runs, and return its file descriptor. Return None if
+    another process holds the lock. Raises ``OSError``."""
     import fcntl
 
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

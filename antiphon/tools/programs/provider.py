@@ -67,7 +67,7 @@ _OUTPUTS: tuple[type[Any], ...] = tuple(
 
 class _Fingerprint(Struct, frozen=True, array_like=True):
     """The decrypted fingerprint of a program: a digest of its code, and its start time in Unix
-    milliseconds. The fingerprint proves that this server ran the program."""
+    milliseconds. The server checks the fingerprint before it continues a program."""
 
     digest: bytes
     started_ms: int
