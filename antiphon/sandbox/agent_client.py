@@ -242,4 +242,4 @@ class AgentBox(AgentCalls):
                 async with asyncio.timeout(1):
                     error_output = await self._process.stderr.read(_MAX_STDERR)
         line = error_output.decode(errors="replace").strip().splitlines()[-1:]
-        return line[0] if line else "it ended at once"
+        return line[0] if line else "it ended immediately"

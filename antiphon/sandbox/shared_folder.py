@@ -79,7 +79,7 @@ class SharedFolder:
         """
         size = sum(map(len, files.values()))
         if size + sum(self._sizes.values()) - self._sizes.get(name, 0) > max_bytes:
-            raise ToolError(f"There is no room for {name} in this container.")
+            raise ToolError(f"There is not enough disk space for {name} in this container.")
         staging = Path(tempfile.mkdtemp(dir=self._folder))
         try:
             for path, content in files.items():

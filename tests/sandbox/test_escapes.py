@@ -292,7 +292,7 @@ path = '/mnt/skills/a/SKILL.md'
 async def test_shared_files_stay_in_their_folder_and_are_deleted_on_close(box: AgentBox) -> None:
     with pytest.raises(ToolError, match="leads out"):
         await box.share("a", {"../../x": b""}, [])
-    with pytest.raises(ToolError, match="no room"):
+    with pytest.raises(ToolError, match="not enough disk space"):
         await box.share("a", {"x": bytes(SMALL.disk_bytes + 1)}, [])
     assert await output_of(box, "os.listdir('/mnt/skills')") == "[]"
     await box.share("a", {"x": b""}, [])

@@ -115,7 +115,7 @@ class EgressProxy:
                 await writer.start_tls(context)
                 request = await read_request(reader, (request.host, request.port))
             if request.method == "CONNECT":
-                raise InvalidProxyRequest("A tunnel carries no other tunnel.")
+                raise InvalidProxyRequest("A CONNECT request is not allowed inside a tunnel.")
         await self._forward(request, reader, writer, uses_tls=is_tunnel)
 
     def _reason(self, request: ProxyRequest, port: int) -> str | None:

@@ -145,7 +145,7 @@ def _absolute(target: str) -> tuple[str, int, str]:
     """Split a URL into host, port, and path with query. Raises ``InvalidProxyRequest``."""
     scheme, found, rest = target.partition("://")
     if not found or scheme.lower() != "http":
-        raise InvalidProxyRequest("Requests to the proxy name a URL with http://.")
+        raise InvalidProxyRequest("A request to the proxy must name a URL with http://.")
     authority, slash, path = rest.partition("/")
     if "?" in authority or "#" in authority:
         raise InvalidProxyRequest("The URL has no path.")
@@ -157,7 +157,7 @@ def _check_host(headers: list[tuple[str, str]], tunnel: tuple[str, int]) -> None
     of the request."""
     hosts = [value for name, value in headers if name.lower() == "host"]
     if any(_authority(host, tunnel[1]) != tunnel for host in hosts):
-        raise InvalidProxyRequest("The request is for another host than its connection.")
+        raise InvalidProxyRequest("The Host header names another host than the CONNECT request.")
 
 
 def _length(headers: list[tuple[str, str]]) -> int | None:

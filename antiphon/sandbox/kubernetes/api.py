@@ -243,7 +243,7 @@ def _decode(raw: bytes | msgspec.Raw) -> SandboxClaim:
     try:
         return msgspec.json.decode(raw, type=SandboxClaim)
     except msgspec.MsgspecError as error:
-        raise ClusterError(f"the Kubernetes API answered with something else: {error}") from None
+        raise ClusterError(f"the Kubernetes API's answer is invalid: {error}") from None
 
 
 def _reason(error: BaseException) -> str:

@@ -111,7 +111,7 @@ class PodBox(AgentCalls):
         others = sum(size for other, size in self._shared_bytes.items() if other != name)
         size = sum(map(len, files.values()))
         if size + others > self._limits.disk_bytes:
-            raise ToolError(f"There is no room for {name} in this container.")
+            raise ToolError(f"There is not enough disk space for {name} in this container.")
         if not all(map(is_relative_path, (name, *files))):
             raise ToolError(f"A file of {name} leads out of its folder.")
         encoded = {path: base64.b64encode(content).decode() for path, content in files.items()}

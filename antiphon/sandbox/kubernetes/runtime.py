@@ -56,7 +56,7 @@ class PodRuntime:
         try:
             executed = msgspec.json.decode(raw, type=_Executed)
         except msgspec.MsgspecError:
-            raise PodLost("the runtime answered with something else") from None
+            raise PodLost("the runtime's answer is invalid") from None
         if executed.exit_code:
             lines = executed.stderr.strip().splitlines()
             raise PodLost(lines[-1] if lines else f"exit code {executed.exit_code}")

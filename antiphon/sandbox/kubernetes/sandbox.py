@@ -102,7 +102,7 @@ class KubernetesSandbox:
             await box.start()
         except ClusterError as error:
             await self._release(name)
-            _log.warning("no pod for a container", claim=name, error=str(error))
+            _log.warning("there is no pod for a container", claim=name, error=str(error))
             raise ToolError("No pod is available for the container.") from None
         except BaseException:
             await self._release(name)

@@ -313,6 +313,6 @@ class LocalContainers:
             try:
                 await self.renew_lease()
             except StoreError as error:
-                _log.warning("the lease of the containers is not renewed", error=str(error))
+                _log.warning("the lease of the containers could not be renewed", error=str(error))
             with suppress(StoreError):
                 await self.close_expired()

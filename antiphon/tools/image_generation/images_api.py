@@ -240,7 +240,9 @@ class ImagesApi:
         """Download an image from a URL in the upstream's answer. The URL is checked against SSRF,
         in the same way as the URLs of clients."""
         if self._fetcher is None:
-            raise BackendError("The upstream answered with a URL, but this server fetches none.")
+            raise BackendError(
+                "The upstream answered with a URL, but this server does not fetch URLs."
+            )
         try:
             return (await self._fetcher.fetch(url)).content
         except FetchError as failed:

@@ -24,7 +24,7 @@ _MAX_HTML_BYTES = 8 * 2**20
 _REPLACED_BRACKETS = str.maketrans("【】", "〖〗")
 
 _UNREADABLE_TEXT = {
-    "unsupported": "has no format that can be read as text",
+    "unsupported": "is in a format that cannot be read as text",
     "encrypted": "is protected by a password",
     "bomb": "needs too many resources to be read",
     "broken": "is damaged",

@@ -169,7 +169,7 @@ async def test_image_url_is_fetched_with_the_ssrf_guard() -> None:
             with pytest.raises(BackendError, match="not a public one"):
                 await generate(generator)
         async with open_images_api(api) as generator:
-            with pytest.raises(BackendError, match="fetches none"):
+            with pytest.raises(BackendError, match="does not fetch URLs"):
                 await generate(generator)
 
 

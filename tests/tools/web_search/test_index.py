@@ -45,7 +45,9 @@ async def test_added_folder_is_searchable(tmp_path: Path) -> None:
     )
     assert [done for done, _ in steps] == list(range(len(steps)))
     assert steps[-1][0] == steps[-1][1] == len(steps) - 1
-    assert report.pages == 2 and "broken.txt has no format that can be read" in report.skipped[0]
+    assert (
+        report.pages == 2 and "broken.txt is in a format that cannot be read" in report.skipped[0]
+    )
     assert await search_urls(index, "fjord") == [
         "file:notes/fjords.html",
         "file:notes/sub/lakes.md",
