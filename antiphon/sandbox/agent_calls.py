@@ -180,8 +180,8 @@ def decode_answer(raw: bytes, kind: type[_T]) -> _T:
 
 
 def _limit_output(on_output: OutputCallback, max_chars: int) -> OutputCallback:
-    """Return a callback that passes at most ``max_chars`` characters of each stream to
-    ``on_output``."""
+    """Return a callback that passes output on to ``on_output``, but at most ``max_chars``
+    characters of each stream."""
     room_left = [max_chars, max_chars]
 
     def forward(*pieces: str) -> None:

@@ -229,7 +229,7 @@ class ResponseContext(Struct, frozen=True, kw_only=True):
 
     @property
     def all_items(self) -> tuple[Item, ...]:
-        """The items that precede the response, and its own output so far."""
+        """The items before the response, and the output of the response so far."""
         return (*self.items, *self.interrupted_items)
 
 
@@ -270,8 +270,8 @@ class DeclaresFunctions(Protocol):
         """Return the functions that ``open`` will offer. Return None if they are not known before
         ``open``.
 
-        The caller uses only ``tool``, ``namespace`` and the type of ``initial_item``. This method
-        acquires no resources. Raises ``RequestError``.
+        Of each function, the caller uses only ``tool``, ``namespace`` and the type of
+        ``initial_item``. This method acquires no resources. Raises ``RequestError``.
         """
 
 
@@ -294,8 +294,9 @@ class ChecksAccess(Protocol):
     """A provider whose tool refers to objects of a tenant, or needs certain earlier items."""
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
-        """Raise ``RequestError`` for an object that does not exist or belongs to another tenant.
-        Called before anything runs. ``path``: the tool's path in the request."""
+        """Raise ``RequestError`` if the tool refers to an object that does not exist or belongs to
+        another tenant. Called before the response starts. ``path``: the tool's path in the
+        request."""
 
 
 @runtime_checkable

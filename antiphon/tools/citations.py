@@ -71,7 +71,7 @@ class CitationReader:
         return self
 
     def feed(self, delta: Text) -> Iterable[Delta]:
-        """Return the deltas for the next piece of text."""
+        """Process the next piece of the message's text. Return the deltas to send."""
         self._logprobs += delta.logprobs
         return self._read(self._pending + delta.text, final=False)
 

@@ -182,7 +182,7 @@ class _CodeSession:
         return file_citations(files, text)
 
     async def _outputs(self, outcome: ExecutionResult) -> tuple[dict[str, Any], ...]:
-        """Return the outputs in the form of the API: logs, and images as data URLs."""
+        """Return the outputs of the code in the form of the API: logs, and images as data URLs."""
         outputs: list[dict[str, Any]] = []
         if outcome.output:
             outputs.append({"type": "logs", "logs": outcome.output})
@@ -196,11 +196,12 @@ class _CodeSession:
 
 
 def file_citations(files: Mapping[str, wc.ContainerFile], text: str) -> list[Annotation]:
-    """Cite each file, given by its path, at every place where the text names it. Cite a file that
-    the text does not name at the end of the text.
+    """Return citations for each file. A file is cited at every place where the text mentions it. A
+    file that the text does not mention is cited at the end of the text. ``files``: the files by
+    path.
 
-    The time is linear in the length of the text, whatever the number of files: after
-    ``_MAX_LOOKUPS`` comparisons, the remaining files are cited at the end.
+    The running time is linear in the length of the text, for any number of files. To ensure this,
+    all remaining files are cited at the end after ``_MAX_LOOKUPS`` comparisons.
     """
     mentions = _MentionFinder(files, text)
     return [
@@ -235,8 +236,8 @@ class _MentionFinder:
                 self._positions.setdefault(match[0], []).append(match.start())
 
     def find(self, path: str) -> list[tuple[int, int]]:
-        """Return the start and end of each mention of the file. A mention is the path of the file,
-        with or without the link scheme, or its name alone."""
+        """Return the start and end of each mention of a file. The text mentions a file by its path
+        or by its name alone. If ``sandbox:`` stands before the path, it is part of the mention."""
         name = _base_name(path)
         words = [
             (self._positions.get(match[0], []), match.start()) for match in _WORD.finditer(name)

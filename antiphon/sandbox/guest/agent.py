@@ -274,7 +274,7 @@ def _other_pids() -> set[int]:
 
 
 def _signal_others(number: int) -> None:
-    """Send a signal to every process that code started."""
+    """Send a signal to all processes that ``_other_pids`` returns."""
     for pid in (-1,) if _is_first() else _other_pids():
         try:
             os.kill(pid, number)

@@ -201,7 +201,7 @@ class KubernetesApi:
             raise ClusterError(_reason(error)) from None
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the Kubernetes API."""
         await self._session.close()
 
     async def _send(self, method: str, path: str, body: Any = None) -> bytes:

@@ -82,7 +82,8 @@ class KubernetesSandbox:
         self._renewing: asyncio.Task[None] | None = None
 
     async def check(self) -> None:
-        """Raise ``SetupError`` if the warm pool does not exist or the API refuses the request."""
+        """Raise ``SetupError`` if the warm pool (the supply of started pods) does not exist or the
+        Kubernetes API refuses the request."""
         pool, namespace = self._settings.pool, self._api.namespace
         try:
             await self._api.check_pool(pool)

@@ -181,7 +181,8 @@ class Container:
 
     @property
     def is_replaceable(self) -> bool:
-        """Whether the container was created for a response and no response uses it now."""
+        """Whether the container was created for a response and no response uses it now. Only such a
+        container may expire to make room for a new container."""
         return self.is_auto and self.is_active and self._is_idle
 
     def expire_if_replaceable(self) -> bool:

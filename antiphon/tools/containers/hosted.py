@@ -35,16 +35,16 @@ class ContainerHostSession:
         self._opened = opened
 
     async def unavailable_reason(self) -> str | None:
-        """Return the reason why the host cannot run containers. Return None if it can."""
+        """Return the reason why the host cannot run containers. Return None if it can run them."""
         opened = await asyncio.shield(self._opened)
         return opened if isinstance(opened, str) else None
 
     async def create(self, tenant: str, request: wc.CreateContainer) -> wc.ContainerResource:
-        """See ``LocalContainers.create``."""
+        """Create a container for a client. See ``LocalContainers.create``."""
         return await (await self._local()).create(tenant, request)
 
     async def reserve(self, tenant: str, request: wc.CreateContainer) -> ContainerRecord:
-        """See ``LocalContainers.reserve``."""
+        """Create a container for a response. See ``LocalContainers.reserve``."""
         local = await self._local()
         return local.record(await local.reserve(tenant, request))
 

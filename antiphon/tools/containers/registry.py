@@ -45,8 +45,8 @@ class ContainerMaker(Protocol):
         id."""
 
     async def delete(self, tenant: str, container_id: str) -> bool:
-        """Delete a container of this process and its files. Return False if this process has no
-        such container."""
+        """Delete a container that this process owns, and the files in it. Return False if this
+        process has no such container."""
 
     async def create(self, tenant: str, request: wc.CreateContainer) -> wc.ContainerResource:
         """Create a container for a client, with the requested files and skills. Raises

@@ -157,8 +157,8 @@ class RemoteContainer:
 
 
 class RemoteContainers:
-    """The containers of other processes. ``connect``: returns the client for calls to a process,
-    given the id and the URL of this process."""
+    """The containers of other processes. ``connect``: returns the client for calls to another
+    process, given the id and the URL of that process."""
 
     def __init__(self, directory: ContainerDirectory, connect: Callable[[str, str], Calls]) -> None:
         self._directory = directory

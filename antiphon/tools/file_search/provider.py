@@ -154,13 +154,13 @@ class _NumberedPassages:
         self._calls = [list(_files_of(call)) for call in before]
 
     def begin_call(self) -> int:
-        """Start a new call without passages. Return the index of the call."""
+        """Add a new call, which has no passages yet. Return the index of the call."""
         self._calls.append([])
         return len(self._calls) - 1
 
     def file_of(self, number: int) -> tuple[str, str] | None:
         """Return the file id and filename of the passage with this number. Return None if the model
-        was not shown such a passage."""
+        was not shown a passage with this number."""
         call, index = divmod(number - 1, _MAX_RESULTS)
         files = self._calls[call] if 0 <= call < len(self._calls) else []
         return files[index] if index < len(files) else None

@@ -221,7 +221,8 @@ class _ImageSession:
         )
 
     async def _build_task(self, arguments: Mapping[str, Any]) -> ImageTask:
-        """Build the task of a call. Raises ``ToolError`` for invalid arguments."""
+        """Build the task for the image generator from the arguments of a call. Raises ``ToolError``
+        for invalid arguments."""
         prompt = arguments.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
             raise ToolError("'prompt' is missing.")

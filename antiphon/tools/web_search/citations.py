@@ -1,4 +1,5 @@
-"""Citations of pages: a mark such as ``【3†L9-L11】`` becomes an annotated link."""
+"""Citations of pages. The model writes a mark such as ``【3†L9-L11】``. The mark becomes a link
+with an annotation."""
 
 from __future__ import annotations
 
