@@ -242,8 +242,9 @@ class ToolProvider(Protocol):
         support. The error names the path of the field. ``path``: the tool's path in the request."""
 
     def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
-        """Return the item that the output begins with while the tool is being opened
-        (``mcp_list_tools``), in its initial state. Return None if the tool has no such item."""
+        """Return the item with which the output begins, for example ``mcp_list_tools``. It is shown
+        in its initial state while the tool is being opened. Return None if the tool has no such
+        item."""
 
     def open(self, tool: Any, response: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
         """Return a context manager that offers the tool for as long as the response runs.

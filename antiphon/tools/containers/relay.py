@@ -84,10 +84,10 @@ class ContainerRelay:
         return None if client is None else client.forward
 
     def remove_abandoned(self) -> tuple[str, ...]:
-        """Remove the sockets of the container owners of this server that have died. Return the ids
-        of these owners.
+        """Remove the sockets of processes of this server that owned containers and have died.
+        Return the ids of these processes.
 
-        This method removes all sockets in the folder. So call it before the new owner opens its
+        This method removes all sockets in the folder. So call it before this process opens its own
         socket.
         """
         if self._folder is None:

@@ -102,7 +102,8 @@ class Browser:
         return self._shown_pages[cursor] if 0 <= cursor < len(self._shown_pages) else None
 
     async def search(self, query: str, *, step_cursor: int) -> StepResult:
-        """Search for pages, as the step with the cursor ``step_cursor``. Raises ``ToolError``."""
+        """Search for pages and show the list of results. ``step_cursor``: the number of this step.
+        Raises ``ToolError``."""
         results = await self._source.search(query, self._options)
         allowed_results = tuple(one for one in results if self._options.allows(one.url))[
             : self._options.count
@@ -123,13 +124,14 @@ class Browser:
         *,
         step_cursor: int,
     ) -> StepResult:
-        """Show a page, as the step with the cursor ``step_cursor``. Raises ``ToolError``.
+        """Show a page. Raises ``ToolError``.
 
         - ``id``: a URL, or the number of a link in the page ``cursor``. If it is None, the page
           ``cursor`` itself is shown.
-        - ``cursor``: a page that was shown before. None means the last page.
+        - ``cursor``: the number of a page that was shown before. None means the last page.
         - ``loc``: the first line to show. By default, it is the line that the link refers to.
         - ``lines``: the maximum number of lines to show.
+        - ``step_cursor``: the number of this step.
         """
         start = 0
         if isinstance(id, str):
@@ -148,8 +150,11 @@ class Browser:
         )
 
     async def find(self, pattern: str, cursor: int | None, *, step_cursor: int) -> StepResult:
-        """Find ``pattern`` in the page ``cursor``, as the step with the cursor ``step_cursor``. If
-        ``cursor`` is None, search the last page. Raises ``ToolError``."""
+        """Find ``pattern`` in a page that was shown before. Raises ``ToolError``.
+
+        - ``cursor``: the number of this page. None means the last page.
+        - ``step_cursor``: the number of this step.
+        """
         page = self._require_page(cursor)
         if page.results is not None:
             raise ToolError("Open one of the results first: a list of results cannot be searched.")
