@@ -95,12 +95,13 @@ def _parse_allowed_tools(value: Any, path: str) -> Rule:
 
 
 def _parse_require_approval(value: Any, path: str) -> Rule:
-    """Read the field ``require_approval``. Its values ``always`` and ``never`` may be filters that
-    match some tools.
+    """Read the field ``require_approval``. Its value is ``always``, ``never``, or an object with
+    filters of these names. For an object, these rules apply in order:
 
-    A tool that matches ``always`` needs approval. For the other tools, there are two cases. If
-    there is a filter ``never``, the tools that it does not match need approval. If there is none,
-    they need approval only if ``always`` is missing too.
+    - A tool that matches the filter ``always`` needs approval.
+    - If there is a filter ``never``, a tool needs approval if it does not match this filter.
+    - If there is only a filter ``always``, the other tools need no approval.
+    - If there is no filter, every tool needs approval.
     """
     if value is UNSET or value is None or value == "always":
         return lambda tool: True

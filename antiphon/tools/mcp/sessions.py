@@ -35,8 +35,8 @@ _EntryKey = tuple[str, str, str]
 
 
 class SessionKey(NamedTuple):
-    """Identifies the session for a tenant, a conversation and a server. ``conversation`` is empty
-    if all conversations of the tenant share the session."""
+    """Identifies the MCP session for a tenant, a conversation and a server. ``conversation`` is
+    empty if all conversations of the tenant share the session."""
 
     tenant: str
     conversation: str
