@@ -1,1 +1,2 @@
-"""Events of a response: deltas become events, and a response is the fold of its events. Sans-IO."""
+"""The events of a response. ``writer`` creates events, and ``fold`` rebuilds a response from its
+events. Nothing in this package does I/O."""

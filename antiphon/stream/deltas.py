@@ -1,8 +1,9 @@
 """Deltas: the interface between backends and runs.
 
-A backend turns what a model writes into a sequence of deltas: items opened one after another, text
-written into them, items closed. ``Finish`` comes exactly once, last. Deltas carry no event names,
-item ids or indexes: the writer adds those."""
+A backend turns the output of a model into a sequence of deltas. A delta opens an item, adds text to
+the open item or closes it, for example. The last delta is ``Finish``, which comes exactly once.
+Deltas carry no event names, item ids or indexes, because ``ResponseWriter`` adds them.
+"""
 
 from __future__ import annotations
 
@@ -40,19 +41,21 @@ FinishReason = Literal["stop", "length", "content_filter", "turns"]
 
 
 class Open(Struct, frozen=True):
-    """Open a new item; an item that is still open is closed first.
+    """Open a new item. If an item without a ``key`` is open, that item is closed first.
 
-    ``item`` is the shell: type, name, call id, but no id and no text. An item with a ``key`` is the
-    call of a tool that runs in this server. Its arguments are complete when the next item opens
-    or a
-    ``Close`` without key comes, but it stays open until a ``Close`` with its key."""
+    ``item``: the shell of the item. A shell has type, name and call id, but no item id and no text.
+    ``key``: identifies the call of a tool that runs in this server; empty for other items. The
+    arguments of such a call are complete when the next item opens or when a ``Close`` without a key
+    follows. The item itself stays open until a ``Close`` with its key.
+    """
 
     item: Item
     key: str = ""
 
 
 class Text(Struct, frozen=True):
-    """More text of the open item: answer, reasoning, arguments or input, depending on its type."""
+    """Add text to the open item. Depending on the type of the item, the text belongs to the answer,
+    the reasoning, the arguments or the input. ``channel``: see ``Channel``."""
 
     text: str
     logprobs: tuple[Logprob, ...] = ()
@@ -60,21 +63,25 @@ class Text(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True):
-    """Add a whole part to the summary of the open reasoning item, whose text stays open."""
+    """Add a complete part to the summary of the open reasoning item. The reasoning text of the item
+    stays open."""
 
     text: str
 
 
 class Annotate(Struct, frozen=True):
-    """Add a citation of text that was already written into the open part."""
+    """Add an annotation, such as a citation, for text that was already written into the open
+    part."""
 
     annotation: Annotation
 
 
 class Progress(Struct, frozen=True):
-    """Report a step of the tool behind an item: the one with the ``key``, or else the open one.
+    """Report progress of a server-side tool. The event belongs to the item with ``key``, or to the
+    open item if ``key`` is empty.
 
-    ``name`` is the step's name in ``KINDS``; ``fields`` are further fields of its event."""
+    ``name``: a key of ``Kind.progress``. ``fields``: further fields of the event.
+    """
 
     name: str
     key: str = ""
@@ -82,11 +89,13 @@ class Progress(Struct, frozen=True):
 
 
 class Close(Struct, frozen=True):
-    """Close an item: the one with the ``key``, whose tool has finished, or else the open one.
+    """Close the item with ``key``, because its tool has finished. If ``key`` is empty, close the
+    open item.
 
-    ``result`` are fields of the item that the tool found; ``status`` may be ``failed``.
-    ``tool_usage``
-    is what the tool used, in the form of the response's ``tool_usage``."""
+    ``result``: fields of the item that the tool sets. ``status``: the final status of the item,
+    such as ``failed``. ``tool_usage``: the usage of the tool, in the form of the response's
+    ``tool_usage``.
+    """
 
     result: Mapping[str, Any] = {}
     key: str = ""
@@ -95,29 +104,34 @@ class Close(Struct, frozen=True):
 
 
 class SampledTokens(Struct, frozen=True):
-    """The token ids behind the deltas that follow, as the model sampled them."""
+    """Token ids that the model has sampled. The deltas that follow contain the text of these
+    tokens."""
 
     ids: tuple[int, ...]
 
 
 class NewPrompt(Struct, frozen=True):
-    """The model continues from a new prompt with these token ids, because tools have run.
+    """Start the next model call of the reply, for example after tools have run. ``ids``: the token
+    ids of its prompt.
 
-    The tokens sampled before are part of the prompt, or the model no longer sees them."""
+    The prompt may contain the tokens that were sampled before. Otherwise the model no longer sees
+    those tokens.
+    """
 
     ids: tuple[int, ...]
 
 
 class Checkpoint(Struct, frozen=True):
-    """The next step cannot be undone: everything up to here must be persisted before it happens."""
+    """Persist everything that was recorded so far before the next step, because that step cannot be
+    undone."""
 
 
 class Finish(Struct, frozen=True):
-    """The reply ends. An item that is still open was cut off: it is closed with the matching
-    status.
+    """End the reply. If an item is still open, it is closed with a status that matches ``reason``.
 
     ``stop_text``: the stop string of the request that ended the reply. ``is_answer``: false for a
-    reply that was not meant to say anything, such as a warm-up."""
+    reply that is not an answer, such as a warm-up.
+    """
 
     reason: FinishReason
     usage: Usage

@@ -1,7 +1,9 @@
-"""An output item under construction: its shell and the text written so far.
+"""Drafts: output items that are still being written. A draft consists of a shell and the text so
+far. The shell is the item as it was opened, without text.
 
-The writer, which makes events, and the fold, which reads them, share this class, so both build the
-same item."""
+The writer creates events, and the fold reads events. Both use these classes, so both build the same
+item.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,14 @@ from .kinds import TextChannel
 
 __all__ = ["MAX_PIECES", "Draft", "PartDraft"]
 
-#: Pieces of text from which on they are joined: a string for each token takes ten times its text.
+#: The pieces of a text are joined at this number. One string per token takes ten times the memory
+#: of the text.
 MAX_PIECES = 1024
 
 
 class PartDraft:
-    """One text under construction: a part, or the whole text of a kind without parts."""
+    """A text that is being written. It is a part of an item, or the whole text of an item without
+    parts. ``index``: the index of the part in its list."""
 
     __slots__ = (
         "annotations",
@@ -41,17 +45,17 @@ class PartDraft:
         self.index = index
         #: Makes a delta event from the sequence number, the text and its logprobs.
         self.make_delta: Callable[[int, str, tuple[Logprob, ...]], Event]
-        #: The newest pieces. Whoever adds one calls ``join_pieces`` at ``MAX_PIECES``.
+        #: The newest pieces. Code that adds a piece calls ``join_pieces`` at ``MAX_PIECES``.
         self.texts: list[str] = []
-        #: The text before them, in long pieces.
+        #: The text before ``texts``, in long pieces.
         self.joined: list[str] = []
         self.logprobs: list[Logprob] = []
         self.annotations: list[Annotation] = []
-        #: The part as it stays, once ``close`` has been called.
+        #: The final part. None until ``close`` is called.
         self.closed: Struct | None = None
 
     def text(self) -> str:
-        """Return the whole text so far. The pieces are joined in place, so that a second call is
+        """Return the whole text so far. The pieces are joined in place, so a second call is
         cheap."""
         if self.texts:
             self.join_pieces()
@@ -60,12 +64,12 @@ class PartDraft:
         return self.joined[0] if self.joined else ""
 
     def join_pieces(self) -> None:
-        """Join the newest pieces to one."""
+        """Join the newest pieces into one piece."""
         self.joined.append("".join(self.texts))
         self.texts.clear()
 
     def part(self) -> Struct:
-        """Return the part as it stands now."""
+        """Return the part with the text so far."""
         assert self.channel.part is not None
         fields: dict[str, Any] = {self.channel.field: self.text()}
         if self.channel.part is OutputText:
@@ -74,13 +78,14 @@ class PartDraft:
         return self.channel.part(**fields)
 
     def close(self) -> Struct:
-        """Return the complete part, which the item shares."""
+        """Build the final part, store it in ``closed`` and return it. The finished item contains
+        the same object."""
         self.closed = self.part()
         return self.closed
 
 
 class Draft:
-    """The shell of an item and the text written into it so far."""
+    """An item that is still being written: its shell and the text so far."""
 
     __slots__ = ("appended", "item_id", "part_drafts", "shell", "whole_text")
 
@@ -89,11 +94,11 @@ class Draft:
         self.item_id = shell.id
         self.part_drafts: dict[str, list[PartDraft]] = {}
         self.whole_text: PartDraft | None = None
-        #: List fields that events append to, with the values so far.
+        #: List fields to which events append values → the values so far.
         self.appended: dict[str, tuple[Any, ...]] = {}
 
     def append_field(self, field: str, values: tuple[Any, ...]) -> None:
-        """Append to a list field of the item."""
+        """Append values to a list field of the item."""
         self.appended[field] = (*self.appended.get(field, ()), *values)
 
     def open_part(self, channel: TextChannel) -> PartDraft:
@@ -107,8 +112,8 @@ class Draft:
         return part
 
     def item(self, status: str, **result: Any) -> Item:
-        """Return the item as it stands now. ``result`` sets further fields, such as a tool's
-        outcome."""
+        """Return the item with the text so far. ``result``: further fields to set, such as the
+        result of a tool."""
         changed: dict[str, Any] = dict(self.appended)
         for name, drafts in self.part_drafts.items():
             changed[name] = tuple(draft.closed or draft.part() for draft in drafts)

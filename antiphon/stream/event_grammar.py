@@ -1,12 +1,13 @@
-"""The legal order of events, as tables, and a checker that compares a stream with them.
+"""The legal order of events, as tables, and a checker that compares a stream with the tables.
 
-There is one state machine for the response and one for each open item, chosen by the item's type.
-Every edge names its source. The tables do not use ``KINDS`` or the writer: a test compares them,
-which it could not if one was derived from the other. An event without an edge is a bug in Antiphon
-and raises ``GrammarError``.
+There is one state machine for the response and one for each open item. The item's type selects its
+machine. Each edge of a machine names the source that allows the event. The tables do not use
+``KINDS`` or the writer, because a test compares the three with one another. An event without an
+edge is a bug in Antiphon and raises ``GrammarError``.
 
-Event names stand without their ``response.`` prefix. Part events end in the type of the part:
-``content_part.added/refusal``."""
+Event names are written without the prefix ``response.``. Names of part events end in the type of
+the part: ``content_part.added/refusal``.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def _machine(source: str, *edges: tuple[str, ...]) -> Machine:
     }
 
 
-#: Legal at any moment after ``created``; they change no state. Event name → source.
+#: Events that are legal at any time after ``created`` and change no state. Event name → source.
 ANYWHERE: Mapping[str, str] = {"keepalive": "sdk"}
 
 RESPONSE: Machine = _machine(
@@ -78,7 +79,8 @@ RESPONSE: Machine = _machine(
 def _part(
     name: str, part: str, state: str, *more: tuple[str, str, str]
 ) -> tuple[tuple[str, str, str], ...]:
-    """The edges of one part: added, deltas, the whole text, done; then back to ``open``."""
+    """Return the edges for one part: part added, text deltas, text done, part done. The edges lead
+    from the state ``open`` back to ``open``. ``more``: further edges inside the part."""
     return (
         ("open", f"content_part.added/{part}", state),
         (state, f"{name}.delta", state),
@@ -92,7 +94,8 @@ _END = ("open", "output_item.done", "closed")
 
 
 def _call_text(name: str, field: str) -> tuple[tuple[str, str, str], ...]:
-    """The edges of a call: its text streams and is completed, then the tool may work."""
+    """Return the edges for the text of a call: the deltas, then the end of the text. Edges for the
+    tool follow the state ``text complete``."""
     return (
         ("open", f"{name}{field}.delta", "open"),
         ("open", f"{name}{field}.done", "text complete"),
@@ -100,7 +103,8 @@ def _call_text(name: str, field: str) -> tuple[tuple[str, str, str], ...]:
 
 
 def _summary(outer: str, state: str, *source: str) -> tuple[tuple[str, ...], ...]:
-    """The edges of one part of a summary, from the state ``outer`` and back to it."""
+    """Return the edges for one part of a reasoning summary. The edges lead from the state ``outer``
+    back to ``outer``."""
     return (
         (outer, "reasoning_summary_part.added", state, *source),
         (state, "reasoning_summary_text.delta", state, *source),
@@ -217,12 +221,14 @@ ITEM: Mapping[str, Machine] = {
     "compaction": _machine("api", ("open", "compaction.compacting", "open"), _END),
 }
 
-#: The machine of every other item type: nothing comes between ``added`` and ``done``.
+#: The machine of all other item types. They have no events between ``added`` and ``done``.
 PLAIN_ITEM: Machine = _machine("api", _END)
 
 
 class _OpenItem(Struct):
-    """An item between ``added`` and ``done``: its machine and state, and how many parts it has."""
+    """An item that was added and is not done. ``machine`` and ``state``: its state machine and the
+    current state. ``parts`` and ``summaries``: how many content parts and summary parts were
+    added."""
 
     machine: Machine
     id: str
@@ -233,11 +239,12 @@ class _OpenItem(Struct):
 
 
 class Checker:
-    """Checks a stream event by event; raises ``GrammarError`` at the first one that is not legal.
+    """Checks a stream event by event. Raises ``GrammarError`` at the first event that is not legal.
 
-    Besides the tables it checks numbers and ids: sequence numbers have no gaps, each new item
-    and part
-    comes at the next index, an id is used for one item and never changes."""
+    The checker also checks numbers and ids. Sequence numbers must have no gaps. Each new item and
+    each new part must have the next index. Two items must not have the same id, and the ids of an
+    item must not change.
+    """
 
     def __init__(self, first_number: int = 0) -> None:
         self._state = "start"
@@ -249,7 +256,7 @@ class Checker:
 
     @property
     def ended(self) -> bool:
-        """The terminal event has come."""
+        """Whether the terminal event has been read."""
         return self._state == "ended"
 
     def feed(self, event: ev.Event) -> None:
@@ -337,7 +344,7 @@ def _name(event: ev.Event) -> str:
 
 
 def check(events: Iterable[ev.Event]) -> None:
-    """Check a whole stream, or a prefix of one. Raises ``GrammarError``."""
+    """Check the events of a stream, or the first events of a stream. Raises ``GrammarError``."""
     checker = Checker()
     for event in events:
         checker.feed(event)

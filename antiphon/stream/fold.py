@@ -1,8 +1,11 @@
-"""Fold an event log back into its response.
+"""Rebuild a response from its event log. This is called folding the log.
 
-The response is the last envelope plus the items: done items as their ``done`` event has them, open
-items rebuilt from their deltas. Every prefix of a log can be folded. Readers of a running response
-see the fold, and tests compare the writer with it."""
+The envelope is the last response object that an event contains. The output of the rebuilt response
+consists of finished and open items. A finished item is taken from its ``output_item.done`` event.
+An open item is rebuilt from its deltas. The first part of a log can be folded too. Clients that
+retrieve a running response get the rebuilt response, and tests compare it with the writer's
+response.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ __all__ = ["Fold", "fold"]
 
 
 class Fold:
-    """Read events one by one; ``response`` is the state they describe so far."""
+    """A response that is rebuilt event by event. ``response`` is its state after the events read so
+    far."""
 
     def __init__(self, kinds: Mapping[type[ItemBase], Kind] = KINDS) -> None:
         self._kinds = kinds
@@ -29,7 +33,7 @@ class Fold:
         #: By output index: finished items and open items.
         self.done_items: dict[int, Item] = {}
         self.open_items: dict[int, Draft] = {}
-        #: Texts being written, by output index and the item's list of parts.
+        #: Texts that are being written, by output index and name of the item's list of parts.
         self.open_parts: dict[tuple[int, str], PartDraft] = {}
 
     def feed(self, event: ev.Event) -> None:
@@ -44,7 +48,7 @@ class Fold:
 
     @property
     def response(self) -> Response:
-        """The response so far. Raises ``ValueError`` before the first envelope."""
+        """The response so far. Raises ``ValueError`` if no event has contained a response yet."""
         if self._envelope is None:
             raise ValueError("a log begins with an envelope")
         items = {index: draft.item("in_progress") for index, draft in self.open_items.items()}
@@ -110,7 +114,7 @@ _HANDLERS: Mapping[type[ev.Event], Callable[[Fold, ev.Event], None]] = {
 
 
 def fold(events: Iterable[ev.Event], kinds: Mapping[type[ItemBase], Kind] = KINDS) -> Response:
-    """Return the response that a log, or a prefix of one, describes."""
+    """Return the response that the events of a log, or of the first part of a log, describe."""
     folded = Fold(kinds)
     for event in events:
         folded.feed(event)

@@ -1,7 +1,8 @@
-"""The table of item kinds: how each one streams, who writes it, who runs it, how it fails.
+"""The table of item kinds. The kind of an item type states how the items stream, who writes them,
+who runs them and how they fail.
 
-Everything in the package that depends on the kind of an item reads it from the row in ``KINDS``.
-Only ``event_grammar`` states the legal order of events on its own; a test compares the two.
+All code that depends on the type of an item reads these facts from ``KINDS``. Only
+``event_grammar`` states the legal order of events without this table. A test compares both.
 """
 
 from __future__ import annotations
@@ -28,11 +29,17 @@ __all__ = [
 
 
 class TextChannel(Struct, frozen=True, kw_only=True):
-    """Where the text deltas of one channel go, and the events that report them.
+    """A text of an item: the field that contains the text, and the events that report it.
 
-    ``field`` holds the whole text, in the ``done`` event and in the part or the item. If ``part``
-    is set, each text is a part of that class in the item's list ``list_field``, and the events give
-    its position in ``index_field``.
+    - ``delta``, ``done``: event classes for a piece of the text, and for the whole text.
+    - ``field``: the field with the whole text. It is a field of the ``done`` event, and of the part
+      or the item.
+    - ``part``: the class of the parts that contain the text. If it is None, the text is a field of
+      the item.
+    - ``part_added``, ``part_done``: event classes for the start and the end of a part.
+    - ``list_field``: the item's list of parts. ``index_field``: the event field with the index of a
+      part in this list.
+    - ``carries_logprobs``: whether the events contain log probabilities.
     """
 
     delta: type[ev.Event]
@@ -49,25 +56,25 @@ class TextChannel(Struct, frozen=True, kw_only=True):
 
     @property
     def start_event_count(self) -> int:
-        """The number of events with which a text begins."""
+        """The number of events before the first delta of a text."""
         return 0 if self.part_added is None else 1
 
     @property
     def end_event_count(self) -> int:
-        """The number of events with which a text ends."""
+        """The number of events after the last delta of a text."""
         return 1 if self.part_done is None else 2
 
 
 class ErrorField(Struct, frozen=True):
-    """The field in which an item reports its error. ``value`` makes its new value from the item
-    and the error message."""
+    """The field in which an item reports its error. ``name``: the name of the field. ``value``:
+    computes the new value of the field from the item and the error message."""
 
     name: str
     value: Callable[[Any, str], Any]
 
 
 class Kind(Struct, frozen=True, kw_only=True):
-    """All facts about one kind of item. Booleans are false, and mappings empty, for most kinds."""
+    """All facts about one item type. The defaults apply to most types."""
 
     #: Prefix of the item's id.
     prefix: str
@@ -79,9 +86,9 @@ class Kind(Struct, frozen=True, kw_only=True):
     incomplete_fields: Mapping[str, Any] = {}
     #: The item has the status ``in_progress`` while it is open.
     starts_in_progress: bool = True
-    #: Events that append to a list of the item, and the name of that field.
+    #: Class of an event → the list field of the item to which the event appends values.
     appended_fields: Mapping[type[ev.Event], str] = {}
-    #: The model writes the item from beginning to end; it is not the work of a tool.
+    #: The model writes the whole item. No tool is involved.
     written_by_model: bool = False
     #: A tool that runs in this server makes the item (a ``shell_call`` may also run at the client).
     runs_here: bool = False
@@ -89,18 +96,19 @@ class Kind(Struct, frozen=True, kw_only=True):
     counts_as_call: bool = False
     #: ``failed`` is a legal status.
     can_fail: bool = False
-    #: Where the item reports an error; None if it cannot.
+    #: The field in which the item reports an error. None: it has no such field.
     error: ErrorField | None = None
-    #: Programs may make the call, but its ``caller`` is left out if the model made it: OpenAI's
-    #: items of this kind have no such field.
+    #: Programs may make the call too. If the model made it, ``caller`` is left out, because
+    #: OpenAI's items of this type have no such field.
     omits_direct_caller: bool = False
-    #: The kind of the call that this output answers; both carry the same ``call_id``.
+    #: For an output: the type of the call that it answers. Both have the same ``call_id``.
     answers: type[it.ItemBase] | None = None
-    #: What OpenAI's error messages call this kind of call; "" if its output is not demanded.
+    #: The name of the call in OpenAI's error messages. "": the call needs no output.
     call_name: str = ""
-    #: The field that may hold parts: a list of them, one part, or a text; "" if there is none.
+    #: The field that may contain parts. Its value is a list of parts, one part, or a text.
+    #: "": there is no such field.
     parts_field: str = ""
-    #: It applies to the whole conversation, wherever it stands, and is never summarised.
+    #: The item applies to the whole conversation, at any position, and is never summarized.
     persistent: bool = False
 
 
@@ -148,7 +156,8 @@ def _reasoning(delta: type[ev.Event], done: type[ev.Event]) -> Kind:
 def _whole_text(
     delta: type[ev.Event], done: type[ev.Event], field: str
 ) -> Mapping[Channel, TextChannel]:
-    """The one text of a kind without parts: the arguments, input or code of a call."""
+    """Return the channel of an item type without parts. The text is the arguments, input or code of
+    a call."""
     return {"text": TextChannel(delta=delta, done=done, field=field)}
 
 
@@ -166,7 +175,8 @@ def _image_error(item: it.ImageGenerationCall, message: str) -> dict[str, Any]:
 
 
 def _shell_error(item: it.ShellCallOutput, message: str) -> tuple[Any, ...]:
-    """The outputs so far and one more, of a command that failed."""
+    """Return the outputs of the item so far, followed by the output of a failed command with
+    ``message``."""
     outcome = {"type": "exit", "exit_code": 1}
     return (*item.output, {"stdout": "", "stderr": message, "outcome": outcome})
 
@@ -325,7 +335,7 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
     it.Compaction: Kind(
         prefix="cmp", progress={"compacting": ev.CompactionCompacting}, written_by_model=True
     ),
-    # Only clients send these three; the prefix is for the ids they are stored under.
+    # Only clients send these three types. The prefix is for the ids of stored items.
     it.CompactionTrigger: Kind(prefix="cmpt"),
     it.ConfigurationUpdate: Kind(prefix="cfgu", persistent=True),
     it.ItemReference: Kind(prefix="ref"),
@@ -339,11 +349,13 @@ OPEN_RESPONSES_KINDS: Mapping[type[it.ItemBase], Kind] = {
 
 
 def kinds_for(reasoning_events: str) -> Mapping[type[it.ItemBase], Kind]:
-    """Return the table for a value of the setting: ``openai`` or ``open_responses``."""
+    """Return the table of item kinds for a value of the setting ``reasoning_events``: ``openai`` or
+    ``open_responses``."""
     return OPEN_RESPONSES_KINDS if reasoning_events == "open_responses" else KINDS
 
 
 def error_fields(item: it.Item, message: str) -> Mapping[str, Any]:
-    """Return the field with which an item reports an error; empty if its kind has none."""
+    """Return the field that reports an error in the item, as name → value. Returns an empty mapping
+    if items of this type cannot report an error."""
     error = KINDS[type(item)].error
     return {} if error is None else {error.name: error.value(item, message)}

@@ -1,4 +1,4 @@
-"""Records when the items of a run are opened, written and closed."""
+"""Records when a run and its items start and end."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ def no_clock() -> None:
 
 
 class RunTimer:
-    """The times of one run. The clock is read a few times for each item, and never for a token.
+    """The times at which a run and its items start and end. The clock is read a few times per item,
+    but not for each token.
 
-    ``times``: those of the part of the run that was made earlier."""
+    ``times``: the times of the part of the run before an interruption.
+    """
 
     __slots__ = ("_clock", "_completed_at", "_created_at", "_items", "_started_at")
 
@@ -38,7 +40,7 @@ class RunTimer:
 
     @property
     def times(self) -> RunTimes:
-        """The times so far."""
+        """The times recorded so far."""
         return RunTimes(
             created_at=self._created_at,
             started_at=self._started_at,
@@ -59,7 +61,7 @@ class RunTimer:
         self._items.append(ItemTimes(started_at=self._clock()))
 
     def write_item(self, index: int) -> None:
-        """Record that the text of an item is complete, although the item is not."""
+        """Record that the text of an item is complete. The item may still be open."""
         self._items[index] = replace(self._items[index], written_at=self._clock())
 
     def close_item(self, index: int) -> None:
@@ -72,11 +74,11 @@ class RunTimer:
 
 
 class LoggedTimes:
-    """The times of a run, from its stored events."""
+    """The times at which a run and its items started and ended, rebuilt from stored events."""
 
     def __init__(self, kinds: Mapping[type[ItemBase], Kind] = KINDS) -> None:
         texts = (kind.channels.get("text") for kind in kinds.values())
-        #: The events that end the text of an item, although the item goes on.
+        #: Classes of the events that end the text of an item before the item ends.
         self._written = frozenset(
             text.done for text in texts if text is not None and text.part is None
         )
@@ -85,11 +87,12 @@ class LoggedTimes:
 
     @property
     def times(self) -> RunTimes:
-        """The times of the events so far."""
+        """The times of the run, rebuilt from the events read so far."""
         return self._timer.times
 
     def feed(self, event: ev.Event, at: float | None) -> None:
-        """Add the next event. ``at``: when it was stored; None if unknown."""
+        """Read the next event. ``at``: the Unix time of the event in seconds; None if it is
+        unknown."""
         self._at = at
         match event:
             case ev.Created():

@@ -1,7 +1,9 @@
-"""Turn deltas into events. The writer is the only place where events are made.
+"""Write the numbered events of a run. All events of a run are created in this module.
 
-Callers never see an index, an item id or a sequence number. Ids and times are passed in, so the
-same calls always give the same events."""
+The writer assigns item ids, indexes and sequence numbers, so its callers do not deal with them. New
+ids and times come from functions that the caller passes in. With the same ids and times, the same
+calls create the same events.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,12 @@ Ids = Callable[[str], str]
 
 
 class ItemWriter:
-    """Writes one item of the output, from its ``added`` event to its ``done``.
+    """Writes the events of one output item. ``ResponseWriter.open`` creates the writer of an item.
 
-    Several items may be open at once. ``seal`` and ``close`` are two moments because a server-side
-    tool works between them: after its arguments are complete and before its item is."""
+    Several items may be open at the same time. ``seal`` ends the text of an item, and ``close``
+    ends the item. A server-side tool runs between the two calls, when the arguments are complete
+    and the item is still open.
+    """
 
     __slots__ = ("_channel", "_draft", "_kind", "_out", "_part", "_sealed", "index", "is_open")
 
@@ -51,35 +55,37 @@ class ItemWriter:
     def restored(
         cls, out: ResponseWriter, draft: Draft, kind: Kind, index: int, part: PartDraft | None
     ) -> ItemWriter:
-        """Continue an item that another writer began. ``part`` is the one still being written."""
+        """Return a writer that continues an item of an earlier writer. ``draft``: the item so far.
+        ``part``: the text that is still being written; None if no text is being written."""
         item = cls(out, draft.shell, kind, index)
         item._draft = draft
         if part is not None:
             channels = kind.channels.items()
             item._set_part(part, next(c for c, each in channels if each is part.channel))
-        # A call whose text is no longer written is complete: its tool was at work.
+        # The arguments of a call are complete if no text is being written: its tool was running.
         item._sealed = part is None and draft.whole_text is not None
         return item
 
     @property
     def shell(self) -> Item:
-        """The item as it was when it was opened, without the content written since."""
+        """The item as it was opened, without the text written since then."""
         return self._draft.shell
 
     @property
     def is_empty(self) -> bool:
-        """Whether the item is a message without parts."""
+        """Whether the item, which is a message, has no parts yet."""
         return not self._draft.part_drafts and not getattr(self.shell, "content", None)
 
     @property
     def value(self) -> Item:
-        """The item so far, with the status ``in_progress``."""
+        """The item with the text so far and the status ``in_progress``."""
         return self._draft.item("in_progress")
 
     def write(
         self, text: str, logprobs: tuple[Logprob, ...] = (), channel: Channel = "text"
     ) -> None:
-        """Append text. A change of channel closes the part being written and opens a new one."""
+        """Append text to the open part of the channel. If a part of another channel is open, close
+        that part and open a new one."""
         # The hot path: one event, whose position was looked up when the part was opened.
         part = self._open_part(channel) if channel != self._channel else self._part
         assert part is not None
@@ -96,12 +102,14 @@ class ItemWriter:
         out.number = number + 1
 
     def begin(self, channel: Channel = "text") -> None:
-        """Open the part of a channel. Its text may stay empty."""
+        """Open a part of the channel without writing text. If a part of the channel is already
+        open, do nothing."""
         if channel != self._channel:
             self._open_part(channel)
 
     def add_summary(self, text: str) -> None:
-        """Add a whole part of the summary. The text being written stays open."""
+        """Add a complete part to the summary. A part of another channel that is being written stays
+        open."""
         if self._channel == "summary":
             self._close_part()
         part, channel, self._part = self._part, self._channel, None
@@ -111,7 +119,8 @@ class ItemWriter:
         self._part, self._channel = part, channel
 
     def annotate(self, annotation: Annotation) -> None:
-        """Add a citation. ``annotation`` refers to text already written into the open part."""
+        """Add a citation. ``annotation`` refers to text that was already written into the open
+        part. Raises ``GrammarError`` if no part with text is open."""
         part = self._part
         if part is None or not part.channel.carries_logprobs:
             raise GrammarError("an annotation needs an open text part")
@@ -124,8 +133,12 @@ class ItemWriter:
         )
 
     def progress(self, name: str, **fields: Any) -> None:
-        """Report a step of the tool behind this item, by its name in ``KINDS``. A tool that runs
-        the item's text begins when the text is complete."""
+        """Emit a progress event of the item's tool. ``name``: a key of ``Kind.progress``.
+        ``fields``: further fields of the event.
+
+        If the item's text is the input of the tool, any step except ``in_progress`` also completes
+        the text.
+        """
         event = self._kind.progress[name]
         if name != "in_progress" and self._has_whole_text:
             self.seal()
@@ -138,7 +151,7 @@ class ItemWriter:
 
     @property
     def _has_whole_text(self) -> bool:
-        """Whether the item's text is a field of its own, not a part."""
+        """Whether the item's text is a field of the item, not a part."""
         channel = self._kind.channels.get("text")
         return channel is not None and channel.part is None
 
@@ -150,15 +163,15 @@ class ItemWriter:
         if self._part is not None:
             self._close_part()
         elif self._has_whole_text:
-            # A call without arguments also gets its ``done`` event: clients wait for it.
+            # Clients wait for the ``done`` event of the arguments, even if these are empty.
             self._part = self._draft.open_part(self._kind.channels["text"])
             self._close_part()
         if self._has_whole_text:
             self._out.timer.write_item(self.index)
 
     def close(self, status: str = "completed", **result: Any) -> Item:
-        """Close the item. ``result`` sets the fields that a tool found (``output``, ``results``
-        …)."""
+        """Close the item and return it in its final state. ``result``: fields that a tool sets
+        (``output``, ``results`` …). Raises ``GrammarError`` if the item is already closed."""
         if not self.is_open:
             raise GrammarError("an item is closed once")
         self.seal()
@@ -292,8 +305,9 @@ _DELTA_MAKERS: Mapping[str | None, Callable[[TextChannel, str, int, int], _MakeD
 class ResponseWriter:
     """Writes the events of one run, from ``created`` to the terminal event.
 
-    ``first_number`` is the first sequence number; it is not 0 for a run that continues elsewhere.
-    ``clock`` is read when the run and its items begin and end.
+    ``ids`` returns a new id for a prefix. ``first_number``: the sequence number of the first event.
+    It is not 0 if the run continues after an interruption. ``clock`` is read when the run starts
+    and ends, and when an item starts and ends.
     """
 
     __slots__ = (
@@ -325,9 +339,9 @@ class ResponseWriter:
         self.number = first_number
         #: The events since the last ``take``.
         self.pending: list[ev.Event] = []
-        #: Whether somebody takes the events. Otherwise they are numbered, but not made.
+        #: Whether a caller takes the events. If not, events are counted but not created.
         self.has_reader = True
-        #: ``start`` has been called.
+        #: Whether ``start`` has been called.
         self.started = False
         self.timer = RunTimer(clock)
         self._items: list[Item | None] = []
@@ -344,10 +358,12 @@ class ResponseWriter:
         clock: OptionalClock = no_clock,
         times: RunTimes = RunTimes(),  # noqa: B008
     ) -> ResponseWriter:
-        """Return the writer as it was after the last event of ``log``.
+        """Return a writer in the state after the last event of ``log``. It continues the items that
+        are still open.
 
-        It continues with sequence number ``number``, in the items that are still open. ``times``
-        are those of the events of ``log``."""
+        ``number``: the sequence number of the next event. ``times``: the times of the events of
+        ``log``.
+        """
         out = cls(log.response, ids=ids, kinds=kinds, first_number=number)
         out.timer = RunTimer(clock, times)
         out.started = log.response.status != "queued"
@@ -364,11 +380,11 @@ class ResponseWriter:
 
     @property
     def open_items(self) -> tuple[ItemWriter, ...]:
-        """The items that are not done, in order."""
+        """The writers of the open items, in the order of the output."""
         return tuple(self._open[index] for index in sorted(self._open))
 
     def take(self) -> tuple[ev.Event, ...]:
-        """Return the events since the last call."""
+        """Return the events that were emitted since the last call."""
         pending, self.pending = self.pending, []
         return tuple(pending)
 
@@ -385,18 +401,18 @@ class ResponseWriter:
 
     @property
     def items(self) -> tuple[Item, ...]:
-        """The finished items, in order."""
+        """The finished items, in the order of the output."""
         return tuple(item for item in self._items if item is not None)
 
     def create(self) -> None:
-        """Emit ``created``, and ``queued`` if that is the status of the response."""
+        """Emit ``created``. If the response has the status ``queued``, also emit ``queued``."""
         self.timer.create()
         self.emit(ev.Created, response=self._response)
         if self._response.status == "queued":
             self.emit(ev.Queued, response=self._response)
 
     def start(self) -> None:
-        """Emit ``in_progress``: the run starts."""
+        """Emit ``in_progress``, because work on the response starts."""
         self.started = True
         self.timer.start()
         if self._response.status != "in_progress":
@@ -410,9 +426,9 @@ class ResponseWriter:
     def open(self, shell: Item) -> ItemWriter:
         """Open a new item and return its writer.
 
-        The item's id is assigned here and never changes. So is the ``call_id`` of a call whose
-        model wrote
-        none."""
+        If ``shell`` has no id, the item gets a new id. If the shell is a call with an empty
+        ``call_id``, the call gets a new ``call_id``. Both stay the same until the end.
+        """
         kind = self._kinds[type(shell)]
         assigned: dict[str, Any] = {"id": shell.id or self._ids(kind.prefix)}
         if getattr(shell, "call_id", None) == "":
@@ -444,15 +460,14 @@ class ResponseWriter:
         error: ResponseError | None = None,
         **fields: Any,
     ) -> Response:
-        """End the run: close open items with the matching status and set the status of the
-        response.
+        """End the run: close the open items and set the final status of the response.
 
-        Returns the response in its terminal state, to be persisted before ``emit_terminal``
-        announces it.
-        ``at`` is in unix seconds. ``reason`` belongs to ``incomplete``, ``error`` to ``failed``;
-        ``fields`` are further fields of the response. May be called again before
-        ``emit_terminal``, for
-        example because persisting failed."""
+        Returns the final response. The caller stores it and then calls ``emit_terminal``. Open
+        items become ``completed`` or ``incomplete``, depending on ``status``. ``at``: Unix time in
+        seconds. ``reason``: the reason of the status ``incomplete``. ``error``: the error of the
+        status ``failed``. ``fields``: further fields of the response. The method may be called
+        again before ``emit_terminal``, for example if the response could not be stored.
+        """
         for item in list(self._open.values()):
             item.close("completed" if status == "completed" else "incomplete")
         self.timer.end()
@@ -471,9 +486,10 @@ class ResponseWriter:
     def emit_terminal(self) -> None:
         """Emit the terminal event of a finalized response.
 
-        ``cancelled`` has no such event: its stream just ends. Before ``failed`` comes ``error``,
-        for
-        clients that read only that."""
+        If the response has the status ``cancelled``, there is no terminal event: its stream just
+        ends. If it has the status ``failed``, an ``error`` event precedes the ``failed`` event,
+        because some clients read only ``error``.
+        """
         error = self._response.error
         if error is not None:
             self.emit(
@@ -489,7 +505,7 @@ class ResponseWriter:
             self.emit(terminal, response=self._response)
 
     def emit(self, event: type[ev.Event], **fields: Any) -> None:
-        """Number an event and queue it."""
+        """Give an event the next sequence number and add it to ``pending``."""
         if self.has_reader:
             self.pending.append(event(sequence_number=self.number, **fields))
         self.number += 1
