@@ -1,9 +1,9 @@
-"""A concurrency limit whose slots tenants share fairly.
+"""A concurrency limit that tenants share fairly. A slot is the permission to run one operation.
 
 A free slot goes to the waiting tenant that holds the fewest slots. If several tenants hold equally
 few slots, the slot goes to the tenant whose last slot was granted longest ago. Within a tenant,
-slots are granted by priority, then in order of arrival. So one tenant's flood delays each other
-tenant by the duration of one slot at most, and only while all slots are taken.
+slots are granted by priority, then in order of arrival. Therefore a tenant with many requests can
+delay another tenant by the duration of one slot at most, and only while all slots are taken.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def tenant_share(total: int, share: float) -> int:
 
 
 class _Turn(NamedTuple):
-    """A waiting caller."""
+    """A waiting caller. ``granted``: completes when the caller gets a slot."""
 
     priority: int
     granted: asyncio.Future[None]
@@ -67,7 +67,7 @@ class FairLimiter:
         self._max_per_tenant = max_concurrent if max_per_tenant is None else max_per_tenant
         self._queues: dict[str, deque[_Turn]] = {}
         self._held: Counter[str] = Counter()
-        #: Number of the last grant, of tenants that hold or wait.
+        #: Tenant → number of its last grant, for tenants that hold a slot or wait for one.
         self._last_grant: dict[str, int] = {}
         self._grants = 0
         self.running = 0
@@ -128,12 +128,12 @@ class FairLimiter:
                 granted.set_result(None)
 
     def has_free_slot(self, tenant: str) -> bool:
-        """Return whether ``acquire`` would return without waiting."""
+        """Return whether this tenant could take a slot now, so that ``acquire`` would not wait."""
         return self.running < self._max_concurrent and self._held[tenant] < self._max_per_tenant
 
     def is_half_free(self, tenant: str) -> bool:
-        """Return whether more than half of all slots are free, and more than half of the slots of
-        this tenant."""
+        """Return whether two conditions hold: more than half of all slots are free, and this tenant
+        holds less than half of the slots that it may hold."""
         return (
             2 * self.running < self._max_concurrent
             and 2 * self.running_of(tenant) < self._max_per_tenant
@@ -158,7 +158,7 @@ class FairLimiter:
             granted.set_exception(error)
 
     def _enqueue(self, queue: deque[_Turn], turn: _Turn) -> None:
-        """Insert a caller behind all callers with the same or a lower priority value. If all
+        """Insert a caller behind all callers whose priority value is the same or lower. If all
         priorities are equal, no search is needed."""
         position = len(queue)
         while position and queue[position - 1].priority > turn.priority:
@@ -176,7 +176,7 @@ class FairLimiter:
         )
 
     def _take_turn(self, tenant: str, position: int) -> _Turn:
-        """Remove a caller from the queue of a tenant."""
+        """Remove the caller at ``position`` from the queue of a tenant, and return it."""
         queue = self._queues[tenant]
         turn = queue[position]
         del queue[position]

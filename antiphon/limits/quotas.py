@@ -34,8 +34,8 @@ class Quotas(Struct, frozen=True, kw_only=True):
 
 
 class TenantQuotas:
-    """The quotas of all tenants. ``tenants``: tenant → its own quotas. All other tenants have the
-    quotas ``default``. A reload of the settings changes the quotas."""
+    """The quotas of all tenants. ``tenants``: tenant → its quotas. Tenants without an entry have
+    the quotas ``default``. A reload of the settings calls ``update``."""
 
     def __init__(
         self, default: Quotas | None = None, tenants: Mapping[str, Quotas] | None = None
@@ -52,12 +52,14 @@ class TenantQuotas:
         return self.tenants.get(tenant, self.default)
 
 
-#: No tenant has a limit.
+#: Quotas that limit no tenant.
 NO_QUOTAS = TenantQuotas()
 
 
 def check_size(size: int, limit: int | None, *, param: str) -> None:
-    """Raise ``TooLarge`` if an object is larger than the whole quota of its tenant."""
+    """Raise ``TooLarge`` if an object alone is larger than the quota of its tenant. ``size`` and
+    ``limit``: numbers of bytes; a ``limit`` of None means no quota. ``param``: path of the object
+    in the request."""
     if limit is not None and size > limit:
         raise TooLarge(
             f"This has {size} bytes, but you may store at most {limit} bytes in all"

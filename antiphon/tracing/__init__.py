@@ -1,1 +1,1 @@
-"""Tracing: spans that show what the time of a request was spent on."""
+"""Tracing: spans that show how long each step of a request takes."""

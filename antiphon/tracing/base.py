@@ -1,8 +1,9 @@
-"""Tracer and span. Without an exporter they record nothing.
+"""The base classes of tracers and spans. They record nothing; the subclasses in ``opentelemetry``
+do.
 
-A span is identified by its W3C trace context headers (``traceparent``, ``tracestate``), so that its
-children may be started in another process. A request carries these headers, a background run is
-stored with them, and engines and upstreams receive them.
+A span is identified by its W3C trace context headers (``traceparent``, ``tracestate``), so another
+process can start a child of the span. Requests carry these headers. Background runs are stored with
+them, and engines and upstreams receive them.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ Kind = Literal["internal", "server", "client"]
 
 
 class Span:
-    """A span that records nothing. As a context manager it ends with its block.
+    """A span: one timed step of a request. This base class records nothing. As a context manager,
+    the span ends when the block ends.
 
-    ``headers``: the trace context of its children. ``is_recording``: attributes have an effect.
+    ``headers``: the trace context for child spans. ``is_recording``: whether the span records
+    attributes.
     """
 
     is_recording = False
@@ -34,10 +37,10 @@ class Span:
         """Set attributes of the span. An attribute whose value is None is not set."""
 
     def rename(self, name: str) -> None:
-        """Replace the name."""
+        """Replace the name of the span."""
 
     def event(self, name: str) -> None:
-        """Record an event with the current time in the span."""
+        """Record an event in the span, with the current time."""
 
     def fail(self, error: str) -> None:
         """Mark the span as failed. Only the first error is recorded. ``error``: the code of the
@@ -61,9 +64,11 @@ class Span:
 
 
 class Tracer:
-    """Starts spans that record nothing, and passes the trace context of clients on.
+    """Starts spans. The spans of this base class record nothing and pass on the trace context of
+    the client.
 
-    ``enabled``: spans are recorded. ``with_content``: they may contain prompts and answers.
+    ``enabled``: whether spans are recorded. ``with_content``: whether spans may contain prompts and
+    answers.
     """
 
     enabled = False
@@ -82,4 +87,4 @@ class Tracer:
         return Span(parent)
 
     def close(self) -> None:
-        """Export what has not been exported yet."""
+        """Export the spans that have not been exported yet."""

@@ -1,4 +1,5 @@
-"""Metrics of OpenTelemetry's conventions for generative AI. By default, no metrics are recorded."""
+"""An exporter of metrics that follow OpenTelemetry's conventions for generative AI. By default, no
+metrics are recorded."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ __all__ = ["MetricsExporter"]
 
 
 class MetricsExporter:
-    """Records nothing."""
+    """Records metrics of requests. This base class records nothing."""
 
     def record_request(
         self,
@@ -29,4 +30,4 @@ class MetricsExporter:
         is not counted."""
 
     def close(self) -> None:
-        """Export what has not been exported yet."""
+        """Export the metrics that have not been exported yet."""

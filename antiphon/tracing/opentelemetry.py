@@ -1,4 +1,4 @@
-"""The tracer of OpenTelemetry's SDK: spans are sent by OTLP over HTTP, in a thread of the SDK.
+"""A tracer that uses OpenTelemetry's SDK. A thread of the SDK sends the spans by OTLP over HTTP.
 
 ``OTEL_EXPORTER_OTLP_*``, ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_TRACES_SAMPLER`` have their usual
 meaning. Attributes follow the semantic conventions for generative AI, which are in development.
@@ -37,7 +37,8 @@ def open_tracer(endpoint: str | None, *, with_content: bool = False) -> OtelTrac
 
 
 class OtelTracer(Tracer):
-    """Starts spans of OpenTelemetry. ``processor``: the ``SpanProcessor`` that receives them."""
+    """Starts spans of OpenTelemetry's SDK. ``processor``: the ``SpanProcessor`` that receives the
+    spans."""
 
     enabled = True
 
@@ -81,7 +82,7 @@ class OtelTracer(Tracer):
 
 
 class _OtelSpan(Span):
-    """A span of the SDK."""
+    """A span that OpenTelemetry's SDK records."""
 
     is_recording = True
 

@@ -1,6 +1,7 @@
-"""Metrics of OpenTelemetry's SDK, sent by OTLP over HTTP in a thread of the SDK.
+"""A metrics exporter that uses OpenTelemetry's SDK. A thread of the SDK sends the metrics by OTLP
+over HTTP.
 
-Names, attributes and buckets are those of the semantic conventions for generative AI, which are in
+Names, attributes and buckets follow the semantic conventions for generative AI, which are in
 development. ``OTEL_EXPORTER_OTLP_*`` and ``OTEL_METRIC_EXPORT_INTERVAL`` have their usual meaning.
 """
 
@@ -48,7 +49,8 @@ def open_exporter(endpoint: str | None) -> OtelMetrics:
 
 
 class OtelMetrics(MetricsExporter):
-    """Records histograms of OpenTelemetry. ``reader``: the ``MetricReader`` that collects them."""
+    """Records histograms with OpenTelemetry's SDK. ``reader``: the ``MetricReader`` that collects
+    the histograms."""
 
     def __init__(self, reader: Any) -> None:
         from opentelemetry.sdk.metrics import MeterProvider

@@ -1,6 +1,7 @@
-"""Deliver webhooks that are due in the store, and retry until the receiver accepts them.
+"""Deliver the webhooks that are due in the store. A delivery is retried until the receiver accepts
+it or the retries are used up.
 
-Delivery is at least once: receivers recognize repetitions by their id.
+A webhook may be delivered more than once. Receivers recognize repetitions by the webhook's id.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ __all__ = ["DELIVERY_LEASE_S", "RETRY_DELAYS_S", "WebhookDeliveries", "WebhookSe
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds to wait after each failed attempt, ± 10 %. After the last one the webhook is dropped.
-#: About the schedule that Standard Webhooks recommends, two days in all.
+#: Seconds to wait after each failed attempt, ± 10 %. If the attempt after the last wait fails, the
+#: webhook is dropped. Similar to the schedule that Standard Webhooks recommends; two days in all.
 RETRY_DELAYS_S = (5.0, 30.0, 120.0, 600.0, 3600.0, 14_400.0, 36_000.0, 57_600.0, 57_600.0)
 #: Seconds for which an attempt reserves its webhook, so that no other process sends it.
 DELIVERY_LEASE_S = 60.0
@@ -104,7 +105,8 @@ class WebhookSender:
 
 
 class WebhookDeliveries:
-    """Delivers due webhooks of all processes on this store, while its async context is open.
+    """Delivers due webhooks while its async context is open. It delivers the webhooks of all
+    processes that use the store.
 
     ``clock`` returns Unix seconds. ``random`` returns a number from 0 to 1. ``poll_s``: seconds
     between polls of the store.
@@ -175,8 +177,8 @@ class WebhookDeliveries:
         return False
 
     async def _deliver(self, due: DueWebhook) -> None:
-        """Deliver one webhook. An error does not affect other deliveries: it makes only this
-        webhook due again."""
+        """Deliver one webhook. If an error occurs, this webhook becomes due again and other
+        deliveries continue."""
         try:
             status = await self._sender.send(due.id, due.body, int(self._clock()))
             await self._conclude(due, status)
@@ -200,8 +202,8 @@ class WebhookDeliveries:
 def check_url(url: str, *, private: bool) -> None:
     """Raise ``SetupError`` for a URL that webhooks cannot be sent to safely.
 
-    ``private``: allow ``http`` and addresses of this machine and its network. The socket checks
-    the resolved address later.
+    ``private``: allow ``http``, and addresses of this machine and its network. The addresses that a
+    host name resolves to are checked later, when the connection is opened.
     """
     try:
         parts = urlsplit(url)

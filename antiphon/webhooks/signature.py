@@ -1,4 +1,5 @@
-"""Signatures of Standard Webhooks, with which a receiver verifies sender and time."""
+"""Signatures as in Standard Webhooks. With a signature, a receiver verifies who sent a webhook, and
+when."""
 
 from __future__ import annotations
 
