@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
-#: As in ``typing``, whose import takes longer than all else here: Ctrl-C would print a traceback
-#: until ``__main__`` is imported.
+#: Type checkers treat this name like ``typing.TYPE_CHECKING``. ``typing`` is not imported because
+#: that is slow, and Ctrl-C prints a traceback until ``__main__`` is imported.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:

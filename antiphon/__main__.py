@@ -1,7 +1,7 @@
-"""``python -m antiphon`` and the ``antiphon`` script: the command line.
+"""Entry point of the command line: ``python -m antiphon`` and the ``antiphon`` script.
 
-While the command line is being imported, Ctrl-C ends the process at once. A ``KeyboardInterrupt``
-in the middle of an import would print a traceback, or be lost.
+While modules are being imported, Ctrl-C ends the process at once. A ``KeyboardInterrupt`` in the
+middle of an import would print a traceback or get lost.
 """
 
 import gc
@@ -10,8 +10,8 @@ import sys
 
 __all__ = ["run"]
 
-#: Allocations between two garbage collections. Nothing that is imported is garbage: Python's own
-#: threshold of 700 takes a fifth of the time of all imports.
+#: Number of allocations between two garbage collections. Imports create no garbage. With Python's
+#: default of 700, collections would take a fifth of the time of all imports.
 _GC_THRESHOLD = 100_000
 
 # A signal that is ignored stays ignored: shells ignore SIGINT for background processes.

@@ -11,19 +11,19 @@ from .errors import Forbidden, NotFound
 
 __all__ = ["ANYONE", "Client", "ClientLimits", "LimitScope", "model_not_found"]
 
-#: Tools of a client, which run on its machine: no list of tools limits them.
+#: Types of tools that run on the client's machine. ``ClientLimits.tools`` does not apply to them.
 _ALWAYS_ALLOWED = frozenset({"function", "custom", "namespace"})
 
 
 class ClientLimits(Struct, frozen=True, kw_only=True):
-    """Limits of one key, or of all keys of a tenant together; None: no limit.
+    """Limits of one API key, or of all keys of a tenant together. None means no limit.
 
     - Tokens are input and output tokens.
     - ``tokens_per_day`` counts from midnight in UTC.
     - ``concurrent_requests``: number of requests that wait or run at a time.
     - ``background_runs``: number of background runs that have not ended.
     - ``models``: names or aliases of the models that may be used.
-    - ``tools``: types of the tools that may be used, besides functions and custom tools.
+    - ``tools``: types of the tools that may be used. Functions and custom tools are always allowed.
     """
 
     requests_per_minute: int | None = None
@@ -36,7 +36,7 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, source: Any) -> ClientLimits:
-        """Return limits copied from the attributes of ``source`` with the same names."""
+        """Copy the limits from the attributes of ``source`` that have the same names."""
         return cls(**{name: getattr(source, name) for name in cls.__struct_fields__})
 
     @property
@@ -46,7 +46,8 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
 
 
 class LimitScope(Struct, frozen=True):
-    """Limits and their scope: the requests with one key, or the requests of one tenant."""
+    """Limits and the requests that they apply to: the requests with one API key, or all requests of
+    one tenant. ``name``: the name of the key or of the tenant."""
 
     kind: Literal["key", "tenant"]
     name: str
@@ -54,33 +55,34 @@ class LimitScope(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """The name of the scope in the store."""
+        """The key of the scope in the store."""
         return f"{self.kind} {self.name}"
 
     @property
     def owner(self) -> str:
-        """The name of the scope in messages."""
+        """The words for the scope in error messages."""
         return "Your API key" if self.kind == "key" else "Your organization"
 
 
 class Client(Struct, frozen=True, kw_only=True):
-    """The sender of a request. ``key``: name of its API key. ``scopes``: the scopes whose limits
-    apply, all at the same time."""
+    """The sender of a request. ``key``: the name of its API key. ``scopes``: the limits of its key
+    and of its tenant. The limits of all scopes apply at the same time."""
 
     key: str | None = None
     scopes: tuple[LimitScope, ...] = ()
 
     def allows_model(self, names: Collection[str]) -> bool:
-        """Whether the client may use a model. ``names``: the name of the model, and the alias in
-        the request."""
+        """Whether the client may use a model. ``names``: the name of the model, and the name that
+        the request uses for it."""
         return all(
             scope.limits.models is None or not set(names).isdisjoint(scope.limits.models)
             for scope in self.scopes
         )
 
     def check_model(self, name: str, requested: str | None) -> None:
-        """Raise ``NotFound`` for a model that the client may not use. ``requested``: its name in
-        the request; None if the request names none."""
+        """Raise ``NotFound`` for a model that the client may not use. ``name``: the name of the
+        model. ``requested``: the name that the request uses for it; None if the request names no
+        model."""
         if not self.allows_model((name, requested or name)):
             raise model_not_found(requested or name)
 

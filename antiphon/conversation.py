@@ -36,7 +36,7 @@ class ResumePoint(Struct, frozen=True):
     - ``sampled_ids``: token ids that the model has sampled after the prompt.
     - ``items``: the completed items.
     - ``open_items``: the unfinished items.
-    - ``turns``: number of tokens read and sampled, for each model call so far.
+    - ``turns``: number of prompt tokens and number of sampled tokens, for each model call so far.
     """
 
     prompt_ids: tuple[int, ...]
@@ -55,12 +55,14 @@ class PromptTokens(Struct, frozen=True):
 
 
 class Conversation(Struct, frozen=True):
-    """What the model will see: items, oldest first, and the instructions of this request.
+    """The conversation that the model will see: items, oldest first, and the instructions of this
+    request.
 
     References are resolved: images are validated ``data:`` URLs in ``image_url``, and files are
-    text. A note replaces content that is no longer available.
+    text. If content is no longer available, a note replaces it.
 
-    ``past_count``: how many items existed before this request; the rest are its ``input``.
+    ``stored_tokens``: the token ids of the earlier part, if they are known. ``past_count``: number
+    of items from before this request. The other items are the ``input`` of the request.
     """
 
     items: tuple[Item, ...]
@@ -97,8 +99,8 @@ class ToolChoice(Struct, frozen=True):
         return self.mode in ("required", "one")
 
     def allows(self, name: str, namespace: str | None) -> bool:
-        """Whether ``tool_choice`` allows a call of this function. The function may still be one
-        that the model does not see."""
+        """Whether ``tool_choice`` allows a call of this function. This method does not check
+        whether the model sees the function."""
         if self.mode == "none":
             return False
         return self.allowed is None or (name, namespace) in self.allowed
@@ -139,13 +141,12 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
         return self.parallel_tool_calls and not is_named
 
     def requests(self, option: str) -> bool:
-        """Return whether ``option``, a key of ``NEUTRAL_VALUES``, has an effect. If so, a server
-        that does not support it must reject the request.
-        """
+        """Return whether ``option``, a key of ``NEUTRAL_VALUES``, has an effect. If it has, a
+        server that does not support the option must reject the request."""
         return getattr(self, option) not in NEUTRAL_VALUES[option]
 
 
-#: Options that not every engine or server knows → their values that request nothing.
+#: Options that some engines and servers do not support → the values that have no effect.
 NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "top_k": (None,),
     "min_p": (None,),
@@ -165,9 +166,9 @@ NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
 
 
 def caller_program_id(item: Item) -> str | None:
-    """Return the ``call_id`` of the program that made the call in ``item``, or that receives the
-    output in ``item``. Return None if the model made the call. The model sees neither the calls of
-    a program nor their outputs."""
+    """Return the ``call_id`` of the program that ``item`` belongs to. ``item`` is a call that the
+    program made, or the output of such a call. Return None if the model itself made the call. The
+    model sees neither the calls of a program nor their outputs."""
     caller = getattr(item, "caller", None)
     return caller.caller_id if isinstance(caller, ProgramCaller) else None
 

@@ -1,24 +1,25 @@
-"""All errors that Antiphon raises on purpose. Each edge (HTTP, event stream, CLI) translates them
-once.
+"""All errors that Antiphon raises on purpose. The HTTP layer, the event stream and the command line
+each translate them for their users.
 
 AntiphonError
-├── SetupError                the operator must change something: one line, no traceback
-├── RequestError              before a run: becomes an HTTP error in OpenAI's shape
+├── SetupError                the operator must change something; shown without a traceback
+├── RequestError              before a run: becomes an HTTP error in OpenAI's format
 │   ├── InvalidRequest  400   (UnreadableImage)
 │   ├── Unauthorized    401
 │   ├── Forbidden       403
 │   ├── NotFound        404
 │   ├── Conflict        409
 │   ├── TooLarge        413
-│   ├── QuotaExceeded   429, which a retry does not mend
+│   ├── QuotaExceeded   429; a retry would fail too
 │   └── Overloaded      429 or 503, with ``retry-after``
-├── RunError                  during a run: becomes ``error`` and ``response.failed``; an HTTP
-│   │                         error if no event of the run was sent yet: 502, unless said otherwise
+├── RunError                  during a run: becomes the events ``error`` and ``response.failed``.
+│   │                         If no event was sent yet, it becomes an HTTP error. Its status is 502,
+│   │                         or the status given below.
 │   ├── BackendError
 │   ├── ToolError             (ConnectorError: HTTP 424)
 │   ├── StoreError            the store does not answer: HTTP 503
 │   ├── InternalError         a bug in Antiphon: HTTP 500
-│   ├── Unavailable           the server cannot end the run: HTTP 503
+│   ├── Unavailable           the server cannot finish the run: HTTP 503
 │   │                         (CannotContinue, ConversationLost, PeerLost, ServerStopped)
 │   └── Timeout
 └── GrammarError              an event violates the event grammar: a bug in Antiphon
@@ -84,8 +85,8 @@ class SetupError(AntiphonError):
 
 
 class RequestError(AntiphonError):
-    """A request that does not start a run. ``param``: path of the field, such as
-    ``input[1].role``."""
+    """A request is rejected, and no run starts. ``param``: path of the field that caused the error,
+    such as ``input[1].role``."""
 
     status = 400
     type = "invalid_request_error"
@@ -104,10 +105,10 @@ class InvalidRequest(RequestError):
 
 
 class UnreadableImage(InvalidRequest):
-    """An image that cannot be decoded.
+    """An image cannot be decoded.
 
-    ``content``: its bytes; they identify the part of the request. ``reason``: what is wrong with
-    it.
+    ``content``: the bytes of the image, which identify the part of the request. ``reason``: the
+    description of the problem.
     """
 
     def __init__(self, reason: str, content: bytes) -> None:
@@ -141,7 +142,7 @@ class Conflict(RequestError):
 
 
 class TooLarge(RequestError):
-    """The body exceeds the limit."""
+    """The body or a file exceeds a size limit."""
 
     status = 413
 
@@ -179,8 +180,8 @@ class Overloaded(RequestError):
 
 
 class RunError(AntiphonError):
-    """A run that failed. ``code``: a value of ``response.error.code``. ``param``: path of the
-    request field that caused the failure. Clients see ``client_message``."""
+    """A run failed. ``code``: the value of ``response.error.code``. ``param``: path of the request
+    field that caused the failure. Clients see ``client_message``."""
 
     type = "server_error"
     #: The same request may succeed later.
@@ -213,9 +214,9 @@ class InternalError(RunError):
 class BackendError(RunError):
     """The engine or the upstream failed.
 
-    ``permanent``: a retry would fail again. ``retry_after_s``: seconds to wait before a retry; None
-    if unknown. ``for_operator``: only the operator can correct the cause; a different request would
-    also fail.
+    ``permanent``: whether a retry would also fail. ``retry_after_s``: seconds to wait before a
+    retry; None if unknown. ``for_operator``: whether only the operator can remove the cause. If so,
+    other requests would also fail.
     """
 
     def __init__(
@@ -253,7 +254,8 @@ class CannotContinue(Unavailable):
 
 
 class ToolError(RunError):
-    """A tool failed, and its output item has no field for this failure."""
+    """A tool or its container failed. If a tool call raises this error, the call fails and the run
+    continues."""
 
 
 class ConnectorError(ToolError):
@@ -287,9 +289,9 @@ class ConversationLost(Unavailable):
 
 
 class PeerLost(Unavailable):
-    """Another process that is needed for a call does not answer. ``is_gone``: no process listens at
-    the address, or the connection was closed. If ``is_gone`` is false, the process may exist but
-    cannot be reached."""
+    """Another process of the server does not answer. ``is_gone``: whether the process is certainly
+    gone, because nothing listens at its address or the connection was closed. If ``is_gone`` is
+    false, the process may still run."""
 
     def __init__(self, *, is_gone: bool) -> None:
         super().__init__("Another process of the server does not answer.")
@@ -297,7 +299,7 @@ class PeerLost(Unavailable):
 
 
 class ServerStopped(Unavailable):
-    """The server stops before the run has ended."""
+    """The server was stopped before the run ended."""
 
 
 class Timeout(RunError):
@@ -323,13 +325,14 @@ def context_length_exceeded(detail: str = "") -> InvalidRequest:
 
 
 def retryable(message: str) -> str:
-    """Return the message of a transient failure with the words that make clients retry."""
+    """Return the message of a transient failure, followed by a sentence that makes clients retry. A
+    message that already has such words is returned unchanged."""
     if _RETRY_SENTENCE in message or "try again in" in message:
         return message
     return f"{message} {_RETRY_SENTENCE}"
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of another library's error message, or the error's type if the message
-    is empty."""
+    """Return the first line of the message of another library's error. If the message is empty,
+    return the name of the error's type."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

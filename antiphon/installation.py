@@ -1,8 +1,8 @@
 """How this copy of Antiphon was installed, and the commands that install extras.
 
-All installation hints are made in this module, so that their commands work in a checkout, in the
-container image of ``deploy/``, and after the installation of a wheel. The commands also work if no
-package index has the package ``antiphon``.
+All installation hints come from this module. Their commands work in a checkout, in the container
+image of ``deploy/``, and after the installation of a wheel. They also work if no package index has
+the package ``antiphon``.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def antiphon_command(arguments: str) -> str:
 
 
 def needs_extra(what: str, extra: str) -> str:
-    """Return an error message about a missing extra. The message consists of ``what``, a
-    description of the problem, and the command that installs the extra."""
+    """Return the error message for a missing extra. ``what``: the description of the problem. The
+    command that installs the extra is appended to it."""
     return f"{what}. To install it: {install_command(extra)}"
 
 

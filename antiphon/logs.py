@@ -54,8 +54,9 @@ _SECRET = frozenset(
         "x-api-key",
     }
 )
-#: Secrets inside texts: bearer headers and ``sk-`` keys; the user of a URL, before its password;
-#: the longest text that can be a secret. Clients choose these texts: all patterns are linear.
+#: Patterns for secrets inside texts: bearer headers and ``sk-`` keys; the user of a URL, which
+#: precedes the password; the longest text that can be a secret. Clients choose the texts, so all
+#: patterns take linear time.
 _IN_TEXT = re.compile(r"(?i)(bearer\s+|\bsk-)[^\s'\"\\,;@]+")
 _URL_USER = re.compile(r"://[^\s/:@]*(?=:)")
 _SECRET_RUN = re.compile(r"[^\s'\"\\,;@]*")
@@ -64,7 +65,7 @@ _CONTAINERS = (dict, list, tuple)
 _PLAIN = frozenset({bool, float, int, str, type(None)})
 #: Values that structlog's console renderer lays out in columns or paragraphs of their own.
 _LAID_OUT = frozenset({"exception", "logger", "logger_name", "stack"})
-#: Characters that make it quote a text.
+#: Characters for which the console renderer quotes a text.
 _QUOTED = re.compile(r"[ \t=\r\n\"']")
 
 _Event = MutableMapping[str, Any]
@@ -180,18 +181,18 @@ def _value(value: Any) -> str:
 
 
 class LogLevel:
-    """The minimum level of written lines: debug, info, warning or error. The level can be changed
-    later."""
+    """The minimum level of the lines that are written: debug, info, warning or error. The level can
+    be changed later."""
 
     def __init__(self, name: str) -> None:
         self.set(name)
 
     def set(self, name: str) -> None:
-        """Set the minimum level of written lines."""
+        """Set the minimum level of the lines that are written."""
         self._number = _LEVELS[name]
 
     def filter(self, logger: Any, method: str, event: _Event) -> _Event:
-        """Drop a line below the level. A processor of structlog."""
+        """Drop a line below the minimum level. This method is a structlog processor."""
         if _LEVELS.get(method, self._number) < self._number:
             raise structlog.DropEvent
         return event
@@ -199,10 +200,11 @@ class LogLevel:
 
 def open_log(stream: TextIO, *, style: Style = "json", level: str | LogLevel = "info") -> Any:
     """Return a structlog logger that writes lines to ``stream``. ``level``: debug, info, warning,
-    error or a ``LogLevel``. A ``LogLevel`` can be changed later, but each line that is not written
-    costs a little more.
+    error or a ``LogLevel``. A ``LogLevel`` can be changed later, but then lines below the level
+    take a little more time.
 
-    Context variables bound with structlog (``request_id``) are on every line.
+    Values that were bound as structlog context variables, such as ``request_id``, are in every
+    line.
     """
     render = _render_json if style == "json" else _human_renderer(colors=stream.isatty())
     lowest = level if isinstance(level, str) else "debug"

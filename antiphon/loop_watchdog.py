@@ -21,7 +21,7 @@ from typing import Any
 
 __all__ = ["BLOCKED", "STARVED", "LoopWatchdog", "cpu_wait_s"]
 
-#: Log messages: the loop's own work blocks it, or the machine has no processor for it.
+#: Log messages: a call blocks the loop, or the machine has no free processor for the loop.
 BLOCKED = "the event loop is blocked"
 STARVED = "the event loop had to wait for a processor"
 
@@ -29,8 +29,8 @@ STARVED = "the event loop had to wait for a processor"
 _BEATS = 4
 #: Innermost frames of a logged stack.
 _MAX_FRAMES = 25
-#: Seconds between two log lines about a missing processor. On a machine whose cores a model keeps
-#: busy, such stalls are frequent, and one line tells it; the metric counts all.
+#: Seconds between two log lines about a missing processor. If a model keeps all cores busy, such
+#: stalls are frequent, and one line is enough. The metric counts all stalls.
 _STARVED_LOG_S = 600.0
 #: Where the loop's thread is while it runs no callback: uvloop has no Python frames of its own.
 _IDLE_FILES = frozenset(
@@ -57,11 +57,11 @@ class LoopWatchdog:
     variables. Code that holds the GIL also blocks the watching thread. Such a stall is logged at
     its end.
 
-    The code is not responsible for two kinds of stalls. The first kind is time in which the loop's
-    thread waited for a processor. ``cpu_wait`` returns this time by native thread id. The second
-    kind is time in which the loop ran no callback at all, because a container's CPU quota stops all
-    threads and Linux does not count this as waiting. These stalls are logged at their end, with a
-    different message, and at most every ten minutes.
+    Two kinds of stalls are not caused by code. In the first kind, the loop's thread waited for a
+    processor. ``cpu_wait`` returns the total waiting time of a thread, by native thread id. In the
+    second kind, the loop ran no callback at all: a container's CPU quota stopped all threads, and
+    Linux does not count this as waiting. Both kinds are logged at their end, with a different
+    message, and at most every ten minutes.
 
     ``on_stall`` is called once per stall, on the watching thread or on the loop.
     """
@@ -83,7 +83,8 @@ class LoopWatchdog:
         self._cpu_wait = cpu_wait
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        #: Time and ``cpu_wait``. None until the loop runs after the start, which may block it.
+        #: Time and ``cpu_wait`` at the last heartbeat. None until the loop first runs, because the
+        #: startup may block it.
         self._last_beat: tuple[float, float] | None = None
         self._is_reported = self._was_idle = False
         self._starved_logged: float | None = None

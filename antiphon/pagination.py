@@ -67,8 +67,8 @@ class PagedList(Generic[_T]):
         return page_of(*self.select(params))
 
     def select(self, params: PageParams) -> tuple[tuple[_T, ...], bool]:
-        """Return the items of a page, and whether there are more. Raises ``InvalidRequest`` for a
-        cursor that is not in the list."""
+        """Return the items of a page, and whether more items follow the page. Raises
+        ``InvalidRequest`` for a cursor that is not in the list."""
         newest_first = params.order == "desc"
         start, stop = 0, len(self._items)
         if params.after is not None:
@@ -97,7 +97,8 @@ def make_page(items: Iterable[_T], params: PageParams) -> Page[_T]:
 
 
 def page_of(selected: Sequence[_T], has_more: bool = False) -> Page[_T]:
-    """Wrap already selected items in a page."""
+    """Return a page that contains the selected items. ``has_more``: whether more items follow the
+    page."""
     return Page(
         data=tuple(selected),
         first_id=selected[0].id if selected else None,
@@ -107,14 +108,15 @@ def page_of(selected: Sequence[_T], has_more: bool = False) -> Page[_T]:
 
 
 def select_page(items: Iterable[_T], params: PageParams) -> tuple[tuple[_T, ...], bool]:
-    """Return the items of a page, and whether there are more. See ``PagedList.select``."""
+    """Return the items of a page, and whether more items follow the page. See
+    ``PagedList.select``."""
     return PagedList(items).select(params)
 
 
 def page_query(make: Callable[..., _Q], params: PageParams, **more: Any) -> _Q:
-    """Return the query with which a store reads a page. The query asks for one more entry than the
-    page has, to find out whether there is another page. A page that ends before a cursor is read in
-    reverse.
+    """Return the query with which a store reads a page. The query asks for one entry more than the
+    page has. This entry shows whether another page follows. A page that ends before a cursor is
+    read in reverse.
 
     ``make``: the class of the query. ``more``: the other fields of the query.
     """
@@ -135,5 +137,6 @@ def page_of_found(found: Sequence[_T], params: PageParams) -> Page[_T]:
 
 
 def unknown_cursor(param: str, id: str) -> InvalidRequest:
-    """Return the error for a cursor that is not among the items."""
+    """Return the error for a cursor that is not the id of an item. ``param``: ``after`` or
+    ``before``."""
     return InvalidRequest(f"Item with id '{id}' not found.", param=param)

@@ -35,7 +35,8 @@ def load_plugin(group: str, name: str, *, setting: str, built_in: Iterable[str] 
 
 
 def load_plugins(group: str) -> Iterator[tuple[str, Any]]:
-    """Import all plug-ins of a group and yield them by name. Raises ``SetupError``."""
+    """Import all plug-ins of a group. Yields the name of each plug-in and the imported object.
+    Raises ``SetupError`` if an import fails."""
     for point in entry_points(group=group):
         yield point.name, _load(point)
 

@@ -16,8 +16,9 @@ __all__ = [
 def replace_lone_surrogates(text: str) -> str:
     """Return ``text`` in a form that UTF-8 can encode.
 
-    Models and clients cut text in the middle of a surrogate pair, and JSON can express the halves.
-    Each half without its counterpart becomes U+FFFD; two adjacent halves become their character.
+    The two halves of a surrogate pair can be separated: models and clients cut texts between them,
+    and JSON can express a single half. A half without its counterpart becomes U+FFFD. Two adjacent
+    halves become the character that they encode.
     """
     try:
         text.encode()
@@ -27,8 +28,8 @@ def replace_lone_surrogates(text: str) -> str:
 
 
 def replace_lone_surrogates_in_json(value: Any) -> Any:
-    """Replace lone surrogates in all strings and keys of a JSON value. Raises
-    ``RecursionError``."""
+    """Replace lone surrogates in all strings and keys of a JSON value. Raises ``RecursionError`` if
+    the value is nested too deeply."""
     text = json.dumps(value, ensure_ascii=False)
     clean = replace_lone_surrogates(text)
     return value if clean is text else json.loads(clean)
@@ -37,11 +38,12 @@ def replace_lone_surrogates_in_json(value: Any) -> Any:
 def truncate_middle(
     text: str, limit: int, *, unit: Literal["bytes", "characters"] = "bytes"
 ) -> str:
-    """Return the beginning and the end of a text longer than ``limit``, with a mark between them.
+    """Shorten a text that is longer than ``limit``: keep its beginning and its end, with a mark
+    between them. Return a text within the limit unchanged.
 
-    The mark says how many characters are missing, and does not count against the limit. At least
-    one character remains on each side. The default unit is bytes of UTF-8: in all scripts they
-    predict the number of tokens better than characters do.
+    The mark states how many characters are missing. It does not count against the limit. At least
+    one character remains on each side. The default unit is bytes of UTF-8, because in all scripts
+    bytes predict the number of tokens better than characters do.
     """
     size = len(text)
     if unit == "bytes" and not text.isascii():

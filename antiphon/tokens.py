@@ -22,7 +22,8 @@ __all__ = [
 
 
 class Constraint(Struct, frozen=True):
-    """A grammar, in llguidance's Lark, that the output must match from its first token on.
+    """A grammar that the output must match from its first token on. It is written in llguidance's
+    variant of Lark.
 
     - A JSON schema is written as ``start: %json {…}``, a regex as ``start: /…/``. Engines that
       cannot parse the grammar apply ``llguidance`` masks.
@@ -58,7 +59,7 @@ class EncodedImage(Struct, frozen=True):
 
 
 class Prompt(Struct, frozen=True):
-    """Token ids to continue, and the images between them, in order."""
+    """Token ids that the engine continues, and the images between them, in order."""
 
     ids: tuple[int, ...]
     images: tuple[EncodedImage, ...] = ()
@@ -104,7 +105,7 @@ class Tokenizer(Protocol):
 
     @property
     def special(self) -> Mapping[str, int]:
-        """All control and added tokens that plain text must not spell: literal → id."""
+        """Control tokens and added tokens, which plain text must not produce: literal → id."""
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -112,13 +113,13 @@ class Tokenizer(Protocol):
 
     @property
     def size(self) -> int:
-        """Number of ids."""
+        """Number of token ids."""
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Return the ids of ``text``, without BOS.
 
-        ``special``: if true, literals of control tokens become these tokens, which is meant for
-        templates. If false, they are plain text, which is meant for user input.
+        ``special``: if true, the literal of a control token becomes this token. Templates are
+        encoded in this way. If false, the literal is plain text. User input is encoded in this way.
         """
 
     def piece(self, token: int) -> bytes:
@@ -138,7 +139,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
     eos_token: str | None = None
     add_bos: bool = False
     architecture: str | None = None
-    #: Identifies the meaning of token ids: stored tokens are reused only under the same one.
+    #: Identifies the tokenizer. Stored token ids are reused only if their fingerprint is the same.
     fingerprint: str = ""
     #: Sampling defaults from the model's files.
     generation: Mapping[str, Any] = {}
