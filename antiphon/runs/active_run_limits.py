@@ -1,4 +1,4 @@
-"""Limits on how many background runs a key or a tenant may have at the same time."""
+"""Limits on the number of background runs that a key or a tenant may have at the same time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _RETRY_S = 5
 
 
 class ActiveRunLimits:
-    """Refuses background runs beyond a limit.
+    """Refuses background runs that would exceed a limit.
 
-    The store enforces the limit when it creates a run. This class also asks the store before a
-    request is prepared, because preparing a request that will be refused wastes work.
+    The store enforces the limits when it creates a run. This class also asks the store before a
+    request is prepared, so that no request is prepared in vain.
     """
 
     def __init__(self, runs: RunStore) -> None:
@@ -28,8 +28,8 @@ class ActiveRunLimits:
 
     @asynccontextmanager
     async def check(self, tenant: str, client: Client) -> AsyncIterator[Sequence[RunLimit]]:
-        """Context manager around the creation of a background run. Yield the limits that apply to
-        the run. Raises ``Overloaded`` if a limit is reached, and ``StoreError``."""
+        """Context manager around the creation of a background run. It yields the limits that apply
+        to the run. Raises ``Overloaded`` if a limit is reached. Raises ``StoreError``."""
         scopes = {
             RunLimit(
                 scope.limits.background_runs, scope.name if scope.kind == "key" else None

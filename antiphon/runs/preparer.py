@@ -1,6 +1,6 @@
-"""Prepare a request: check it, load its history, render its prompt.
+"""Prepare a request: check it, load its history, and render its prompt.
 
-Every check that can refuse a request happens here, before a run exists.
+All checks that can refuse a request happen here, before a run exists.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ __all__ = ["PreparedRequest", "Preparer"]
 
 #: After a compaction, earlier messages of the user may fill this fraction (1/n) of the context.
 _USER_SHARE = 4
-#: How many contexts of a long conversation are loaded, as estimated.
+#: The loaded items of a long conversation have about this many times the tokens of the context.
 _PAST_CONTEXTS = 3
-#: Input that refers to no earlier item, except for the call of an output.
+#: Types of input items that refer to no earlier items. Only outputs refer to an item: their call.
 _SIMPLE_INPUT = (Message, FunctionCallOutput, CustomToolCallOutput)
 
 
@@ -156,9 +156,9 @@ class Preparer:
     ) -> PreparedRequest:
         """Check and render a request. ``max_past_tokens``: as in ``load_context``.
 
-        If older items were not loaded, the caller has to check the result. It is the same as with
-        all items only if the reply drops items, or if the request is rejected as too long. In any
-        other case the caller has to load more items.
+        If older items were not loaded, the caller has to check the result. The result is correct if
+        the reply drops items, or if the request is rejected as too long. In any other case the
+        caller has to call this method again with all items.
         """
         resolved, tools = self._select_tools(request, model)
         self._ignored_tools.report(tools.ignored_tools)
@@ -206,8 +206,9 @@ class Preparer:
     async def _claim_approvals(
         self, calls: Sequence[ApprovedCall], tool_context: ResponseContext
     ) -> ResponseContext:
-        """Claim the approvals of these calls. In the returned context, ``spent_approvals`` names
-        the approvals that other responses have used. Raises ``InvalidRequest``."""
+        """Record that the response uses the approvals of these calls. In the returned context,
+        ``spent_approvals`` contains the approvals that other responses have used already. Raises
+        ``InvalidRequest``."""
         spent = await claim_approvals(
             self._store,
             tool_context.tenant,
@@ -255,7 +256,8 @@ class Preparer:
         identity: str | None = None,
     ) -> Options:
         """Build the options for the first prompt, with the functions that the server's tools
-        declare. ``identity``: identifies the conversation; None if nothing will be generated."""
+        declare. ``identity``: a string that identifies the conversation; None if no answer will be
+        generated."""
         toolsets = await declared_toolsets(tools, tool_context)
         tenant = tool_context.tenant
         session = None if identity is None else self._session(tenant, identity)
@@ -452,7 +454,7 @@ def _approved_calls(
     context: ConversationContext, items: Sequence[Item], tools: ToolSelection
 ) -> tuple[ApprovedCall, ...]:
     """Return the approved calls that the response would run. If the request asks for a compaction,
-    there are no such calls. ``items``: the items that the model sees. Raises ``InvalidRequest``."""
+    return no calls. ``items``: the items that the model sees. Raises ``InvalidRequest``."""
     if context.visible.compaction_requested:
         return ()
     runnable = (*(each.tool for each in tools.server_tools), *tools.visible_tools)

@@ -1,4 +1,5 @@
-"""The quota of stored responses. Room is reserved before a response is generated."""
+"""The quota of stored responses. Before a response is generated, room for it is reserved in the
+quota of its tenant."""
 
 from __future__ import annotations
 
@@ -16,9 +17,12 @@ _Key = tuple[str, str]
 
 
 class ResponseQuota:
-    """Reserves room for responses. ``owner``: the name of this server in the store. The server
-    sends heartbeats under this name. ``lease_s``: if the server sends no heartbeat for this many
-    seconds, its reservations end."""
+    """Reserves room for responses. A reservation counts against the tenant's quota until the
+    response is stored or given up.
+
+    ``owner``: the name of this server in the store. The server sends heartbeats under this name.
+    ``lease_s``: if the server sends no heartbeat for this many seconds, its reservations end.
+    """
 
     def __init__(
         self, store: Store, tenants: quotas.TenantQuotas, *, owner: str, lease_s: float
@@ -27,13 +31,14 @@ class ResponseQuota:
         self._tenants = tenants
         self._owner = owner
         self._lease_s = lease_s
-        #: Releases that the store has not confirmed.
+        #: Tasks that release reservations. They run until the store has confirmed the release.
         self._releases: set[asyncio.Task[None]] = set()
-        #: The attempts at each response that have not ended: the last one releases the room.
+        #: Attempts to create each response that have not ended. The last attempt of a response
+        #: releases its reservation.
         self._attempts: dict[_Key, set[object]] = {}
 
     def applies_to(self, tenant: str) -> bool:
-        """Whether room has to be reserved for the responses of a tenant."""
+        """Whether room must be reserved for the responses of a tenant."""
         return self._tenants.of(tenant).limits_responses
 
     async def reserve(self, tenant: str, response_id: str) -> Callable[[], Awaitable[None]]:
@@ -58,7 +63,7 @@ class ResponseQuota:
                 max_bytes=limits.max_responses_bytes,
                 lease_s=self._lease_s,
             )
-        except BaseException:  # the store may have reserved it, or may do so later
+        except BaseException:  # the store may have reserved the room, or may still reserve it
             self._release_later(key, attempt)
             raise
 
@@ -78,7 +83,7 @@ class ResponseQuota:
         if not is_reserved:
             if is_only:
                 self._remove(key, attempt)
-            else:  # an attempt that has ended meanwhile left its room to this one
+            else:  # another attempt that has ended meanwhile left its room to this attempt
                 await release()
             raise quotas.exceeded(
                 "stored responses",
@@ -98,16 +103,16 @@ class ResponseQuota:
             self._attempts.pop(key, None)
 
     def _release_later(self, key: _Key, attempt: object) -> None:
-        """Release a reservation as soon as the store answers. If it were not released, the
-        heartbeats of this server would keep it."""
+        """Release a reservation as soon as the store answers. Without a release, the heartbeats of
+        this server would prolong the reservation."""
         task = asyncio.create_task(self._release_until_done(key, attempt))
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
 
     async def _release_until_done(self, key: _Key, attempt: object) -> None:
-        """Release the reservation, and release it a second time later, because a reserve request
-        that timed out may still reach the store. If another attempt at the same response is
-        running, that attempt releases the reservation."""
+        """Release the reservation twice, with a pause between. The second release is needed because
+        a reserve request that timed out may still reach the store. If another attempt at the same
+        response is running, that attempt releases the reservation instead."""
         confirmed = 0
         while confirmed < 2 and self._is_last(key, attempt):
             try:

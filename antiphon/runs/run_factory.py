@@ -1,5 +1,5 @@
-"""Creates runs from prepared requests. It decides where a run is stored, which content is
-encrypted, and how long the run may take."""
+"""Creates runs from prepared requests. The factory decides where a response is stored, which
+content is encrypted, and how long the run may take."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _Save = Callable[[StoredResponse], Awaitable[None]]
 
 class RunFactory:
     """Creates runs. ``supervisor`` waits for the foreground runs when the server stops. ``usage``
-    counts the usage of runs that are not stored. ``api_key`` is the name of the key that is
-    charged."""
+    counts the usage of responses that are not stored. In the methods, ``api_key`` is the name of
+    the key that is charged."""
 
     def __init__(
         self, dependencies: RunDependencies, supervisor: Supervisor, usage: UsageCounter
@@ -48,7 +48,8 @@ class RunFactory:
         self._dependencies = dependencies
         self._usage = usage
         self._supervisor = supervisor
-        #: Background runs are released when the server stops, not failed: nobody drains this one.
+        #: The supervisor of background runs is never drained: when the server stops, these runs are
+        #: released for other servers and do not fail.
         self._background_supervisor = Supervisor()
 
     def foreground_run(
@@ -64,7 +65,7 @@ class RunFactory:
         request, response, context = prepared.request, prepared.response, prepared.context
         chain, parent_tokens, input = context.chain, context.prompt_tokens, context.input
         if chain and response.store and not all(stored.response.store for stored in chain):
-            # It continues a response that is not stored, so its history is stored as its input.
+            # The response continues a response that is not stored. Its history becomes its input.
             chain, parent_tokens, input = (), None, (*chain_items(chain), *input)
         meter = self._meter(tenant, api_key, prepared.model.name)
         save = None
@@ -121,8 +122,8 @@ class RunFactory:
         parent: PromptTokens | None,
         restored: RestoredRun,
     ) -> Run:
-        """Create a run that continues a background run after its stored events. The event sink of
-        the background run stores the response."""
+        """Create a run that continues a background run after its stored events. The run itself does
+        not store the response, because its event sink does."""
         dependencies = self._dependencies
         writer = restored.writer(
             ids=dependencies.ids, kinds=dependencies.kinds, clock=dependencies.clock
@@ -195,9 +196,10 @@ class RunFactory:
         return save
 
     def _reasoning_fields(self, tenant: str, request: CreateResponse) -> ReasoningFields:
-        """Return a function that encrypts finished reasoning. It encrypts all reasoning if the
-        client asked for encrypted reasoning or if ``store`` is false. Otherwise it encrypts only
-        reasoning that an upstream API encrypted, so that the client can send it back."""
+        """Return a function that encrypts finished reasoning. If the client asked for encrypted
+        reasoning or ``store`` is false, the function encrypts all reasoning. Otherwise it encrypts
+        only reasoning that an upstream API encrypted, so that the client can send that reasoning
+        back."""
         encrypt = TenantSealer(self._dependencies.seal, tenant).encrypted_reasoning
         if request.store is not False and _ENCRYPTED_REASONING not in (request.include or ()):
             return lambda item: encrypt(item) if item.encrypted_content else {}

@@ -97,8 +97,8 @@ class CompactionRun(Struct, frozen=True):
 
 
 class EnqueuedRun(Struct, frozen=True):
-    """A background run that was stored. ``ignored_tools``: types of hosted tools in the request
-    that nobody can run. ``created``: False if the run already existed."""
+    """A stored background run. ``ignored_tools``: types of hosted tools in the request that neither
+    this server nor the upstream can run. ``created``: false if the run already existed."""
 
     response: Response
     ignored_tools: tuple[str, ...] = ()
@@ -129,13 +129,13 @@ class Service:
         self._store = store = dependencies.store
         self._input_lists = InputLists(store)
         self._supervisor = Supervisor()
-        #: Whether the store can be written.
+        #: Knows whether the store can be written.
         self.store_health = StoreHealth(store)
         self.vector_health = VectorHealth(store.vectors)
         owner = secrets.token_hex(8)
         #: Seconds without an event after which a stream gets a keepalive.
         self.keepalive_s = policy.keepalive_s
-        #: Whether the keepalive is an event; otherwise it is a comment of the stream.
+        #: Whether the keepalive is an event. If not, it is a comment in the stream.
         self.keepalive_events = policy.keepalive_events
         #: Reads the event logs of background runs.
         self.event_logs = EventLogReader(store)
@@ -144,7 +144,7 @@ class Service:
             store, clock=clock, ids=ids, owner=owner, lease_s=policy.lease.lease_s
         )
         self._run_limits = ActiveRunLimits(store.runs)
-        #: What the processes know of the requests of limited clients.
+        #: Request counts of clients with limits. All processes share them.
         self.rates = store.rates
         self._quota = ResponseQuota(store, policy.quotas, owner=owner, lease_s=policy.lease.lease_s)
         self._create_resources(features)
@@ -156,7 +156,7 @@ class Service:
             Attachments(self.files, fetcher=features.fetcher, documents=features.documents),
             providers,
         )
-        #: What requests used.
+        #: Counts the usage of requests.
         self.usage_counter = UsageCounter(store.usage_log, clock)
         self._runs = RunFactory(dependencies, self._supervisor, self.usage_counter)
         self._jobs = BackgroundJobs(
@@ -204,7 +204,7 @@ class Service:
             ids=ids,
             quotas=policy.quotas,
         )
-        #: Which administrative acts there were.
+        #: The log of administrative actions.
         self.audit = AuditTrail(store.audit, clock=clock, ids=ids)
         #: Exports and deletes tenants.
         self.tenants = Tenants(
@@ -243,8 +243,9 @@ class Service:
         self.vector_stores.start()
 
     async def drain(self, grace_s: float) -> None:
-        """Accept no new run and wait until the running ones end. After ``grace_s`` seconds,
-        foreground runs fail and background runs are released for other servers."""
+        """Accept no new run, and wait until all runs have ended. After ``grace_s`` seconds,
+        foreground runs fail and background runs are released, so that other servers can continue
+        them."""
         await asyncio.gather(self._supervisor.drain(grace_s), self._background.drain(grace_s))
         await self.vector_stores.stop()
         await self.usage_counter.close()
@@ -260,7 +261,7 @@ class Service:
         session_chains: SessionChains | None = None,
         generate: bool = True,
     ) -> Run:
-        """Prepare a run, which the caller drives.
+        """Prepare a foreground run. The caller drives it.
 
         ``client``: the client that is charged, and its permissions. ``session_chains``: responses
         that can be continued in addition to the stored responses. If ``generate`` is False, the
@@ -283,8 +284,9 @@ class Service:
         *,
         client: Client = ANYONE,
     ) -> Run:
-        """Prepare a run that continues raw text. The caller drives the run. Nothing of it is
-        stored. Only the sampling options of the request apply. Raises ``RequestError``."""
+        """Prepare a run that continues raw text. The caller drives the run. Neither prompt nor
+        output is stored. Of the request, only the sampling options apply. Raises
+        ``RequestError``."""
         self._supervisor.admit()
         model = self._models.find(request.model)
         client.check_model(model.name, request.model)
@@ -307,7 +309,7 @@ class Service:
     async def compact(
         self, tenant: str, request: CompactRequest, *, client: Client = ANYONE
     ) -> CompactionRun:
-        """Prepare a run that compacts a conversation. The caller drives the run. Nothing of it is
+        """Prepare a run that compacts a conversation. The caller drives the run. Its result is not
         stored. Raises ``RequestError``."""
         accepted = await self._accept(tenant, request.as_create(), client, claim=False)
         prepared = accepted.prepared
@@ -322,9 +324,8 @@ class Service:
         *,
         client: Client = ANYONE,
     ) -> EnqueuedRun:
-        """Store a background run. If ``response_id`` is given and exists, no second run is created.
-        Raises ``RequestError``.
-        """
+        """Store a background run. If ``response_id`` is the id of an existing response, no second
+        run is created. Raises ``RequestError``."""
         if (existing := await self._existing_run(tenant, response_id)) is not None:
             return existing
         async with self._run_limits.check(tenant, client) as limits:
@@ -347,7 +348,7 @@ class Service:
                 api_key=client.key,
                 limits=limits,
             )
-        except RunError:  # a concurrent call may have created it
+        except RunError:  # a concurrent call may have created the run
             await accepted.held.release()
             if (existing := await self._existing_run(tenant, response_id)) is None:
                 raise
@@ -363,8 +364,8 @@ class Service:
         return None if stored is None else EnqueuedRun(stored.response, created=False)
 
     async def check_followable(self, tenant: str, response_id: str) -> None:
-        """Check that a client can read the events of a response. Raises ``NotFound``, and
-        ``InvalidRequest`` if the response's events are not stored."""
+        """Check that a client can read the events of a response. Raises ``NotFound`` if the
+        response does not exist. Raises ``InvalidRequest`` if its events are not stored."""
         stored = await self._loaded(tenant, response_id)
         if not stored.response.background:
             raise InvalidRequest(
@@ -375,8 +376,9 @@ class Service:
         await self.event_logs.check_available(tenant, response_id)
 
     async def cancel(self, tenant: str, response_id: str) -> Response:
-        """Cancel a background run. A run that has ended stays as it is. A foreground run is
-        cancelled by closing its connection. Raises ``NotFound`` or ``InvalidRequest``."""
+        """Cancel a background run, and return its response. A run that has ended does not change.
+        Raises ``NotFound`` if the response does not exist. Raises ``InvalidRequest`` for a
+        foreground run: the client cancels it by closing the connection."""
         stored = await self._loaded(tenant, response_id)
         if not stored.response.background:
             raise InvalidRequest("Cannot cancel a synchronous response.", param="response_id")
@@ -436,13 +438,13 @@ class Service:
             held = HeldConversation(held.lock, partial(_release_all, releases))
         return _Accepted(prepared, held, release_quota)
 
-    # --- what is stored --------------------------------------------------------------------------
+    # --- stored responses ------------------------------------------------------------------------
 
     async def count(
         self, tenant: str, request: InputTokensRequest, *, client: Client = ANYONE
     ) -> int:
-        """Return the number of input tokens. The prompt is rendered in the same way as in
-        ``create``. Raises ``RequestError``."""
+        """Return the number of input tokens of a request. The prompt is rendered in the same way as
+        in ``create``. Raises ``RequestError``."""
         client.check_model(self._models.find(request.model).name, request.model)
         client.check_tools(self._preparer.tool_types(request.as_create()))
         if request.conversation is not None:
@@ -475,8 +477,9 @@ class Service:
         return page_of(found[: query.limit], has_more=len(found) > query.limit)
 
     async def transcript(self, tenant: str, response_id: str) -> Transcript:
-        """Return the text of all tokens that the model read and wrote up to and including a
-        response. Raises ``NotFound``, and ``InvalidRequest`` if the token ids are not known."""
+        """Return the text of all tokens that the model read and wrote, from the start of the
+        conversation to the end of a response. Raises ``NotFound`` if the response does not exist.
+        Raises ``InvalidRequest`` if the token ids are unknown."""
         chain = await self._store.load_chain(tenant, response_id)
         if chain is None:
             raise _unknown(response_id)
@@ -495,7 +498,8 @@ class Service:
         return timeline_of(stored.response, stored.times)
 
     async def input_items(self, tenant: str, response_id: str, cut: PageParams) -> Page[Item]:
-        """Return one page of the response's input: the items of its ancestors and its own input.
+        """Return one page of the response's input. The input consists of the items of its ancestors
+        and its own input items.
 
         Raises ``NotFound`` if the response does not exist. Raises ``InvalidRequest`` if the cursor
         is not an item of the list.
@@ -513,7 +517,7 @@ class Service:
 
 
 async def _release_nothing() -> None:
-    """Do nothing, because no room is reserved."""
+    """Do nothing, because there is no reservation to release."""
 
 
 async def _release_all(releases: list[Callable[[], Awaitable[None]]]) -> None:

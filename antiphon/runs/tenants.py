@@ -1,8 +1,7 @@
-"""Operations on whole tenants: export an archive of everything that is stored of a tenant, and
-delete a tenant.
+"""Operations on whole tenants: export all data of a tenant as an archive, and delete a tenant.
 
-The archive is JSON lines; docs/tenants.md describes it. It is produced while it is read, page by
-page, so it may be of any size.
+The archive consists of JSON lines; docs/tenants.md describes it. It is generated page by page while
+it is read, so it may have any size.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from antiphon.wire.response_list import ResponseSummary
 
 __all__ = ["Tenants"]
 
-#: Version of the archive's form.
+#: Version of the archive's format.
 _VERSION = 1
 #: Objects that are read at a time.
 _PAGE = 100
@@ -46,8 +45,8 @@ _Entry = tuple[str, Any]
 
 
 class Tenants:
-    """Exports and deletes tenants. ``cancel`` cancels a background response. ``clock`` returns unix
-    seconds."""
+    """Exports and deletes tenants. ``cancel`` cancels a background response, given tenant and
+    response id. ``clock`` returns Unix seconds."""
 
     def __init__(
         self,
@@ -65,8 +64,8 @@ class Tenants:
         self._clock = clock
 
     async def export(self, tenant: str) -> AsyncIterator[bytes]:
-        """Yield the lines of a tenant's archive. Changes that happen during the export may be
-        missing. Raises ``StoreError``."""
+        """Yield the lines of a tenant's archive. The archive may lack changes that happen during
+        the export. Raises ``StoreError``."""
         now = int(self._clock())
         yield _line("tenant", {"name": tenant, "exported_at": now, "version": _VERSION})
         counts: Counter[str] = Counter()
@@ -86,8 +85,8 @@ class Tenants:
         yield _line("end", {"counts": dict(counts)})
 
     async def delete(self, tenant: str) -> None:
-        """Delete everything that is stored of a tenant: first its keys, then its runs, then the
-        rest. Data that other requests store at the same time may remain. Raises ``StoreError``."""
+        """Delete all data of a tenant: first its keys, then its runs, then all other data. Data
+        that other requests store at the same time may remain. Raises ``StoreError``."""
         for key in await self._store.keys.list():
             if key.tenant == tenant:
                 await self._store.keys.delete(key.name)
@@ -97,8 +96,8 @@ class Tenants:
         await self._store.delete_tenant(tenant)
 
     async def _cancel_runs(self, tenant: str) -> None:
-        """Cancel the tenant's background runs. The list of responses shows a run as queued until it
-        ends."""
+        """Cancel the tenant's background runs. In the list of responses, a run has the status
+        ``queued`` until it ends."""
         query = ResponseQuery(status="queued", background=True, limit=_PAGE)
         cancelled: set[str] = set()
         while page := await self._store.list_responses(tenant, query):
@@ -208,8 +207,9 @@ _T = TypeVar("_T", bound=_HasId)
 async def _all(
     read: Callable[[str | None], Awaitable[tuple[_T, ...] | None]],
 ) -> AsyncIterator[_T]:
-    """Yield the entries of all pages. ``read`` returns the page after an entry. If that entry was
-    deleted meanwhile, ``read`` returns None, and ``_all`` continues from the entry before it."""
+    """Yield the entries of all pages. ``read`` returns the page after the entry with a given id, or
+    the first page for None. If that entry was deleted meanwhile, ``read`` returns None, and reading
+    continues after the entry before it."""
     page = await read(None)
     while page:
         for entry in page:
@@ -224,8 +224,8 @@ def _line(type: str, data: Any) -> bytes:
 
 
 async def _pieces(of: dict[str, str], chunks: AsyncIterator[bytes]) -> AsyncIterator[_Entry]:
-    """Yield the content of a file in pieces. ``of``: the ids of the object that the content belongs
-    to."""
+    """Yield the content of a file in pieces. ``of``: the id of the object that has the content, as
+    field name → id."""
     offset = 0
     async for chunk in chunks:
         for start in range(0, len(chunk), _PIECE_BYTES):

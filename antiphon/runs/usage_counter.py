@@ -25,18 +25,19 @@ __all__ = [
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds that a record waits for others to share its transaction.
+#: Seconds that a record waits, so that other records can share its transaction.
 _FLUSH_S = 1.0
-#: Records that are kept while the store does not answer; more are dropped.
+#: Maximum number of records that are kept while the store does not answer. If there are more, all
+#: of them are dropped.
 _MAX_RECORDS = 100_000
-#: Characters of a name that are kept. Databases cannot index much longer ones.
+#: Maximum number of characters of a name. Databases cannot index much longer names.
 _MAX_NAME = 256
 
 
 class UsageMeter(Struct, frozen=True, kw_only=True):
     """The tenant, key and model that a response is charged to. ``started``: when the response was
-    requested, in unix seconds. ``model``: the own name of the served model, not an alias. ``clock``
-    returns unix seconds."""
+    requested, in Unix seconds. ``model``: the name of the served model, not an alias. ``clock``
+    returns Unix seconds."""
 
     tenant: str
     api_key: str | None
@@ -45,8 +46,8 @@ class UsageMeter(Struct, frozen=True, kw_only=True):
     clock: Callable[[], float]
 
     def record(self, response: Response, usage: Usage | None = None) -> UsageRecord:
-        """Return the usage record of a response that ends now. ``usage``: recorded instead of the
-        response's own usage."""
+        """Return the usage record of a response that ends now. If ``usage`` is given, it is
+        recorded instead of the response's own usage."""
         used = usage or response.usage or Usage()
         return self.record_of(
             response.id,
@@ -66,7 +67,8 @@ class UsageMeter(Struct, frozen=True, kw_only=True):
         cancelled: bool = False,
         tool_calls: int = 0,
     ) -> UsageRecord:
-        """Return the usage record of a request that ends now."""
+        """Return the usage record of a request that ends now. ``id``: the id of the record.
+        ``used``: the tokens that the request used."""
         now = self.clock()
         return UsageRecord(
             id=id,
@@ -87,8 +89,9 @@ class UsageMeter(Struct, frozen=True, kw_only=True):
 
 
 class UsageCounter:
-    """Writes the usage records of requests whose response is not stored, many records in one
-    transaction, and reads sums. One instance per process. ``clock`` returns unix seconds."""
+    """Writes usage records to the usage log, and reads sums of records. It writes the records of
+    requests whose response is not stored. Many records share one transaction. One instance per
+    process. ``clock`` returns Unix seconds."""
 
     def __init__(self, log: UsageLog, clock: Callable[[], float]) -> None:
         self._log = log
@@ -98,14 +101,15 @@ class UsageCounter:
         self._flushes: set[asyncio.Task[None]] = set()
 
     def add(self, record: UsageRecord) -> None:
-        """Add a record soon."""
+        """Queue a record. It is written to the store about a second later."""
         self._records.append(record)
         self._schedule()
 
     def add_embeddings(
         self, tenant: str, api_key: str | None, model: str, tokens: int, *, latency_s: float
     ) -> None:
-        """Add the usage record of an embeddings request. The API gives such a request no id."""
+        """Queue the usage record of an embeddings request. The record gets a random id, because the
+        API gives such a request no id."""
         started = self.clock() - latency_s
         meter = UsageMeter(
             tenant=tenant, api_key=api_key, model=model, started=started, clock=self.clock
@@ -124,7 +128,7 @@ class UsageCounter:
         task.add_done_callback(self._flushes.discard)
 
     async def flush(self) -> None:
-        """Write the waiting records now. If the store does not answer, they are written later."""
+        """Write the queued records now. If the store does not answer, they are written later."""
         records, self._records = self._records, []
         if not records:
             return
@@ -147,7 +151,7 @@ class UsageCounter:
         return await self._log.totals(query)
 
     async def close(self) -> None:
-        """Add the waiting records."""
+        """Write the queued records."""
         if self._flushes:
             await asyncio.wait(set(self._flushes))
         await self.flush()

@@ -1,4 +1,4 @@
-"""Turns the deltas of a run into items of the response, and keeps the token ids that the model
+"""Records a run: turns deltas into items of the response, and stores the token ids that the model
 sampled."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .token_log import append_prompt
 
 __all__ = ["ReasoningFields", "Recorder"]
 
-#: OpenAI reports a family of tools that was not used with zeros (``Response.tool_usage``).
+#: The usage of tools that were not used: OpenAI reports zeros (``Response.tool_usage``).
 _NO_TOOL_USAGE: Mapping[str, Any] = {
     "image_gen": {
         "input_tokens": 0,
@@ -62,7 +62,8 @@ ReasoningFields = Callable[[Reasoning], Mapping[str, Any]]
 
 
 class _DiscardingWriter:
-    """Stands in for the writer of an item that is hidden from the client."""
+    """Replaces the ``ItemWriter`` of an item that is hidden from the client. It discards the
+    text."""
 
     def write(self, *text: object) -> None: ...
 
@@ -76,8 +77,8 @@ class _DiscardingWriter:
 class Recorder:
     """Records the deltas of one run into a response.
 
-    ``prompt``: token ids of the run's first prompt. ``hidden_types``: item types that are sampled
-    and counted as usage, but do not become items.
+    ``prompt``: token ids of the run's first prompt. ``hidden_types``: item types that the client
+    does not see. Their tokens are sampled and counted, but the items are not part of the response.
     """
 
     def __init__(
@@ -92,14 +93,14 @@ class Recorder:
         self._reasoning_fields = reasoning_fields
         self._hidden_types = hidden_types
         self._prompt = prompt
-        #: The item that deltas without a key belong to.
+        #: The item to which deltas without a key belong.
         self._current: ItemWriter | _DiscardingWriter | None = None
-        #: Open calls of server-side tools by key; after an interruption the key is the item's id.
+        #: Open calls of server-side tools by key. After an interruption, the key is the item's id.
         self._calls: dict[str, ItemWriter] = {}
         self._last_closed: Item | None = None
-        #: The token log.
+        #: The token log: all token ids that the model sampled (see ``token_log``).
         self.sampled = array("I")
-        #: What is recorded must be persisted before anything more is recorded.
+        #: Whether the recorded deltas must be persisted before further deltas are recorded.
         self.checkpoint_pending = False
         self.finish_reason: FinishReason | None = None
         #: The stop string of the request that ended the reply.
@@ -125,7 +126,7 @@ class Recorder:
         self._last_closed = next(reversed(writer.items), None)
 
     def record(self, deltas: Iterable[Delta]) -> None:
-        """Record deltas. Raises ``BackendError`` if a delta brings text while no item is open."""
+        """Record deltas. Raises ``BackendError`` if a delta contains text while no item is open."""
         for delta in deltas:
             if isinstance(delta, Text):  # nearly all are Text or SampledTokens
                 item = self._current or self._current_item()
@@ -184,8 +185,8 @@ class Recorder:
             self._calls[delta.key] = item
 
     def _close_current(self, status: str = "completed", **result: Any) -> None:
-        """Close the current item. The call of a server-side tool stays open until the tool returns:
-        only its arguments are complete."""
+        """Close the current item. If the item is the call of a server-side tool, it stays open
+        until the tool returns, and only its arguments are completed."""
         item, self._current = self._current, None
         if item is None:
             return
@@ -228,7 +229,8 @@ class Recorder:
         )
 
     def _add_empty_message(self) -> None:
-        """Add a message without text: clients fail on a completed response without an answer."""
+        """Add a message without text, because clients fail on a completed response that has no
+        answer."""
         self._close_current()
         self._current = self._writer.open(Message(role="assistant", content=()))
 

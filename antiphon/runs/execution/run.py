@@ -1,9 +1,9 @@
 """A run: one attempt to produce one response. It reads the deltas of a reply and writes numbered
 events.
 
-One task drives each run. A foreground run is driven by a task of its own, which ends when the
-request ends. There is no queue between the model and the socket, so the run is no faster than its
-reader. A background run is driven by a task of the worker.
+One task drives each run. A foreground run has its own task, which ends when the request ends. Model
+and socket are not decoupled by a queue, so a slow reader slows the run down. A background run is
+driven by a task of the worker.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class EventSink:
     """Receives the events of a run. This base class drops the events, for callers that need only
     the finished response."""
 
-    #: The reader has received events: from now on errors are sent as events.
+    #: Whether the reader has received events. If so, errors are sent as events.
     has_sent = False
-    #: Awaited before the next deltas are recorded, if the sink buffers events and has a limit.
+    #: Called and awaited before the next deltas are recorded. Set by sinks with a limited buffer.
     wait_for_room: Callable[[], Awaitable[None]] | None = None
 
     def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:
@@ -111,7 +111,8 @@ class RunSpec(Struct, frozen=True, kw_only=True):
 
 
 class Run:
-    """One run. Call ``drive`` once. When it has ended, ``response`` has a terminal status."""
+    """A run: one attempt to produce one response. Call ``drive`` once. After ``drive``,
+    ``response`` has a terminal status."""
 
     __slots__ = (
         "_checked_number",
@@ -168,9 +169,10 @@ class Run:
         self._ended = False
         self.response: Response = writer.response
         self.id = self.response.id
-        #: The responses this one continues, oldest first. Once the run has ended, it comes last.
+        #: The responses that this response continues, oldest first. After the end of the run, this
+        #: response is the last entry.
         self.chain = chain
-        #: Hosted tools that the request names and this server does not have.
+        #: Types of hosted tools in the request that neither this server nor the upstream runs.
         self.ignored_tools = ignored_tools
 
     @property
@@ -182,10 +184,10 @@ class Run:
         """Produce the response and write its events to ``sink``. If ``sink`` is None, the events
         are dropped.
 
-        If the call is cancelled or the sink raises ``ReaderGone``, the model stops, the run ends
-        ``cancelled``, nothing is stored and the exception is raised again. If the reply fails
-        before its first delta and nothing was sent yet, ``RunError`` is raised and nothing is
-        stored. Other errors end the run ``failed``.
+        If the call is cancelled or the sink raises ``ReaderGone``, the model stops and the run ends
+        ``cancelled``. Nothing is stored, and the exception is raised again. If the reply fails
+        before its first delta and no event was sent, ``RunError`` is raised and nothing is stored.
+        Other errors end the run ``failed``.
         """
         self._driver = asyncio.current_task()
         self._writer.has_reader = sink is not None
@@ -236,7 +238,8 @@ class Run:
     # --- life cycle ------------------------------------------------------------------------------
 
     async def _handle_departure(self, cause: asyncio.CancelledError | ReaderGone) -> None:
-        """End the run: ``failed`` if ``fail`` caused the cancellation, otherwise ``cancelled``."""
+        """End a run whose task was cancelled or whose reader is gone. The run ends ``failed`` if
+        ``fail`` cancelled the task. Otherwise it ends ``cancelled``."""
         driver, failure = self._driver, self._failure
         if failure is not None and driver is not None:
             if isinstance(cause, ReaderGone) or driver.uncancel() == 0:
@@ -375,8 +378,8 @@ class Run:
             self._count(self.response, self._partial_usage())
 
     def _count(self, response: Response, usage: Usage | None = None) -> None:
-        """Count the usage of a response that is not stored. ``usage``: counted instead of the
-        response's own usage."""
+        """Count the usage of a response that is not stored. If ``usage`` is given, it is counted
+        instead of the response's own usage."""
         if self._spec.count is not None:
             self._spec.count(response, usage)
 
@@ -401,8 +404,8 @@ class Run:
         return Usage(input_tokens=prompt, output_tokens=sampled, total_tokens=prompt + sampled)
 
     def _tokens(self) -> TurnTokens | None:
-        """The token ids that this turn adds to the token ids of its parent. None if the prompt's
-        token ids are unknown."""
+        """Return the token ids that this response adds to the token ids of the response before it.
+        Returns None if the prompt's token ids are unknown."""
         prompt = self._spec.reply.prompt_tokens
         if prompt is None:
             return None

@@ -1,5 +1,5 @@
-"""The supervisor of foreground runs. When the server stops, it waits for the runs and fails those
-that take too long."""
+"""The supervisor of foreground runs. When the server stops, the supervisor waits for the runs to
+end. Runs that take too long are failed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["StoppableRun", "Supervisor"]
 
 
 class StoppableRun(Protocol):
-    """The interface of a run that the supervisor uses."""
+    """The methods of a run that the supervisor calls."""
 
     def fail(self, error: RunError) -> None:
         """Stop the run, which then ends ``failed`` with this error."""
@@ -63,8 +63,8 @@ class Supervisor:
         self._stopping = True
 
     async def drain(self, grace_s: float) -> None:
-        """Accept no new run, wait up to ``grace_s`` seconds for the running ones, then fail the
-        rest and wait until they have ended."""
+        """Accept no new run, and wait up to ``grace_s`` seconds until all runs have ended. Then
+        fail the remaining runs and wait until they have ended too."""
         self.stop()
         try:
             async with asyncio.timeout(grace_s):

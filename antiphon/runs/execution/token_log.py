@@ -1,4 +1,4 @@
-"""The token log of a run: its sampled token ids in one append-only array.
+"""The token log of a run: all token ids that the model sampled, in one append-only array.
 
 Each later turn of the tool loop starts with a new prompt. The log records a new prompt in four
 parts: a marker, the number of token ids that the prompt keeps from the conversation so far, the
@@ -40,8 +40,8 @@ def turn_counts(first_prompt: Sequence[int], log: array[int]) -> tuple[tuple[int
 
 
 def total_counts(first_prompt: Sequence[int], log: array[int]) -> tuple[int, int]:
-    """Return prompt tokens and sampled tokens summed over all turns. Every turn counts its whole
-    prompt."""
+    """Return the number of prompt tokens and the number of sampled tokens, summed over all turns.
+    Every turn counts its whole prompt."""
     turns = list(_turns(first_prompt, log))
     return sum(len(prompt) for prompt, _ in turns), sum(len(sampled) for _, sampled in turns)
 
