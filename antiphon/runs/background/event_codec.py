@@ -1,4 +1,4 @@
-"""Encodes events as the lines of JSON that event logs consist of, and decodes them."""
+"""Encodes events as lines of JSON, and decodes such lines. Event logs consist of these lines."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from antiphon.wire.events import EVENTS, Event
 
 __all__ = ["Line", "decode_events", "encode_batch", "encode_events", "lines_after"]
 
-#: An event as JSON; one of a large batch is a view of the batch.
+#: An event as JSON. A line of a large batch is a view of the bytes of the batch.
 Line = bytes | memoryview
 
 
-#: Batches of more bytes are split bit by bit.
+#: Batches with more bytes are written in parts, and their lines are split one by one.
 _LARGE_BYTES = 1 << 20
 
 _encode = msgspec.json.Encoder().encode
@@ -28,7 +28,7 @@ _decode = msgspec.json.Decoder(reduce(or_, EVENTS.values())).decode
 
 def encode_events(events: Iterable[Event]) -> bytes:
     """Return the events as lines of JSON, one line per event."""
-    lines = BytesIO()  # the pieces and their join together would take twice the memory
+    lines = BytesIO()  # a list of lines, joined at the end, would take twice the memory
     for event in events:
         lines.write(_encode(event))
         lines.write(b"\n")
@@ -38,7 +38,8 @@ def encode_events(events: Iterable[Event]) -> bytes:
 def encode_batch(
     events: Sequence[Event], tokens: bytes = b"", *, at: float | None = None
 ) -> EventBatch:
-    """Return a batch of events, made at ``at`` (unix seconds).
+    """Return a batch of events. ``tokens``: the part of the token log that belongs to the events.
+    ``at``: when the events were created, in Unix seconds.
 
     If the events are very long, the batch consists of parts, and each part is encoded only when it
     is written. This saves memory, because each of the last events of a response contains the whole
@@ -54,7 +55,7 @@ def encode_batch(
 
 
 class _Parts:
-    """The parts of a batch of very long events. Only the last part has the token ids. That is safe
+    """The parts of a batch of very long events. Only the last part has the token ids. This is safe
     because the store writes all parts in one transaction."""
 
     def __init__(self, events: Sequence[Event], tokens: bytes, at: float | None) -> None:
@@ -93,8 +94,8 @@ def decode_events(batches: Iterable[EventBatch]) -> Iterator[Event]:
 
 def lines_after(batch: EventBatch, after: int) -> Iterator[list[Line]]:
     """Yield the lines of the events after sequence number ``after``. The lines of a large batch are
-    yielded one by one and are not copied, because each of its last events may contain the whole
-    text."""
+    yielded one by one and are not copied, because each of the last events of a response may contain
+    the whole text."""
     skipped = max(0, after + 1 - batch.first)
     if len(batch.lines) <= _LARGE_BYTES:
         # JSON has no raw line ends; splitlines would also split at other characters.

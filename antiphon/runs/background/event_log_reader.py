@@ -19,7 +19,7 @@ _PAGE_SIZE = 500
 
 
 class EventLogReader:
-    """Reads event logs."""
+    """Reads the event logs of background runs from the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -35,8 +35,8 @@ class EventLogReader:
     async def follow(
         self, tenant: str, response_id: str, after: int = -1
     ) -> AsyncGenerator[list[Line], None]:
-        """Yield the events of a run after sequence number ``after`` in batches, each event as a
-        line of JSON. Ends with the run.
+        """Yield the events of a run after sequence number ``after``, in batches. Each event is a
+        line of JSON. The generator ends when the run ends.
 
         A batch may be as long as the response. To save memory, this method and ``_batches`` release
         each batch before they read the next batch.
@@ -59,7 +59,8 @@ class EventLogReader:
     async def _batches(
         self, tenant: str, response_id: str, after: int
     ) -> AsyncGenerator[EventBatch, None]:
-        """Yield the batches with events after sequence number ``after``. Ends with the run."""
+        """Yield the batches of a run with events after sequence number ``after``. The generator
+        ends when the run ends."""
         runs = self._store.runs
         with runs.subscribe(tenant, response_id) as tail:
             tail.is_stale = True

@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 _log = structlog.get_logger(__name__)
 
-#: Unwritten events of one run from which on its model has to wait.
+#: Number of unwritten events of one run. If there are more, the run reads no further deltas.
 _MAX_UNWRITTEN = 512
 #: Seconds between retries while the store does not answer: the first and the longest pause.
 _RETRY_S, _RETRY_MAX_S = 0.05, 2.0
@@ -42,8 +42,9 @@ _PERIOD_FACTOR = 3
 
 
 class EventLogWriter:
-    """Appends events to the store. One instance per process. ``flush_s``: the longest time in
-    seconds between the starts of two appends, unless an append itself takes longer."""
+    """Appends the events of background runs to the store. One instance per process. ``flush_s``:
+    the longest time in seconds between the starts of two appends. If an append takes longer, the
+    next append starts right after it."""
 
     def __init__(self, store: RunStore, *, flush_s: float) -> None:
         self._store = store
@@ -61,7 +62,7 @@ class EventLogWriter:
             self._task = asyncio.create_task(self._write_all(), name="event log writer")
 
     async def wait_until_idle(self) -> None:
-        """Wait until nothing is being written."""
+        """Wait until all events are written."""
         while self._task is not None:
             await asyncio.wait((self._task,))
 
@@ -95,9 +96,14 @@ class EventLogWriter:
 
 
 class LogSink(EventSink):
-    """``EventSink`` of one background run. ``sampled``: the recorder's token log, which is stored
-    with the events. ``expires_at`` returns when the response will be deleted. ``clock`` returns
-    unix seconds."""
+    """``EventSink`` of one background run. It passes the events to ``log_writer``, which stores
+    them.
+
+    ``claim``: the right to execute the run. ``sampled``: the recorder's token log, which is stored
+    with the events. ``conversation``: the id of the conversation to which the response is added.
+    ``expires_at`` returns when the response will be deleted. ``webhook`` and ``usage`` return the
+    webhook and the usage record that are stored when the run ends. ``clock`` returns Unix seconds.
+    """
 
     def __init__(
         self,
@@ -137,7 +143,7 @@ class LogSink(EventSink):
 
     async def _wait_for_room(self) -> None:
         """Wait while too many events are unwritten. Called between batches of deltas, because only
-        then do the events and the token log describe the same tokens."""
+        then do the events and the token log contain the same tokens."""
         while len(self._events) + self._in_flight > _MAX_UNWRITTEN and not self._lost:
             await self._changed()
         if self._lost:
@@ -181,8 +187,8 @@ class LogSink(EventSink):
         return Append(self.claim, batch)
 
     def acknowledge(self, *, lost: bool) -> None:
-        """Record the result of the append: the store has the events, or (``lost``) another server
-        owns the run."""
+        """Record the result of an append. If ``lost`` is false, the store has the events. If it is
+        true, another server owns the run."""
         self._in_flight = 0
         self._lost = self._lost or lost
         if self._change is not None and not self._change.done():
@@ -204,8 +210,8 @@ class LogSink(EventSink):
 
 
 def _joins_conversation(stored: StoredResponse) -> bool:
-    """Whether the response is added to its conversation: only if it has not failed and is
-    stored."""
+    """Return whether the response is added to its conversation. A response that failed, was
+    cancelled or is not stored is not added."""
     response = stored.response
     return response.store and response.status in ("completed", "incomplete")
 
@@ -214,9 +220,12 @@ async def retry_until_available(
     operation: Callable[[], Awaitable[_T]], *, limit_s: float | None = None
 ) -> _T:
     """Retry a store operation until it succeeds, so that a short outage of the store does not end a
-    run. During a long outage, another server takes over the run, and the operation reports that.
-    ``limit_s``: seconds after which the ``StoreError`` is raised instead of a new attempt; None
-    means no limit."""
+    run. ``limit_s``: seconds after which the ``StoreError`` is raised instead of a new attempt;
+    None means no limit.
+
+    During a long outage, another server may take over the run. The result of the operation then
+    says so.
+    """
     pause_s = _RETRY_S
     loop = asyncio.get_running_loop()
     end = loop.time() + limit_s if limit_s is not None else math.inf

@@ -1,7 +1,8 @@
 """Background jobs: create them from prepared requests, resume them as runs, and end cancelled jobs.
+A job is the stored form of a background run.
 
-A claimed run starts from its first token or continues after its stored events and token ids. A run
-that cannot be continued fails.
+A server that has claimed a job starts the run from its first token, or continues it after its
+stored events and token ids. A run that cannot be continued fails.
 """
 
 from __future__ import annotations
@@ -52,9 +53,11 @@ _log = structlog.get_logger(__name__)
 _decode_request = msgspec.json.Decoder(StoredRequest).decode
 _encode = msgspec.json.Encoder().encode
 
-#: Claims of a run without a new event after which it fails: its request may crash every server.
+#: A run fails if it was claimed more often than this without a new event. Its request may crash
+#: every server.
 _MAX_ATTEMPTS = 10
-#: Prepared requests kept in memory until their job is claimed, most often by this process.
+#: Number of prepared requests that are kept in memory. Most jobs are claimed by the process that
+#: has prepared them.
 _MAX_PREPARED = 256
 
 
@@ -74,7 +77,7 @@ class BackgroundJobs:
         self._runs = runs
         self._conversations = conversations
         self._prompts = prompts
-        #: By response id, oldest first.
+        #: Prepared requests by response id, oldest first.
         self._prepared_requests: dict[str, PreparedRequest] = {}
 
     async def enqueue(
@@ -87,9 +90,12 @@ class BackgroundJobs:
         limits: Sequence[RunLimit] = (),
     ) -> Response:
         """Store a job with its first events. Returns the queued response. ``lock``: the lock of the
-        response's conversation. ``api_key``: the name of the key that is charged. Raises
-        ``RunError`` if a response of this id is already stored, ``InvalidRequest`` if the lock was
-        lost, and ``RunLimitReached``."""
+        response's conversation. ``api_key``: the name of the key that is charged. ``limits``:
+        limits on the number of background runs.
+
+        Raises ``RunError`` if a response with this id is already stored, ``InvalidRequest`` if the
+        lock was lost, and ``RunLimitReached``.
+        """
         dependencies = self._dependencies
         response = replace(prepared.response, status="queued")
         writer = ResponseWriter(response, ids=dependencies.ids, kinds=dependencies.kinds)
@@ -121,7 +127,7 @@ class BackgroundJobs:
                 limits=limits,
             )
         finally:
-            if not is_created:  # if the client repeats it, the conversation may have grown
+            if not is_created:  # when the client retries, the conversation may be longer
                 self._prepared_requests.pop(response.id, None)
         if not is_created:
             raise conversation_locked()
@@ -129,7 +135,7 @@ class BackgroundJobs:
 
     async def resume(self, claim: Claim, log_writer: EventLogWriter) -> ClaimedRun:
         """Create the run and the event sink for a claim. Raises ``ReaderGone`` if the response was
-        deleted, and ``StoreError``."""
+        deleted. Raises ``StoreError``."""
         request = _decode_request(claim.job.request)
         span = self._dependencies.tracer.start(
             "background run",
@@ -182,8 +188,8 @@ class BackgroundJobs:
         return ClaimedRun(run, sink, span)
 
     async def end_cancelled(self, claim: Claim, stored: StoredResponse) -> None:
-        """Write the end of a cancelled run. If the former owner still writes events, the store
-        refuses them because ``claim`` has a higher epoch."""
+        """Write the end of a cancelled run to the store. The server that executed the run may still
+        write events. The store refuses these events, because ``claim`` has a higher epoch."""
         dependencies = self._dependencies
         try:
             restored = await self._restored(claim)
@@ -253,14 +259,17 @@ class BackgroundJobs:
         return reply, prepared.context.prompt_tokens
 
     def _expires_at(self, response: Response) -> Callable[[], int | None]:
-        """When to delete a response with ``store: false``, as a function called at its end."""
+        """Return a function that returns when the response will be deleted, in Unix seconds. The
+        function is called at the end of the run. For a response with ``store: true``, it returns
+        None."""
         if response.store:
             return lambda: None
         dependencies = self._dependencies
         return lambda: int(dependencies.clock() + dependencies.policy.unstored_retention_s)
 
     def _webhook(self, response: Response) -> WebhookEvent | None:
-        """The webhook of the end of a response, in OpenAI's format; None if webhooks are off."""
+        """Return the webhook for the end of a response, in OpenAI's format. Returns None if
+        webhooks are disabled."""
         dependencies = self._dependencies
         if not dependencies.policy.webhooks:
             return None

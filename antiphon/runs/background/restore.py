@@ -1,4 +1,5 @@
-"""The stored state of an interrupted run. Also the reply of a run that cannot be continued."""
+"""Restores an interrupted run from its stored events. Also defines the reply of a run that cannot
+be continued."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ __all__ = ["FailedReply", "RestoredRun"]
 class RestoredRun(Struct, frozen=True):
     """The stored state of an interrupted run. ``log``: the response so far, rebuilt from the event
     log. ``tokens``: the token log so far. ``prompt``: the token ids of the first prompt.
-    ``next_event``: the sequence number of the next event. ``times``: when the events were made."""
+    ``next_event``: the sequence number of the next event. ``times``: when the run and its items
+    started and ended."""
 
     log: Fold
     tokens: array[int]
@@ -54,7 +56,7 @@ class RestoredRun(Struct, frozen=True):
     def writer(
         self, *, ids: Ids, kinds: Mapping[type[ItemBase], Kind], clock: OptionalClock
     ) -> ResponseWriter:
-        """Create a writer that continues the event log."""
+        """Create a writer that continues the event log after its last event."""
         return ResponseWriter.restored(
             self.log,
             ids=ids,
@@ -65,7 +67,7 @@ class RestoredRun(Struct, frozen=True):
         )
 
     def resume_point(self) -> ResumePoint:
-        """Return where the run was interrupted."""
+        """Return the state from which the reply continues."""
         prompt, sampled = last_turn(self.prompt, self.tokens)
         log = self.log
         done = tuple(log.done_items[index] for index in sorted(log.done_items))
@@ -77,7 +79,7 @@ class RestoredRun(Struct, frozen=True):
 
 
 class FailedReply(Reply):
-    """``Reply`` of a run that cannot be continued. Raises ``error``."""
+    """``Reply`` of a run that cannot be continued. Its ``deltas`` raise ``error``."""
 
     input_tokens = 0
 

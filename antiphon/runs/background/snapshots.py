@@ -1,7 +1,7 @@
-"""Cache of the current states of running background responses, kept between polls.
+"""Snapshots: the current states of running background responses. They are cached between polls.
 
 A client may poll a run every second. Each poll reads only the events since the previous poll. The
-process that executes the run may be another one.
+run may be executed by another process.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ __all__ = ["Snapshots"]
 
 #: Maximum number of events that one query reads.
 _PAGE_SIZE = 500
-#: Bytes of events behind all states that are kept; one state is always kept.
+#: Limit of the cache: total bytes of the events that the states were built from. One state is
+#: always kept.
 _MAX_BYTES = 64 << 20
 
-#: Tenant, id and creation time of a response: a deleted one may be created again under its id.
+#: Tenant, id and creation time of a response. The time is needed because a response may be deleted
+#: and created again with the same id.
 _Key = tuple[str, str, int]
 
 
@@ -40,7 +42,7 @@ class _State:
 
 
 class Snapshots:
-    """The states of the most recently polled runs. ``kinds``: the table of item kinds."""
+    """Cache of the states of the most recently polled runs. ``kinds``: the table of item kinds."""
 
     def __init__(self, store: Store, kinds: Mapping[type[ItemBase], Kind]) -> None:
         self._store = store
@@ -49,7 +51,7 @@ class Snapshots:
         self._states: dict[_Key, _State] = {}
 
     async def read(self, tenant: str, response: Response) -> Response | None:
-        """Return the current state of a running response; None if the run has ended."""
+        """Return the current state of a running response. Returns None if the run has ended."""
         key = (tenant, response.id, response.created_at)
         state = self._states.pop(key, None) or _State(self._kinds)
         self._states[key] = state
@@ -62,7 +64,8 @@ class Snapshots:
         return snapshot
 
     async def _update(self, tenant: str, response_id: str, state: _State) -> bool:
-        """Read the events since the last poll. Return whether the run has ended or was deleted."""
+        """Read the events since the last poll into ``state``. Return whether the run has ended or
+        was deleted."""
         while True:
             page = await self._store.runs.events(tenant, response_id, state.after, limit=_PAGE_SIZE)
             if page is None or page.ended:

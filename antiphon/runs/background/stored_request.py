@@ -1,7 +1,8 @@
-"""The request of a background run as the store keeps it.
+"""The stored form of the request of a background run.
 
 Another server may have to continue the run, so it needs the secrets of the tools, such as the
-authorization of an MCP server. They are stored encrypted, with the keys of ``encrypted_content``.
+authorization of an MCP server. The secrets are stored encrypted, with the keys that also encrypt
+``encrypted_content``.
 """
 
 from __future__ import annotations

@@ -31,10 +31,13 @@ _log = structlog.get_logger(__name__)
 
 
 class LeaseConfig(Struct, frozen=True, kw_only=True):
-    """How a server shares background runs with other servers. ``lease_s``: a server that sends no
-    heartbeat for this many seconds loses its runs. ``max_runs``: the number of runs that the server
-    executes at a time. ``max_runs_per_tenant``: the number of these runs that may belong to one
-    tenant; None means no limit per tenant. ``flush_s``: as in ``EventLogWriter``."""
+    """How a server shares background runs with other servers.
+
+    ``lease_s``: if the server sends no heartbeat for this many seconds, it loses its runs.
+    ``max_runs``: maximum number of runs that the server executes at a time.
+    ``max_runs_per_tenant``: how many of these runs may belong to one tenant; None means no limit
+    per tenant. ``flush_s``: as in ``EventLogWriter``.
+    """
 
     lease_s: float = 5.0
     max_runs: int = 64
@@ -51,12 +54,12 @@ class ClaimedRun(Struct, frozen=True):
     span: Span
 
 
-#: Hears of each response that ended in this process.
+#: Called with each response that ended in this process.
 OnEnd = Callable[[Response], None]
 
 
 def ignore_end(response: Response) -> None:
-    """An ``OnEnd`` that does nothing."""
+    """Do nothing. The default ``OnEnd`` callback."""
 
 
 #: Creates the run of a claim. Raises only ``StoreError``, if the store does not answer, and
@@ -65,8 +68,8 @@ ResumeClaim = Callable[[Claim, EventLogWriter], Awaitable[ClaimedRun]]
 
 
 class BackgroundWorker:
-    """Claims and executes the background runs of a store, and is the store's ``Listener``. One
-    instance per process. Works between ``start`` and ``drain``. ``models`` returns the names of the
+    """Claims and executes the background runs of a store between ``start`` and ``drain``. It is
+    also the store's ``RunListener``. One instance per process. ``models`` returns the names of the
     models that this process serves."""
 
     def __init__(
@@ -87,7 +90,7 @@ class BackgroundWorker:
         self.owner = owner
         self.log_writer = EventLogWriter(store, flush_s=lease.flush_s)
         self._wake_up = asyncio.Event()
-        #: Runs may be queued that the last claim had no room for.
+        #: Whether there may be queued runs that the last claim did not include.
         self._has_more = True
         self._tasks: dict[str, tuple[Claim, asyncio.Task[None]]] = {}
         self._sinks: dict[str, LogSink] = {}
@@ -108,9 +111,9 @@ class BackgroundWorker:
         )
 
     async def drain(self, grace_s: float) -> None:
-        """Stop claiming runs and wait up to ``grace_s`` seconds for the running ones. Then release
-        the remaining runs: another server continues them, or this server does after its next start.
-        """
+        """Claim no new run, and wait up to ``grace_s`` seconds until the claimed runs have ended.
+        Then release the remaining runs. Another server continues them, or this server does so after
+        its next start."""
         for loop in self._loops[:1]:
             loop.cancel()
         if self._tasks:
@@ -170,7 +173,7 @@ class BackgroundWorker:
         while True:
             await asyncio.sleep(self._lease.lease_s / 4)
             try:
-                # A server that dies sends no notification, and one may be lost.
+                # A server that crashes sends no notification, and notifications may be lost.
                 if await self._store.heartbeat(
                     self.owner,
                     self._models(),
@@ -205,7 +208,7 @@ class BackgroundWorker:
         task.add_done_callback(on_done)
 
     def _is_at_limit(self, tenant: str) -> bool:
-        """Return whether this process already executes as many runs of the tenant as it may."""
+        """Return whether this process already executes the maximum number of runs of the tenant."""
         limit = self._lease.max_runs_per_tenant
         return limit is not None and limit <= sum(
             claim.job.tenant == tenant for claim, _ in self._tasks.values()
@@ -213,7 +216,8 @@ class BackgroundWorker:
 
     async def _execute(self, claim: Claim) -> None:
         try:
-            # The heartbeats of this owner keep the claim, so a store that fails now is tried again.
+            # The heartbeats of this server keep the claim, so the operation is retried if the store
+            # fails.
             claimed = await retry_until_available(lambda: self._resume(claim, self.log_writer))
             self._sinks[claim.job.id] = claimed.sink
             with claimed.span:
