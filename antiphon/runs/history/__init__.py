@@ -1,1 +1,1 @@
-"""The conversation a request continues, as the model will see it."""
+"""Loads the conversation that a request continues, in the form that the model will see."""

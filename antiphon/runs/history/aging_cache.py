@@ -1,4 +1,4 @@
-"""A cache that is bounded by bytes and by age."""
+"""A cache whose size in bytes and whose ages are limited."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _T = TypeVar("_T")
 
 
 class CacheEntry(Struct, Generic[_T], frozen=True):
-    """A value and its size in bytes. ``added_at``: in the loop's time."""
+    """A value of a cache, and its size in bytes. ``added_at``: when it was added, by the event
+    loop's clock."""
 
     value: _T
     bytes: int
@@ -33,11 +34,11 @@ class AgingCache(Generic[_T]):
         self._bytes = 0
 
     def get(self, key: tuple[str, str]) -> CacheEntry[_T] | None:
-        """Return the entry of a key."""
+        """Return the entry of a key. Returns None if the key has no entry."""
         return self._entries.get(key)
 
     def add(self, key: tuple[str, str], value: _T, size: int) -> None:
-        """Add a value of ``size`` bytes. It is the newest value of the cache."""
+        """Add a value of ``size`` bytes. It becomes the newest value of the cache."""
         self.remove(key)
         now = asyncio.get_running_loop().time()
         self._entries[key] = CacheEntry(value, size, now)

@@ -1,5 +1,6 @@
-"""A cache of response chains. The ancestors of a response never change, so a long conversation need
-not be read from its beginning for each turn."""
+"""A cache of response chains. A chain consists of a response and all earlier responses that it
+continues, its ancestors. Ancestors never change, so a long conversation does not have to be read
+from its beginning for each turn."""
 
 from __future__ import annotations
 
@@ -22,20 +23,21 @@ _encode = msgspec.json.Encoder().encode
 
 Chain = tuple[StoredResponse, ...]
 
-#: Limit of the cache, in bytes of JSON: the objects take two to three times as much memory.
+#: Limit of the cache, in bytes of JSON. The objects take two to three times as much memory.
 _MAX_BYTES = 32 * 2**20
-#: Seconds after which a chain that nobody has continued is dropped: it may have been deleted.
+#: Seconds after which a chain that was not continued is dropped, because it may be deleted.
 _MAX_AGE_S = 600.0
-#: Fewer token ids are rebuilt in less than a tenth of a millisecond.
+#: The token ids of a chain are cached from this number on. Fewer ids are rebuilt in less than a
+#: tenth of a millisecond.
 _MIN_IDS = 4096
-#: What an id in a tuple counts against the limit. It takes 40 bytes.
+#: Bytes that a token id counts against the limit. In memory, it takes 40 bytes.
 _ID_BYTES = 16
 
 
 class LoadedChain(Struct, frozen=True):
-    """A chain of responses, oldest first. Each response continues the one before it. ``tokens``:
-    the token ids that the model last saw and wrote; None if some of them are unknown. ``bytes``:
-    size of the responses as JSON."""
+    """A chain of responses, oldest first. Each response continues the response before it.
+    ``tokens``: the token ids that the model last read and wrote; None if some of them are unknown.
+    ``bytes``: size of the responses as JSON."""
 
     responses: Chain = ()
     tokens: PromptTokens | None = None
@@ -45,8 +47,9 @@ class LoadedChain(Struct, frozen=True):
 class ChainCache:
     """Cache of recently continued chains, in front of a store.
 
-    Each lookup asks the store whether the last response still exists. Deleted ancestors remain part
-    of a chain, so the cache may hold an ancestor that the store has deleted.
+    Each lookup asks the store whether the last response still exists. The cache may contain
+    ancestors that the store has deleted. This is intended, because deleted ancestors remain part of
+    a chain.
     """
 
     def __init__(
@@ -76,8 +79,8 @@ class ChainCache:
         return chain
 
     def _add(self, key: tuple[str, str], chain: LoadedChain) -> None:
-        """Add a chain to the cache. Its token ids are cached only if there are many, because a few
-        are rebuilt quickly."""
+        """Add a chain to the cache. Its token ids are cached only if there are many of them,
+        because a few ids are rebuilt quickly."""
         ids = () if chain.tokens is None else chain.tokens.ids
         if len(ids) >= _MIN_IDS:
             self._cache.add(key, chain, chain.bytes + _ID_BYTES * len(ids))
@@ -86,13 +89,13 @@ class ChainCache:
 
 
 def chain_bytes(chain: Iterable[StoredResponse]) -> int:
-    """Return the size of responses as JSON."""
+    """Return the size of responses as JSON, in bytes."""
     return sum(len(_encode(stored)) for stored in chain)
 
 
 def _continued(chain: LoadedChain, stored: StoredResponse) -> LoadedChain:
-    """Return the chain with one more response. The token ids that both chains share are the same
-    objects, which makes comparing them cheap."""
+    """Return the chain with one more response at its end. The token ids that both chains share are
+    the same objects, which makes comparisons cheap."""
     responses = (*chain.responses, stored)
     before, added = chain.tokens, stored.tokens
     if before is None or added is None or before.fingerprint != added.fingerprint:
@@ -104,8 +107,8 @@ def _continued(chain: LoadedChain, stored: StoredResponse) -> LoadedChain:
 
 
 def stored_tokens(chain: Chain) -> PromptTokens | None:
-    """Return the token ids that the model last saw and wrote, rebuilt from the ids that each turn
-    added. Returns None if some of the ids are unknown."""
+    """Return the token ids that the model last read and wrote. They are rebuilt from the ids that
+    each response of the chain added. Returns None if some of the ids are unknown."""
     ids = array("I")
     fingerprint: str | None = None
     for stored in chain:

@@ -1,7 +1,7 @@
 """Builds the conversation that the model will see, from a request and the store.
 
-A chain restores the inputs and outputs of all ancestors, oldest first. It does not restore
-instructions, tools or settings: these belong to one request.
+A chain of responses provides the inputs and outputs of all its responses, oldest first. It does not
+provide instructions, tools or settings, because these belong to one request.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class ConversationContext(Struct, frozen=True, kw_only=True):
     visible: VisibleHistory
     input: tuple[it.Item, ...]
     instructions: str | None = None
-    #: The tokens of the chain, and those that the client sent back with raw messages.
+    #: The token ids of the chain, and the token ids that the client sent with raw messages.
     prompt_tokens: PromptTokens | None = None
     client_tokens: PromptTokens | None = None
     #: The responses that the request continues, oldest first.
     chain: tuple[StoredResponse, ...] = ()
-    #: Items of a stored prompt. They precede all others, in this request only.
+    #: Items of a stored prompt. They precede all other items, and only in this request.
     prompt_items: tuple[it.Item, ...] = ()
-    #: The conversation is so long that not all of its older items were loaded.
+    #: Whether some older items were not loaded, because the conversation is too long.
     is_partial: bool = False
 
     @property
@@ -71,7 +71,7 @@ class ConversationContext(Struct, frozen=True, kw_only=True):
         )
 
 
-#: Returns what the model sees, given the earlier items and those of the request.
+#: Builds the visible history from the earlier items and the items of the request.
 BuildVisibleHistory = Callable[[tuple[it.Item, ...], tuple[it.Item, ...]], VisibleHistory]
 
 
@@ -91,11 +91,12 @@ async def load_context(
     chains: ChainCache,
     ids: Ids,
 ) -> ConversationContext:
-    """Load the conversation that a request continues: either a chain of responses (stored, or among
-    ``session_chains``) or a conversation.
+    """Load the conversation that a request continues. It is either a chain of responses or a stored
+    conversation. The chain comes from the store or from ``session_chains``.
 
-    ``prompt_items`` and ``client_tokens``: as in ``ConversationContext``. ``max_past_tokens``: how
-    many tokens of a conversation's newest items have to be loaded; None means all items.
+    ``prompt_items`` and ``client_tokens``: as in ``ConversationContext``. ``max_past_tokens``:
+    number of tokens of the newest items of a conversation that have to be loaded; None means all
+    items.
 
     Raises ``InvalidRequest`` for an unknown or unfinished previous response, for an output without
     its call, and for a call without its output. Raises ``NotFound`` for an item that is not stored.

@@ -1,5 +1,5 @@
-"""Encrypts the state that clients keep for the server: reasoning, and the history behind a
-compaction item."""
+"""Encrypts state that clients store for the server: reasoning, and the history that a compaction
+item replaces."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class CompactedHistory(
     """The part of the history that a compaction item replaces.
 
     ``user_messages``: the latest messages of the user among the summarized items. ``recent_items``:
-    the last items, which follow the summary unchanged. ``user_token_budget``: the number of tokens
-    for the user's messages before the summary; None: as many as the model's context allows. The
-    encoded field names are part of a stored format.
+    the last items, which follow the summary unchanged. ``user_token_budget``: maximum number of
+    tokens of the user's messages before the summary; None: as many as the model's context allows.
+    The encoded field names are part of a stored format.
     """
 
     user_messages: tuple[it.Item, ...] = ()
@@ -54,16 +54,16 @@ _decode_reasoning = msgspec.json.Decoder(_EncryptedReasoning).decode
 
 
 class TenantSealer:
-    """Encrypts and decrypts for one tenant. Raises ``DecryptionError`` for content that it did not
-    encrypt."""
+    """Encrypts and decrypts the items of one tenant. Decryption raises ``DecryptionError`` for
+    content that was not encrypted for this tenant."""
 
     def __init__(self, seal: Encryptor, tenant: str) -> None:
         self._encryptor = seal
         self._tenant = tenant
 
     def encrypted_reasoning(self, item: it.Reasoning) -> Mapping[str, Any]:
-        """Return the field with the encrypted content of a finished reasoning item, to be added to
-        the item."""
+        """Return the encrypted content of a finished reasoning item, as a field to add to the
+        item."""
         reasoning = _EncryptedReasoning(
             content=tuple(part.text for part in item.content or ()),
             summary=tuple(part.text for part in item.summary),
@@ -72,8 +72,8 @@ class TenantSealer:
         return {"encrypted_content": self._encrypt(_encode(reasoning), "reasoning")}
 
     def decrypt_reasoning(self, item: it.Reasoning) -> it.Reasoning:
-        """Return the reasoning item with the decrypted content. A content or summary that the item
-        already has stays unchanged."""
+        """Return the reasoning item with its decrypted content. If the item already has content or
+        a summary, these fields stay unchanged."""
         try:
             reasoning = _decode_reasoning(self._decrypt(item.encrypted_content or "", "reasoning"))
         except msgspec.MsgspecError:
@@ -115,7 +115,8 @@ class TenantSealer:
 
 
 def _text_only(items: tuple[it.Item, ...]) -> tuple[it.Item, ...]:
-    """Return the items without the parts of messages and outputs that are not text."""
+    """Return the items without images and files: messages and outputs keep only their text
+    parts."""
     return tuple(_without_media(item) for item in items)
 
 

@@ -1,4 +1,4 @@
-"""The input of stored responses, page by page."""
+"""Reads the input of stored responses page by page."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MAX_AGE_S = 60.0
 
 
 class InputLists:
-    """Reads the input of responses from a store. The input of a response never changes, so a list
-    that has more than one page is cached for the next pages. For each page, the store is asked
-    whether the response still exists."""
+    """Reads the input of stored responses. The input of a response never changes. A list with more
+    than one page is cached for the next pages. For each page, the store is asked whether the
+    response still exists."""
 
     def __init__(
         self, store: Store, *, max_bytes: int = _MAX_BYTES, max_age_s: float = _MAX_AGE_S

@@ -1,5 +1,5 @@
-"""Reads the end of a long conversation. Only as many items are read as the model can see, so the
-cost of a turn does not grow with the conversation."""
+"""Reads the end of a long conversation. Items that the model cannot see are not read, so the cost
+of a turn does not grow with the conversation."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from .visible_history import estimate_tokens, is_persistent
 
 __all__ = ["PastItems", "load_past_items"]
 
-#: Items of the first page and of the largest one. Each page is twice as large as the one before.
+#: Numbers of items of the first page and of the largest page. Each page is twice as large as the
+#: page before it.
 _FIRST_PAGE, _LARGEST_PAGE = 64, 1024
-#: Items that refer to nothing but the call of an output. Others may refer to any earlier item.
+#: Types of items that refer to no other items, except that an output refers to its call. Items of
+#: other types may refer to any earlier item.
 _SIMPLE_ITEMS = (
     it.Message,
     it.FunctionCall,
@@ -38,8 +40,8 @@ _MAX_ITEMS = 2**31 - 1
 
 
 class PastItems(Struct, frozen=True):
-    """The earlier items of a conversation, oldest first. ``is_partial``: older items were not read,
-    except for those that apply to the whole conversation."""
+    """The earlier items of a conversation, oldest first. ``is_partial``: whether older items are
+    missing. Older items that apply to the whole conversation are never missing."""
 
     items: tuple[it.Item, ...]
     is_partial: bool = False
@@ -54,10 +56,10 @@ async def load_past_items(
     new_items: tuple[it.Item, ...] = (),
 ) -> PastItems:
     """Load the newest items of a conversation, until they have slightly more than ``max_tokens``
-    estimated tokens. If ``max_tokens`` is None, load all items.
+    tokens. Token numbers are estimates. If ``max_tokens`` is None, load all items.
 
-    All items are also loaded if a loaded item or one of ``new_items`` refers to an item that is
-    older than the loaded items.
+    All items are also loaded if a loaded item, or one of ``new_items``, refers to an older item
+    that was not loaded.
     """
     if max_tokens is not None:
         recent = await _recent_items(store, tenant, conversation_id, max_tokens)
@@ -77,7 +79,7 @@ async def _recent_items(
         query = ItemQuery(limit=limit, newest_first=True, after=after)
         page = await store.list_conversation_items(tenant, conversation_id, query)
         if page is None or not all(map(_is_simple, page)):
-            return None  # also if the last item was removed meanwhile
+            return None  # the page is None if the last item was removed meanwhile
         newest_first += page
         if len(page) < limit:
             return PastItems(tuple(reversed(newest_first)))
@@ -96,7 +98,7 @@ def _is_simple(item: it.Item) -> bool:
 
 
 def _has_all_calls(items: Iterable[it.Item]) -> bool:
-    """Whether the call of each output is among the items."""
+    """Whether each output among the items has its call among the items."""
     calls: set[str] = set()
     outputs: set[str] = set()
     for item in items:

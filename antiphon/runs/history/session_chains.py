@@ -1,4 +1,4 @@
-"""Responses that a connection can continue although they are not stored."""
+"""Chains of responses that a connection can continue although they are not stored."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ Chain = tuple[StoredResponse, ...]
 
 
 class SessionChains:
-    """The chains of responses of one connection. The key is the id of the last response of a chain.
-    Responses are ordered oldest first."""
+    """The chains of one connection, each oldest response first. The key of a chain is the id of its
+    last response."""
 
     def __init__(self) -> None:
         self._chains: dict[str, Chain] = {}
@@ -26,6 +26,6 @@ class SessionChains:
         self._chains.pop(response_id, None)
 
     def get(self, response_id: str) -> Chain | None:
-        """Return the response and all its ancestors. Returns None if the connection does not have
-        the response."""
+        """Return the chain that ends with this response. Returns None if the connection has no such
+        chain."""
         return self._chains.get(response_id)

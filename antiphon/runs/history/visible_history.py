@@ -1,8 +1,8 @@
 """The items of a conversation that the model sees.
 
-Encrypted reasoning is decrypted. The items before the newest compaction are replaced by its
-summary, except for the user's latest messages and for items that apply to the whole conversation.
-Sizes in tokens are estimates: no tokenizer is used here.
+Encrypted reasoning is decrypted. The summary of the newest compaction replaces the items before it.
+Two groups of these items stay: the user's latest messages, and items that apply to the whole
+conversation. Numbers of tokens are estimates, because no tokenizer is used here.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
 
     ``before``: the items that the compaction replaces. ``compaction``: the decrypted content of the
     compaction. If there is no compaction, it is None and ``before`` is empty. ``after``: the later
-    items. ``user_token_budget``: the number of tokens for the user's messages among ``before``.
-    ``compaction_requested``: whether the input ends with a request to compact. ``removed``: the
-    items that could not be decrypted.
+    items. ``user_token_budget``: maximum number of tokens of the user's messages that stay from
+    ``before``. ``compaction_requested``: whether the input ends with a request to compact.
+    ``removed``: the items that could not be decrypted.
     """
 
     before: tuple[it.Item, ...]
@@ -74,8 +74,8 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
 
     def _retained(self) -> Iterator[it.Item]:
         """Yield the items before the compaction that the model still sees: items that apply to the
-        whole conversation, and the user's latest messages. If the client no longer sends a message,
-        it is taken from the encrypted content of the compaction."""
+        whole conversation, and the user's latest messages. A user message that the client no longer
+        sends is taken from the encrypted content of the compaction."""
         assert self.compaction is not None
         recent = set(map(_message_key, self.compaction.recent_items)) - {None}
         sent = recent | set(map(_message_key, self.before))
@@ -116,8 +116,8 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
         )
 
     def items_to_summarize(self, *, keep_tokens: int = 0) -> tuple[it.Item, ...]:
-        """Return the items that a summary has to cover: all items that the model sees, except for
-        the newest ``keep_tokens`` tokens."""
+        """Return the items that a summary has to cover. These are all items that the model sees,
+        except for the newest items with ``keep_tokens`` tokens."""
         summarized, _ = self._split(keep_tokens)
         if not summarized and (keep_tokens or self.compaction is None):
             return ()
@@ -126,8 +126,8 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
         return replace(self, after=summarized[len(self.compaction.recent_items) :]).items
 
     def _split(self, keep_tokens: int) -> tuple[tuple[it.Item, ...], tuple[it.Item, ...]]:
-        """Split the items after the last summary. Return the items to summarize, and the items that
-        stay. Calls without an output stay."""
+        """Split the items after the last summary into two groups: the items to summarize, and the
+        items that stay. Calls without an output stay."""
         recent = self.compaction.recent_items if self.compaction is not None else ()
         items = (*recent, *self.after)
         start = _tail_start(items, keep_tokens)
@@ -152,9 +152,8 @@ def build_visible_history(
 ) -> VisibleHistory:
     """Build the visible history of a request.
 
-    ``past``: earlier items. ``own``: items of the request. ``refuse``: whether to raise
-    ``InvalidRequest`` for an item that cannot be decrypted. If ``refuse`` is false, the item is
-    left out.
+    ``past``: earlier items. ``own``: items of the request. ``refuse``: if true, an item that cannot
+    be decrypted raises ``InvalidRequest``. If false, such an item is left out.
     """
     items = (*past, *own)
     if it.CompactionTrigger in map(type, items):
@@ -201,7 +200,8 @@ _OnUndecryptable = Callable[[it.Reasoning | it.Compaction, int], None]
 def _newest_compaction(
     items: Sequence[it.Item], sealer: TenantSealer, on_undecryptable: _OnUndecryptable
 ) -> tuple[int, CompactedHistory | None]:
-    """Return the newest compaction that can be decrypted, and the index of the item after it."""
+    """Return the index of the item after the newest compaction that can be decrypted, and the
+    content of this compaction. If there is no such compaction, return 0 and None."""
     for index in range(len(items) - 1, -1, -1):
         item = items[index]
         if isinstance(item, it.Compaction):
@@ -218,10 +218,11 @@ def _decrypt_reasoning(
     sealer: TenantSealer,
     on_undecryptable: _OnUndecryptable,
 ) -> Iterator[it.Item]:
-    """Yield the items from index ``start`` on. Reasoning is decrypted, and compactions are skipped.
+    """Yield the items from index ``start`` on, with decrypted reasoning and without compactions.
 
-    Reasoning with readable content is used as it is if decryption fails. It is decrypted if
-    possible, because it may contain content that an upstream API encrypted.
+    Reasoning that cannot be decrypted stays as it is if it has readable content. Reasoning with
+    readable content is decrypted too, because it may also contain content that an upstream API
+    encrypted.
     """
     for index in range(start, len(items)):
         item = items[index]
@@ -258,15 +259,15 @@ def _is_output(item: it.Item) -> bool:
 
 
 def _answer_id(item: it.Item) -> str | None:
-    """Return the id by which an answer refers to this item. Returns None if the item needs no
-    answer."""
+    """Return the id with which an answer refers to this item. Returns None if the item needs no
+    answer. An answer is the output of a call, or the response to an approval request."""
     if isinstance(item, it.McpApprovalRequest):
         return item.id
     return None if _is_output(item) else getattr(item, "call_id", None) or None
 
 
 def _answered_ids(items: Iterable[it.Item]) -> frozenset[str]:
-    """Return the ids of the calls and requests that ``items`` answer."""
+    """Return the ids of all calls and approval requests that have an answer among ``items``."""
     ids = (
         item.approval_request_id
         if isinstance(item, it.McpApprovalResponse)
@@ -279,7 +280,7 @@ def _answered_ids(items: Iterable[it.Item]) -> frozenset[str]:
 
 def _is_waiting(item: it.Item, answered: Container[str]) -> bool:
     """Whether an item still waits for an answer. ``answered``: the ids of the items that have an
-    answer. A call that a limit cut off does not wait, because it does not count as made."""
+    answer. A call that was cut off by a limit does not wait, because it was not executed."""
     id = _answer_id(item)
     is_cut = getattr(item, "status", None) == "incomplete"
     return id is not None and not is_cut and id not in answered
@@ -288,9 +289,9 @@ def _is_waiting(item: it.Item, answered: Container[str]) -> bool:
 def _without_unanswered(
     recent: tuple[it.Item, ...], after: tuple[it.Item, ...]
 ) -> tuple[it.Item, ...]:
-    """Return the recent items of a compaction that the model sees. Calls without an output and
-    items that the client sends again are left out. The items of a program that can continue stay.
-    """
+    """Return the recent items of a compaction that the model sees. Calls without an output are left
+    out, and so are items that the client sends again. The items of a program that can continue
+    stay."""
     items = (*recent, *after)
     answered = _answered_ids(items)
     sent_ids = {id for item in after for id in (_answer_id(item), item.id) if id}
@@ -336,7 +337,7 @@ def is_user_message(item: it.Item) -> TypeGuard[it.Message]:
 
 
 def is_persistent(item: it.Item) -> bool:
-    """Whether the item applies to the whole conversation. If it does, it is never summarized."""
+    """Whether the item applies to the whole conversation. Such an item is never summarized."""
     return KINDS[type(item)].persistent or (
         isinstance(item, it.Message) and item.role in ("system", "developer")
     )
@@ -351,10 +352,11 @@ def _message_key(item: it.Item) -> bytes | None:
 
 
 def _limit_user_messages(items: Iterable[it.Item], max_tokens: int) -> Iterator[it.Item]:
-    """Return the items in order, but only the newest of the user's messages that fit in
-    ``max_tokens``.
+    """Return the items in order, with only as many user messages as fit in ``max_tokens``. The
+    newest user messages stay.
 
-    The newest user message always stays, unless the limit is 0. It is truncated to twice the limit.
+    The last user message stays even if it is longer than the limit. It is truncated to twice the
+    limit. If the limit is 0, no user message stays.
     """
     limited: list[it.Item] = []
     remaining: int | None = None
@@ -373,7 +375,8 @@ def _limit_user_messages(items: Iterable[it.Item], max_tokens: int) -> Iterator[
 
 
 def estimate_tokens(item: it.Item) -> int:
-    """Estimate the number of tokens of an item. The estimate is rather too high than too low."""
+    """Estimate the number of tokens of an item. The estimate is more often too high than too
+    low."""
     content = getattr(item, "content", None) or getattr(item, "output", None)
     if not isinstance(content, tuple):
         return len(_encode(item)) // _TOKEN_BYTES + 1
