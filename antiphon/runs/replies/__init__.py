@@ -1,1 +1,2 @@
-"""Replies around a model call: compaction, reasoning summaries, raw messages, prompt warm-up."""
+"""Replies that extend a model call: compaction, reasoning summaries, raw messages, and prompt
+warm-up."""

@@ -1,7 +1,7 @@
-"""Compaction: replaces the beginning of a conversation by a summary, which the model itself writes.
+"""Compaction: replaces the beginning of a conversation with a summary that the model itself writes.
 
-``CompactingReply`` is a reply with one compaction item and, if an answer is wanted, the answer of
-the model to the compacted conversation.
+``CompactingReply`` writes one compaction item. If the request wants an answer, it then answers the
+compacted conversation.
 """
 
 from __future__ import annotations
@@ -52,13 +52,14 @@ __all__ = [
 
 #: A summary may fill this fraction (1/n) of the context or of the threshold.
 _SUMMARY_FRACTION = 4
-#: The recent items that stay, and the user's earlier messages, may each fill the first of these
-#: fractions (1/n) with which the prompt is short enough. None: nothing stays.
+#: Fractions (1/n) of the context or of the threshold, tried in order until the prompt is short
+#: enough. The recent items that stay may fill one such fraction, and the user's earlier messages
+#: another. None: no items stay.
 _KEPT_FRACTIONS = (4, 8, 16, 32, None)
 _MAX_SUMMARY_TOKENS = 4096
-#: A summary may be as long as what it replaces, and at least this long.
+#: The token limit of a summary is the size of the items that it replaces, but at least this.
 _MIN_SUMMARY_TOKENS = 256
-#: Share of the context at which a request without a threshold is compacted.
+#: Share of the context above which a conversation is compacted if the request sets no threshold.
 _FULL_FRACTION = 3 / 4
 
 _INSTRUCTIONS = """\
@@ -74,16 +75,16 @@ most {words} words."""
 
 
 class ReplyRequest(Struct, frozen=True, kw_only=True):
-    """A conversation to answer, with the backend and the options."""
+    """A conversation to answer, with its backend and its options."""
 
     context: ConversationContext
     backend: Backend
     options: Options
-    #: Wraps the reply to the conversation that the model sees, such as in the tool loop.
+    #: Wraps the prepared reply, for example in the tool loop. Gets the reply and its conversation.
     wrap: Callable[[Reply, Conversation], Reply] = lambda reply, conversation: reply
 
     async def prepare(self) -> Reply:
-        """Prepare the reply to the conversation. Raises what ``Backend.prepare`` raises."""
+        """Prepare the reply to the conversation. Raises the errors of ``Backend.prepare``."""
         conversation = self.context.conversation
         return self.wrap(await self.backend.prepare(conversation, self.options), conversation)
 
@@ -91,11 +92,12 @@ class ReplyRequest(Struct, frozen=True, kw_only=True):
 async def prepare_reply(
     request: ReplyRequest, sealer: TenantSealer, management: Sequence[ContextManagement]
 ) -> Reply:
-    """Prepare the reply.
+    """Prepare the reply. If the prompt is longer than ``management`` allows, the reply starts with
+    a compaction.
 
-    It starts with a compaction if the prompt is longer than ``management`` allows. Raises what
-    ``Backend.prepare`` raises, and ``InvalidRequest`` if no compaction makes the prompt as short as
-    a threshold of the request demands.
+    ``management``: the request's ``context_management``. Raises the errors of ``Backend.prepare``.
+    Raises ``InvalidRequest`` if the request sets a threshold and even a compacted prompt would
+    exceed it.
     """
     if not management:
         return await request.prepare()
@@ -125,17 +127,15 @@ async def prepare_reply(
 
 
 async def prepare_compaction(request: ReplyRequest, sealer: TenantSealer) -> CompactingReply:
-    """Prepare a reply that is only a compaction. Raises ``InvalidRequest`` if there is nothing to
-    compact, or if not even a summary of the last items fits the context.
-    """
+    """Prepare a reply that consists of a compaction item only. Raises ``InvalidRequest`` if there
+    is nothing to compact, or if not even a summary of the last items fits the context."""
     size = request.backend.context_size or ASSUMED_CONTEXT_SIZE
     return await _prepare_compacting(request, sealer, size, keep_tokens=0, with_answer=False)
 
 
 def compacted_response(context: ConversationContext, response: Response) -> CompactedResponse:
-    """Return the items that the client sends from now on: the user's messages and persistent items
-    as they were, and the compaction item of ``response``.
-    """
+    """Return the items that the client sends from now on. These are the user's messages and the
+    persistent items, all unchanged, and the compaction item of ``response``."""
     visible = context.visible
     retained_items = (
         item
@@ -151,8 +151,8 @@ def compacted_response(context: ConversationContext, response: Response) -> Comp
 
 
 def _explicit_threshold(management: Sequence[ContextManagement]) -> tuple[int, int] | None:
-    """Return the smallest threshold of the request and the index of its entry; None if there is
-    none."""
+    """Return the smallest threshold that the request sets, and the index of its entry. Returns None
+    if the request sets no threshold."""
     thresholds = [
         (entry.compact_threshold, index)
         for index, entry in enumerate(management)
@@ -172,24 +172,24 @@ def _threshold_too_low(threshold: int, index: int) -> InvalidRequest:
 
 
 def _with_user_budget(request: ReplyRequest, max_tokens: int) -> ReplyRequest:
-    """Return the request with at most this many tokens for the user's messages that a compaction
-    keeps before the summary."""
+    """Return the request with a lower limit for the user's messages that a compaction keeps before
+    the summary. They may have at most ``max_tokens``."""
     visible = request.context.visible
     visible = replace(visible, user_token_budget=min(visible.user_token_budget, max_tokens))
     return replace(request, context=replace(request.context, visible=visible))
 
 
 def _question_tokens(request: ReplyRequest) -> int:
-    """Return the estimated tokens of the newest item if it is a message of the user, which the
-    model has to see unchanged."""
+    """Return the estimated number of tokens of the newest item if it is a user message, because the
+    model has to see this message unchanged. Otherwise return 0."""
     after = request.context.visible.after
     return estimate_tokens(after[-1]) if after and is_user_message(after[-1]) else 0
 
 
 def _threshold(management: Sequence[ContextManagement], size: int | None) -> int | None:
-    """Return the number of tokens from which the conversation is compacted; None: only if the
-    context is full.
-    """
+    """Return the number of prompt tokens above which the conversation is compacted. ``size``: the
+    size of the context in tokens, if it is known. Returns None if neither a threshold nor the size
+    is known. The conversation is then compacted only if the backend rejects it as too long."""
     if (explicit := _explicit_threshold(management)) is not None:
         return explicit[0]
     return None if size is None else int(size * _FULL_FRACTION)
@@ -198,9 +198,9 @@ def _threshold(management: Sequence[ContextManagement], size: int | None) -> int
 async def _compaction_fits(
     request: ReplyRequest, keep_tokens: int, summary_tokens: int, max_tokens: int
 ) -> bool:
-    """Whether the prompt has at most ``max_tokens`` after a compaction. Persistent items alone may
-    be too long: then every turn would be compacted again.
-    """
+    """Return whether prompt and summary together have at most ``max_tokens`` after a compaction.
+    The persistent items alone may be longer. A compaction is then useless, because every turn would
+    compact the conversation again."""
     if not request.context.visible.items_to_summarize(keep_tokens=keep_tokens):
         return False
     visible = request.context.visible.compact("", keep_tokens=keep_tokens)
@@ -214,9 +214,8 @@ def _summary_tokens(size: int) -> int:
 
 
 def _compacted_conversation(request: ReplyRequest, visible: VisibleHistory) -> Conversation:
-    """Return the conversation for the backend. The stored prompt tokens belong to the items that
-    the summary replaces.
-    """
+    """Return the compacted conversation for the backend. It has no stored prompt tokens, because
+    those belong to the items that the summary replaces."""
     return replace(
         request.context, visible=visible, prompt_tokens=None, client_tokens=None
     ).conversation
@@ -225,7 +224,7 @@ def _compacted_conversation(request: ReplyRequest, visible: VisibleHistory) -> C
 async def _prepare_or_none(
     backend: Backend, conversation: Conversation, options: Options
 ) -> Reply | None:
-    """Return the reply, or None if the conversation is too long."""
+    """Prepare the reply to a conversation. Returns None if the conversation is too long."""
     try:
         return await backend.prepare(conversation, options)
     except InvalidRequest as error:
@@ -251,9 +250,9 @@ async def _prepare_compacting(
 
 
 async def _prepare_summary(request: ReplyRequest, items: tuple[it.Item, ...], tokens: int) -> Reply:
-    """Prepare the model call that summarizes ``items``. If they do not fit the context, the oldest
-    are left out, calls together with their outputs.
-    """
+    """Prepare the model call that summarizes ``items`` in at most ``tokens`` tokens. If the items
+    do not fit the context, the oldest items are left out. A call is left out together with its
+    output."""
     instructions = it.Message(
         role="user", content=(it.InputText(text=_INSTRUCTIONS.format(words=max(20, tokens // 2))),)
     )
@@ -285,8 +284,8 @@ async def _prepare_summary(request: ReplyRequest, items: tuple[it.Item, ...], to
 
 
 def _summary_options(options: Options, tokens: int) -> Options:
-    """Return the options of a summary: plain text, no tools, no reasoning, the request's
-    sampling."""
+    """Return the options of the summary: plain text of at most ``tokens`` tokens, no tools and no
+    reasoning. The sampling options are those of the request."""
     return replace(
         options,
         tools=(),
@@ -302,8 +301,8 @@ def _summary_options(options: Options, tokens: int) -> Options:
 
 
 class CompactingReply(Reply):
-    """``Reply`` with a compaction item and, if ``with_answer``, the answer to the compacted
-    conversation."""
+    """``Reply`` that writes a compaction item. If ``with_answer`` is true, it then answers the
+    compacted conversation. ``summary``: the prepared model call that writes the summary."""
 
     def __init__(
         self,
@@ -327,15 +326,14 @@ class CompactingReply(Reply):
 
     @property
     def prompt_tokens(self) -> PromptTokens | None:
-        """The prompt of the answer. The prompt of the summary does not become part of the
-        conversation."""
+        """The prompt of the answer. The prompt of the summary is not part of the conversation."""
         return self._answer.prompt_tokens if self._answer is not None else None
 
     def resume(self, point: ResumePoint) -> Reply:
         raise CannotContinue("its conversation was being compacted")
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Write the summary, then answer."""
+        """Yield the deltas of the compaction item, then the deltas of the answer."""
         yield Open(it.Compaction(encrypted_content="")), Progress("compacting")
         summary, usage = await _read_summary(self._summary)
         visible = self._request.context.visible.compact(summary, keep_tokens=self._keep_tokens)
@@ -365,7 +363,8 @@ class CompactingReply(Reply):
 
 
 async def _read_summary(reply: Reply) -> tuple[str, Usage]:
-    """Return the text of the messages, which may be empty, and the usage."""
+    """Execute the model call that writes the summary. Return the text of its messages, which may be
+    empty, and its usage."""
     texts: list[str] = []
     usage = Usage()
     in_message = False

@@ -1,6 +1,6 @@
-"""Raw messages and metrics of a response: prompt and output as the model sees and writes them, and
-times. The fields have vLLM's names.
-"""
+"""Raw messages and metrics of a response. The raw messages are the prompt and the output in the
+form that the model reads and writes. The metrics are times and token counts. The fields have vLLM's
+names."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _UNSUPPORTED = (
 
 
 class RawMessagesReply(ReplyWrapper):
-    """``Reply`` that adds raw messages and metrics to the final fields.
+    """``Reply`` that adds raw messages and metrics to the final fields of the response.
 
-    ``turn_usages``: the usage of each turn of the tool loop, filled while it runs. ``items``: the
-    conversation before the response. ``clock`` returns seconds. Raises ``InvalidRequest`` if the
-    backend cannot detokenize, or if the reply does not report its tokens.
+    ``turn_usages``: the usage of each turn of the tool loop; the tool loop fills this list.
+    ``items``: the conversation before the response. ``clock`` returns seconds. Raises
+    ``InvalidRequest`` if the backend cannot detokenize, or if the reply does not report its tokens.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class RawMessagesReply(ReplyWrapper):
         self._times.append(self._clock())
 
     def final_fields(self, sampled: array[int], output: tuple[Item, ...]) -> Mapping[str, Any]:
-        """The client can send the messages back as ``previous_input_messages``. Raises ``RunError``
-        if the token ids turn out to be unknown.
-        """
+        """Return the raw messages and metrics as fields of the response. The client can send the
+        raw messages back as ``previous_input_messages``. Raises ``RunError`` if the token ids are
+        unknown after all."""
         fields: dict[str, Any] = {}
         if self._detokenizer is not None:
             prompt_tokens = self.prompt_tokens
@@ -110,9 +110,8 @@ class RawMessagesReply(ReplyWrapper):
 
 
 def _per_turn(usages: Sequence[Usage]) -> dict[str, list[int]]:
-    """Return the metrics of the turns of a tool loop. Tokens of a prompt that are not in the turn
-    before are counted as tool output.
-    """
+    """Return the metrics of the turns of a tool loop. If the prompt of a turn has more tokens than
+    the turn before it, the additional tokens count as tool output."""
     if not usages:
         return {}
     previous_usages = (None, *usages[:-1])
@@ -128,7 +127,7 @@ def _per_turn(usages: Sequence[Usage]) -> dict[str, list[int]]:
 
 
 def _with_turns(usage: Usage, turns: Sequence[Usage]) -> Usage:
-    """Return the usage with the tokens of each turn, under vLLM's names."""
+    """Return the usage, extended by the token counts of each turn under vLLM's names."""
     per_turn = {name: tuple(counts) for name, counts in _per_turn(turns).items()}
     tool_tokens = per_turn["tool_output_tokens_per_turn"]
     return replace(

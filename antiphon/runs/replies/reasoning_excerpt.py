@@ -1,6 +1,5 @@
-"""Reasoning summaries without a model: headings and first sentences of the reasoning, sent while
-the model reasons.
-"""
+"""Excerpts: reasoning summaries that are not written by a model. An excerpt consists of headings
+and first sentences of the reasoning. It is sent while the model reasons."""
 
 from __future__ import annotations
 
@@ -18,27 +17,29 @@ from .reasoning_summary import is_summary
 
 __all__ = ["Excerpt", "ExcerptedReply"]
 
-#: Level → the least number of characters from one part to the next first sentence.
+#: Level → minimum number of characters between a part and the next first sentence that is used.
 _INTERVALS: Mapping[str, int] = {"concise": 2000, "auto": 600, "detailed": 0}
-#: The longest heading or sentence in characters. The rest of a longer one is left out.
+#: Maximum number of characters of a heading or sentence. Longer texts are cut.
 _MAX_LENGTH = 240
 
 _HEADING = re.compile(r"#{1,6} *([^#]+)#*|\*\*([^*]+)\*\*:?")
-#: What stands before the first word of a paragraph: quotation marks of Markdown, bullets, numbers.
+#: Markdown before the first word of a paragraph: quotation marks, bullets, numbers.
 _MARKER = re.compile(r"(?:> ?|[-*+•] +|\d{1,3}[.)] +){1,3}")
-#: The end of a sentence. A full stop behind a single character ends an abbreviation or a number.
+#: The end of a sentence. A full stop after a single character does not count, because it ends an
+#: abbreviation or a number.
 _END = re.compile(r"[。！？]|(?<!\b\w)[.!?…][\"'”’)\]]{0,2}(?=\s)")
-#: Lines that begin so contain no sentence: tables, rules, markup.
+#: Beginnings of lines that contain no sentence: tables, rules, markup.
 _NO_SENTENCE = ("|", "---", "===", "<", "$$")
 _FENCES = ("```", "~~~")
 
 
 class Excerpt:
-    """Takes headings and first sentences out of a text that arrives in pieces.
+    """Extracts headings and first sentences from a text that arrives in pieces.
 
-    A heading is a Markdown heading or a line in bold. A first sentence begins a paragraph. Each of
-    them becomes a part of the summary. The results do not depend on where the pieces of the text
-    end. ``level``: a key of ``_INTERVALS``.
+    A heading is a Markdown heading or a line in bold. A first sentence is the first sentence of a
+    paragraph. Each heading and each first sentence becomes a part of the summary. It does not
+    matter where one piece of the text ends and the next one begins. ``level``: a key of
+    ``_INTERVALS``.
     """
 
     def __init__(self, level: str) -> None:
@@ -46,20 +47,21 @@ class Excerpt:
         self._reset()
 
     def _reset(self) -> None:
-        #: Characters read, and those before the current line.
+        #: Number of characters read, and number of characters before the current line.
         self._position = self._line_start = 0
-        #: The position from which the next first sentence is taken.
+        #: First sentences before this position are not used.
         self._next_sentence = 0
         #: The beginning of the current line.
         self._line = ""
-        #: How much of the line was searched for the end of a sentence.
+        #: Length of the part of the line that was searched for the end of a sentence.
         self._searched = 0
         self._begins_paragraph = True
-        #: What ends the block of code that the line is in.
+        #: The characters that end the current code block; empty outside of code blocks.
         self._fence = ""
 
     def feed(self, text: str) -> list[str]:
-        """Return the parts that ``text`` completes."""
+        """Read the next piece of the text. Return the parts of the summary that are now
+        complete."""
         parts: list[str] = []
         first, *lines = text.split("\n")
         self._extend_line(first, parts)
@@ -71,7 +73,8 @@ class Excerpt:
         return parts
 
     def finish(self) -> list[str]:
-        """Return the part that the end of the text completes, and start a new text."""
+        """End the text. Return the part of the summary that its last line completes, if there is
+        one. The next call of ``feed`` starts a new text."""
         parts: list[str] = []
         self._end_line(parts)
         self._reset()
@@ -82,19 +85,20 @@ class Excerpt:
         self._line += text[: _MAX_LENGTH + 1 - len(self._line)]
         if not self._begins_paragraph or self._fence:
             return
-        # The line is searched from where a sentence could end since the last search.
+        # Start the search where the new text could complete the end of a sentence.
         end = _END.search(self._line, max(0, self._searched - 4))
         self._searched = len(self._line)
         if end is None and len(self._line) <= _MAX_LENGTH:
             return
         sentence = _without_marker(self._line[: end.end() if end else None])
         if sentence.startswith(("#", "**", *_FENCES)):
-            return  # its whole line decides
+            return  # may be a heading: decided at the end of the line
         self._take_sentence(sentence, parts)
         self._begins_paragraph = False
 
     def _end_line(self, parts: list[str]) -> None:
-        """Decide on a line whose end has come."""
+        """Process the current line, which is now complete. If it is a heading or contains a first
+        sentence, append that to ``parts``."""
         text, self._line, self._searched = self._line.strip(), "", 0
         if self._fence:
             if text.startswith(self._fence):
@@ -131,7 +135,7 @@ def _without_marker(line: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Return the text, cut between words if it is too long."""
+    """Return the text. If it is too long, it is cut between two words."""
     if len(text) < _MAX_LENGTH:
         return text
     head, space, _ = text[: _MAX_LENGTH - 1].rpartition(" ")
@@ -141,8 +145,8 @@ def _shortened(text: str) -> str:
 class ExcerptedReply(ReplyWrapper):
     """``Reply`` with excerpts of its reasoning as summaries.
 
-    ``waits``: the backend may summarize its reasoning itself. Then excerpts are held back until the
-    reasoning ends, and dropped if the backend sent a summary.
+    ``waits``: set if the backend may summarize its reasoning itself. Excerpts are then held back
+    until the reasoning ends. If the backend sent a summary, they are dropped.
     """
 
     def __init__(self, reply: Reply, level: str, *, waits: bool = False) -> None:
@@ -151,11 +155,12 @@ class ExcerptedReply(ReplyWrapper):
         self._level = level
         self._waits = waits
         self._waiting: list[str] = []
-        #: The open item is reasoning without a summary of the backend.
+        #: Whether the open item is reasoning that the backend has not summarized.
         self._is_reasoning = False
 
     def resume(self, point: ResumePoint) -> Reply:
-        """Continue behind the parts of the summary that the open item has."""
+        """Continue an interrupted reply. Parts of the summary that the open item already has are
+        not sent again."""
         resumed = ExcerptedReply(self._reply.resume(point), self._level, waits=self._waits)
         last = point.open_items[-1] if point.open_items else None
         if isinstance(last, Reasoning):
@@ -173,8 +178,9 @@ class ExcerptedReply(ReplyWrapper):
                     yield batch
 
     def _with_parts(self, batch: tuple[Delta, ...]) -> Iterator[Delta]:
-        """Yield the deltas and the parts of the summary: each behind the text that completes it, or
-        before the end of the item."""
+        """Yield the deltas of a batch, and between them the parts of the summary. A part follows
+        the delta that completes it. Parts that were held back precede the end of the reasoning
+        item."""
         for delta in batch:
             if self._is_reasoning and is_summary(delta):
                 self._is_reasoning = False

@@ -1,6 +1,5 @@
-"""Reasoning summaries by a model: it summarizes the reasoning before the reasoning item closes and
-the answer begins.
-"""
+"""Reasoning summaries that a model writes. The summary is written after the model has reasoned and
+before it answers."""
 
 from __future__ import annotations
 
@@ -52,15 +51,17 @@ notes.
 
 
 def summary_level(reasoning: ReasoningConfig | None) -> str | None:
-    """Return the requested level of a summary, None if none is requested."""
+    """Return the level of the reasoning summary that the request asks for. Returns None if it asks
+    for no summary."""
     if reasoning is None:
         return None
     return reasoning.summary or reasoning.generate_summary or None
 
 
 def interrupted_in_summary(log: Fold) -> bool:
-    """Whether the open item is reasoning with an unfinished summary. Such a reply cannot be
-    continued, because the model has sampled more than was written."""
+    """Whether a run was interrupted while a reasoning summary was written. Such a reply cannot be
+    continued, because the token log already contains tokens whose text is not in the event log.
+    ``log``: the response, rebuilt from the event log."""
     return any(
         isinstance(draft.shell, Reasoning)
         and "summary" in draft.part_drafts
@@ -70,9 +71,9 @@ def interrupted_in_summary(log: Fold) -> bool:
 
 
 class Summarizer(Struct, frozen=True, kw_only=True):
-    """Summarizes reasoning with ``backend``. ``level``: a key of ``_LEVELS``. ``defaults``: the
-    model's sampling defaults. ``cache_scope``, ``tenant``: as in ``Options``.
-    """
+    """Summarizes reasoning with the model of ``backend``. ``level``: a key of ``_LEVELS``.
+    ``defaults``: the model's sampling defaults. ``cache_scope`` and ``tenant``: as in
+    ``Options``."""
 
     backend: Backend
     level: str
@@ -92,7 +93,8 @@ class Summarizer(Struct, frozen=True, kw_only=True):
                     yield delta.text
 
     async def _prepare(self, reasoning: str) -> Reply:
-        """Prepare the call without reasoning. A model that always reasons gets tokens for it."""
+        """Prepare the model call that writes the summary. The call turns the model's own reasoning
+        off. If the backend rejects this, the model gets additional tokens for its reasoning."""
         max_tokens, style = _LEVELS[self.level]
         instructions = _INSTRUCTIONS.format(how=style, thought=self._truncate(reasoning))
         conversation = Conversation(
@@ -118,14 +120,15 @@ class Summarizer(Struct, frozen=True, kw_only=True):
 
 
 class SummarizedReply(ReplyWrapper):
-    """``Reply`` with summaries of its reasoning. A summary that fails is left out."""
+    """``Reply`` with summaries of its reasoning. If a summary cannot be written, it is left out."""
 
     def __init__(self, reply: Reply, summarizer: Summarizer) -> None:
         super().__init__(reply)
         self._summarizer = summarizer
 
     def resume(self, point: ResumePoint) -> Reply:
-        """Continue without a summary: the earlier reasoning is not available here."""
+        """Continue the reply without a summary, because the earlier reasoning is not available
+        here."""
         return self._reply.resume(point)
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
@@ -135,9 +138,10 @@ class SummarizedReply(ReplyWrapper):
                 pending: list[Delta] = []
                 for delta in batch:
                     if reasoning and not isinstance(delta, Text | Summary | SampledTokens):
-                        # Ids that belong to the next item as well come with the first piece. An
-                        # interruption before it is before the ids; ``interrupted_in_summary``
-                        # detects a later one. Everything else does not wait for the summary.
+                        # Pending token ids may also belong to the next item, so they are sent with
+                        # the first piece of the summary. If the run is interrupted before that
+                        # piece, the ids are not stored. ``interrupted_in_summary`` detects a later
+                        # interruption. Pending deltas without ids are sent at once.
                         if pending and not _has_ids(pending):
                             yield tuple(pending)
                             pending = []

@@ -1,7 +1,7 @@
 """Prompt warm-up: a reply without output, for a conversation that will be continued soon.
 
-The engine generates one token, which is discarded. It has computed the prompt by then, and the next
-request reuses the beginning of it.
+The engine computes the prompt and generates one token, which is discarded. The next request reuses
+the cached beginning of the prompt.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ __all__ = ["WarmupReply"]
 class WarmupReply(ReplyWrapper):
     """``Reply`` that warms up the prompt of another reply."""
 
-    #: Not stored: the prompt ends with the start of an answer, which the next prompt lacks.
+    #: The prompt is not stored, because its end is the start of an answer. The next prompt has no
+    #: such end.
     prompt_tokens = None
 
     def resume(self, point: ResumePoint) -> Reply:
