@@ -1,1 +1,1 @@
-"""The tool loop: model turns and server-side tool calls."""
+"""The tool loop: model calls, and server-side tool calls between them."""

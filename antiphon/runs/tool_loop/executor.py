@@ -50,7 +50,7 @@ OnToolCall = Callable[[str, float, bool], None]
 
 
 def ignore_call(tool: str, seconds: float, failed: bool) -> None:
-    """Do nothing. This is the ``OnToolCall`` callback that is used when there is no listener."""
+    """Do nothing. The default ``OnToolCall`` callback."""
 
 
 class ToolLimits(Struct, frozen=True, kw_only=True):
@@ -78,7 +78,8 @@ class CallBudget:
         self.remaining = remaining
 
     def take(self, calls: int = 1) -> bool:
-        """Reserve ``calls`` calls. If fewer remain, reserve no call and return False."""
+        """Take ``calls`` calls from the budget and return True. If fewer calls remain, take no call
+        and return False."""
         if self.remaining is None:
             return True
         if self.remaining < calls:
@@ -87,7 +88,7 @@ class CallBudget:
         return True
 
     def spend(self, calls: int) -> None:
-        """Count calls that have already been made."""
+        """Subtract calls that have already been made. The budget does not become negative."""
         if self.remaining is not None:
             self.remaining = max(0, self.remaining - calls)
 
@@ -96,10 +97,10 @@ class CallEnvironment(Struct, frozen=True, kw_only=True):
     """The settings that the calls of one turn share.
 
     ``max_result_bytes``: the space in the prompt for the result of each call.
-    ``held_result_bytes``: results of more than this many bytes may have to be shortened for the
-    next prompt; None means no result is shortened. ``timeout_s``: the time limit of each call.
-    ``budget``: how many calls the calls themselves may make. ``trace``: the span that the calls
-    belong to. ``on_tool_call``: called after each call has ended.
+    ``held_result_bytes``: a result with more bytes may have to be shortened for the next prompt;
+    None means that no result is shortened. ``timeout_s``: the time limit of each call. ``budget``:
+    how many further calls the calls themselves may make. ``trace``: the span that the calls belong
+    to. ``on_tool_call``: called after each call has ended.
     """
 
     tenant: str
@@ -120,9 +121,9 @@ async def run_calls(
 ) -> AsyncGenerator[Delta, None]:
     """Run calls and yield their deltas as they happen.
 
-    The first delta is a checkpoint, so that the calls are persisted before they run. If the long
-    text of an item may have to be shortened, the item stays open and the caller has to end it
-    (``ToolCall.is_held``). Closing the generator stops the calls.
+    The first delta is a checkpoint, so that the calls are persisted before they run. If the text of
+    an item is long and may have to be shortened, its call is held (``ToolCall.is_held``): the item
+    stays open, and the caller has to close it. Closing the generator stops the calls.
     """
     if calls:
         yield Checkpoint()
@@ -147,9 +148,10 @@ class _CallRunner:
     """Runs the calls of one turn, and the further calls that these calls make."""
 
     def __init__(self, environment: CallEnvironment) -> None:
-        #: None: a call of the turn has ended.
+        #: The deltas to yield. None means that a call of the turn has ended.
         self.deltas: asyncio.Queue[Delta | None] = asyncio.Queue()
         self._environment = environment
+        #: A call holds one slot while it runs.
         self._slots = asyncio.Semaphore(environment.max_parallel_calls)
 
     async def run_to_end(self, call: ToolCall) -> None:
@@ -163,7 +165,7 @@ class _CallRunner:
         """Run a call, set its result and emit the deltas that end it. ``may_hold``: whether the
         item may stay open."""
         if call.function.failed_output is not None:
-            # Takes no slot: it waits for calls that do.
+            # Takes no slot, because it waits for nested calls, and these need slots.
             result = await self._run_with_output_item(call, call.function.failed_output)
             call.result = result
         else:
@@ -197,8 +199,9 @@ class _CallRunner:
         return result
 
     def _may_be_shortened(self, result: ToolResult) -> bool:
-        """Whether the result's text may have to be shortened later. That is the case if the item
-        contains the text that the model sees and the text may not fit in the next prompt."""
+        """Whether the result's text may have to be shortened later. Two conditions must hold: the
+        item contains the text that the model sees, and the text may be too long for the next
+        prompt."""
         limit = self._environment.held_result_bytes
         if limit is None or result.failed or result.items:
             return False
@@ -272,10 +275,10 @@ class _CallRunner:
     async def _run_nested_calls(
         self, caller: ToolCall, nested: Sequence[NestedCall]
     ) -> Sequence[tuple[it.Item, ...]]:
-        """Run the calls that a call makes, and return the items of each.
+        """Run the calls that another call makes. Returns the items of each call.
 
-        All calls are emitted and persisted, in order, before the first call runs. If they were not
-        persisted first, a call could run a second time after an interruption.
+        All nested calls are emitted and persisted, in order, before the first of them runs. If they
+        were not persisted first, a call could run a second time after an interruption.
         """
         program = it.ProgramCaller(caller.call_id)
         calls: list[ToolCall | None] = []

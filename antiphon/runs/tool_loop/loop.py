@@ -1,8 +1,8 @@
 """The tool loop: a reply in which server-side tools run.
 
-A turn is one model call together with its tool calls, which run concurrently. The next turn sees
-their results. The loop ends when a turn makes no server-side call or when a limit is reached. To
-the run, the whole loop is one reply.
+A turn is one model call together with the tool calls that it makes. The tool calls of a turn run
+concurrently, and the next turn sees their results. The loop ends when a turn makes no server-side
+call or when a limit is reached. For the run, the whole loop is one reply.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ __all__ = ["ToolLoop", "ToolLoopSpec"]
 
 _log = structlog.get_logger(__name__)
 
-#: Returns the items that a turn adds to the conversation, given the output items of a call.
+#: Returns the items that a turn adds to the conversation. The argument is a function that returns
+#: the output items of a call.
 _NewItems = Callable[[Callable[[ToolCall], Sequence[it.Item]]], tuple[it.Item, ...]]
 
-#: Divisors of the space for tool results. Each is tried if the prompt is too long with the one
-#: before.
+#: Divisors of the space for tool results. They are tried in order until the prompt is short enough.
 _RESULT_DIVISORS = (1, 4, 16)
-#: Tool results leave at least this part (1/n) of the space that there was before.
+#: Tool results should leave at least this fraction (1/n) of the space that was free before them.
 _ROOM_DIVISOR = 4
 _NO_MORE_CALLS = "No more calls are possible now. Answer with what you have."
 
@@ -94,8 +94,8 @@ class ToolLoopSpec(Struct, frozen=True, kw_only=True):
 class ToolLoop(ReplyWrapper):
     """``Reply`` that consists of the replies of all turns.
 
-    ``reply``: the prepared reply of the first turn. ``turn_usages``: a list to which the usage of
-    each turn is appended.
+    ``reply``: the prepared reply of the first turn. ``turn_usages``: a list to which the loop
+    appends the usage of each turn.
     """
 
     def __init__(
@@ -116,13 +116,13 @@ class ToolLoop(ReplyWrapper):
         #: Seconds of the event loop's clock.
         self._started_at = 0.0
         self._is_last_turn = False
-        #: The model has been told that no more calls are possible.
+        #: Whether the model has been told that no more calls are possible.
         self._limit_is_told = False
-        #: Bytes of the prompt for the result of each call of the last turn.
+        #: Maximum size of the result of each call of the last turn, in bytes.
         self._max_result_bytes = 0
         #: Tokens of the last prompt and its answer, before calls ran.
         self._used_tokens = 0
-        #: A stop string ended the last turn.
+        #: The stop string that ended the last turn; None if no stop string ended it.
         self._stop_text: str | None = None
         #: Why the loop ends; None while it continues.
         self._end_reason: FinishReason | None = None
@@ -130,7 +130,7 @@ class ToolLoop(ReplyWrapper):
     @property
     def prompt_tokens(self) -> PromptTokens | None:
         """The prompt of the first turn. If this prompt was unknown before the run or was not used,
-        the prompt of the current turn. A ``NewPrompt`` delta marks where a later prompt begins."""
+        the prompt of the current turn. In the deltas, ``NewPrompt`` marks each later prompt."""
         return self._reply.prompt_tokens or self._turn_reply.prompt_tokens
 
     @property
@@ -144,9 +144,9 @@ class ToolLoop(ReplyWrapper):
     def resume(self, point: ResumePoint) -> Reply:
         """Continue an interrupted loop.
 
-        If the model was writing, the turn continues after the tokens it had written. If tools were
-        running, their calls fail and are not run again. Limits and usage include the part of the
-        loop before the interruption.
+        If the model was writing, the turn continues after the tokens that were already written. If
+        tools were running, their calls fail and are not run again. Limits and usage include the
+        part of the loop before the interruption.
         """
         self._resume_point = point
         self._turn_usages[:] = finished_turn_usages(point)
@@ -266,10 +266,13 @@ class ToolLoop(ReplyWrapper):
     async def _open_tools(
         self, stack: AsyncExitStack, toolsets: list[Toolset], *, is_new: bool
     ) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Open the server-side tools and append the functions and citations of each tool to
-        ``toolsets``. Yield the leading item of each tool once the tool is open, unless the output
-        already contains it. Until the first leading item is yielded, an error can still be an HTTP
-        error."""
+        """Open the server-side tools, and append the functions and citations of each tool to
+        ``toolsets``.
+
+        A tool may have a leading item, such as ``mcp_list_tools``. Once the tool is open, its
+        leading item is yielded, unless the output already contains the item. Until the first
+        leading item is yielded, an error can still be an HTTP error.
+        """
         context = self._response_context()
         for each in self._spec.tools.server_tools:
             item = each.provider.leading_item(each.tool, context) if is_new else None
@@ -338,7 +341,7 @@ class ToolLoop(ReplyWrapper):
             if deltas := _end_held(calls):
                 yield deltas
         elif point is not None or calls or self._options != rendered:
-            # A continued call is the one that ``tool_choice`` demanded.
+            # If a call is continued, it is the call that ``tool_choice`` demanded.
             is_first = point is None and not continued
             prompt = await self._prepare_turn(partial(conversation_items, calls), is_first=is_first)
             self._end_reason = "length" if prompt is None else None
@@ -346,7 +349,7 @@ class ToolLoop(ReplyWrapper):
                 yield deltas
 
     def _use_toolsets(self, toolsets: Sequence[Toolset]) -> None:
-        """From now on, use the functions and citations that the opened tools offer."""
+        """Use the functions and citations of these toolsets from now on."""
         self._functions |= _by_name(
             function for toolset in toolsets for function in toolset.functions
         )
@@ -368,10 +371,12 @@ class ToolLoop(ReplyWrapper):
     async def _prepare_turn(
         self, new_items: _NewItems, turn: Turn | None = None, *, is_first: bool = False
     ) -> tuple[Delta, ...] | None:
-        """Prepare the next model call. Returns None if the context has no space for an answer.
+        """Prepare the next model call. Returns the deltas to emit before it. Returns None if no
+        further model call is possible, for example because the context has no space for an answer.
 
-        ``turn``: the turn that has just ended. If the prompt is too long, or leaves little space
-        for the answer and later responses, tool results are truncated further.
+        ``new_items``: returns the items that the last turn adds to the conversation. ``turn``: the
+        turn that has just ended. If the prompt is too long, or leaves little space for the answer
+        and later responses, tool results are truncated further.
         """
         tokens = (
             turn.prompt_tokens(self._turn_reply.prompt_tokens)
@@ -412,17 +417,18 @@ class ToolLoop(ReplyWrapper):
 
     @property
     def _leaves_room(self) -> bool:
-        """Whether the prompt leaves a sufficient share of the space that was free before the
-        calls."""
+        """Whether the prompt leaves enough free space: a sufficient share of the space that was
+        free before the calls."""
         context_size = self._spec.context_size or ASSUMED_CONTEXT_SIZE
         remaining = context_size - self._turn_reply.input_tokens
         return remaining >= (context_size - self._used_tokens) // _ROOM_DIVISOR
 
     def _next_options(self) -> Options:
-        """Return the options for the turn that follows.
+        """Return the options for the next turn.
 
-        A tool choice that required a call no longer applies, because the call has been made. If no
-        more server-side calls may be made, the model may only call functions that the client runs.
+        A tool choice that required a call no longer applies, because the call has been made. If the
+        limit of server-side calls is reached, the model may only call functions that the client
+        runs.
         """
         options, choice = self._options, self._options.tool_choice
         if choice.mode == "one":
@@ -485,17 +491,17 @@ class ToolLoop(ReplyWrapper):
         )
 
     def _rejection(self, name: str, namespace: str | None) -> str:
-        """Return the reason why the model may not call a function. The reason is empty if the model
-        may call it. The check is needed because a model without a grammar may call a function that
-        does not exist or that ``tool_choice`` excludes."""
+        """Return the reason why the model may not call a function. Returns an empty string if the
+        model may call it. The check is needed because a model without a grammar may call any
+        function, even one that does not exist or that ``tool_choice`` excludes."""
         is_allowed = self._options.tool_choice.allows(name, namespace)
         if is_allowed and (name, namespace) in self._known_functions():
             return ""
         return f"There is no tool {name!r} that could be called."
 
     def _known_functions(self) -> set[ToolName]:
-        """Return the names of the functions of the request, of the server's tools, and of the
-        conversation's items."""
+        """Return the names of the functions that the model may know. They come from the request,
+        from the server's tools and from items of the conversation."""
         tools = (
             *self._spec.tools.request_tools,
             *self._options.tools,
@@ -517,8 +523,8 @@ def _now() -> float:
 
 
 def _end_held(calls: Iterable[ToolCall]) -> tuple[Delta, ...]:
-    """Return the deltas that close the items that stayed open until the next prompt was
-    prepared."""
+    """Return the deltas that close held items. A held item stays open until the next prompt is
+    prepared, because its text may have to be shortened."""
     return tuple(delta for call in calls if call.is_held for delta in call.end_deltas())
 
 

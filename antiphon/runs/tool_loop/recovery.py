@@ -24,7 +24,7 @@ def count_calls(point: ResumePoint) -> int:
 
 
 def finished_turn_usages(point: ResumePoint) -> list[Usage]:
-    """Return the usage of each turn that was finished."""
+    """Return the usage of each turn that was finished before the interruption."""
     finished = point.turns if interrupted_in_tools(point) else point.turns[:-1]
     return [
         Usage(
@@ -46,8 +46,8 @@ def interrupted_in_tools(point: ResumePoint) -> bool:
 
 
 def fail_open_items(point: ResumePoint) -> tuple[tuple[Delta, ...], tuple[it.Item, ...]]:
-    """Return the deltas that end the open items, and the same items in the form that the
-    conversation contains."""
+    """Return the deltas that end the open items as failed, and the same items in the form that the
+    conversation will contain."""
     deltas: list[Delta] = []
     items: list[it.Item] = []
     for item in point.open_items:

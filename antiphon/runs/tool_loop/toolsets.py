@@ -1,5 +1,5 @@
-"""The functions that server-side tools of a request offer to the model and to the programs it
-writes."""
+"""The functions that the server-side tools of a request offer to the model, and to the programs
+that the model writes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
     "with_functions",
 ]
 
-#: A request without tools and without a choice: the options stay as they are.
+#: The selection of a request without tools and without a tool choice.
 _NO_TOOLS = ToolSelection()
 
 
@@ -46,9 +46,9 @@ async def check_access(
 ) -> None:
     """Check that the tools of a request can be used.
 
-    Raises ``RequestError`` for a tool that names an object of another tenant. Raises it also for a
-    program that should continue, if no tool of the request runs programs. ``visible_tools`` include
-    the tools that an upstream runs.
+    Raises ``RequestError`` for a tool that refers to an object of another tenant. Raises it also if
+    a program of the conversation has to continue and no tool of the request can run it.
+    ``visible_tools`` include the tools that an upstream runs.
     """
     for each in server_tools:
         if isinstance(each.provider, ChecksAccess):
@@ -67,9 +67,10 @@ async def check_access(
 
 
 async def declared_toolsets(tools: ToolSelection, response: ResponseContext) -> list[Toolset]:
-    """Return the functions that the server's tools declare before they are opened.
+    """Return the functions that the server's tools declare before they are opened. There is one
+    toolset per tool.
 
-    A tool that does not declare its functions in advance offers no function yet. Raises
+    The toolset of a tool that cannot declare its functions in advance is empty. Raises
     ``RequestError``.
     """
     if not tools.server_tools:
@@ -117,7 +118,7 @@ def with_functions(
 
 
 def citation_reader_factory(toolsets: Sequence[Toolset]) -> Callable[[], CitationReader] | None:
-    """Return a function that creates a citation reader for a message. Returns None if no tool has
+    """Return a function that creates the citation reader of a message. Returns None if no tool has
     citations."""
     notations = [each.citation_notation for each in toolsets if each.citation_notation is not None]
     finders = [each.citation_finder for each in toolsets if each.citation_finder is not None]

@@ -1,8 +1,8 @@
-"""One turn of the tool loop: separates calls of server-side tools from the other output of the
-model.
+"""One turn of the tool loop. It separates the calls of server-side tools from the model's other
+output.
 
-The input is deltas and the output is deltas. A function call becomes the item type of its tool. No
-tool runs here.
+A turn reads the deltas of the model and returns the deltas to emit. A function call becomes the
+item type of its tool. No tool runs here.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ _CLIENT_CALLS = (it.FunctionCall, it.CustomToolCall)
 class ToolCall:
     """A call of a function of a server-side tool.
 
-    ``model_item``: the call as the model sees it, without arguments. ``is_ignored``: the call is
-    not run and the client does not see it. ``rejection``: the reason that the model is told why the
-    call is ignored. An ignored call without a rejection exceeded a limit. ``caller``: who made the
-    call, for the item types that show the caller. The model does not see calls of a program.
+    ``model_item``: the call as the model sees it, without arguments. ``is_ignored``: whether the
+    call is neither run nor shown to the client. ``rejection``: the text that tells the model why an
+    ignored call is not run. An ignored call without a rejection exceeded a limit. ``caller``: who
+    made the call, for the item types that show the caller. The model does not see calls of a
+    program.
     """
 
     def __init__(
@@ -55,19 +56,20 @@ class ToolCall:
         caller: it.Caller | None = None,
     ) -> None:
         self.function = function
-        #: The key of the item that deltas about the call belong to now.
+        #: The key of the item to which the next deltas of the call belong.
         self.key = self.call_id = call_id
         self.is_ignored = is_ignored
         self.caller = caller
-        #: The conversation contains the call already.
+        #: Whether the conversation already contains the call.
         self.is_in_conversation = False
         self.is_rejected = bool(rejection)
         self.result: ToolResult | None = (
             ToolResult(text=rejection, failed=True) if rejection else None
         )
-        #: The call has its result, but its item stays open until the next prompt is prepared.
+        #: Whether the call's item stays open until the next prompt is prepared, although the call
+        #: has its result.
         self.is_held = False
-        #: The separate item that holds the output.
+        #: The separate item that contains the output.
         self.follow_up: it.Item | None = None
         self._observer = (
             function.argument_observer() if function.argument_observer is not None else None
@@ -117,8 +119,9 @@ class ToolCall:
         return (Open(item, self.key), *progress)
 
     def close_deltas(self) -> tuple[Delta, ...]:
-        """Return the deltas that end the arguments. If the call runs on this server, its item stays
-        open, unless its output is a separate item."""
+        """Return the deltas that end the arguments. They also close the call's item, with one
+        exception: the item stays open if the call runs on this server and the item will contain the
+        output."""
         function = self.function
         progress = self.argument_progress(lambda observer: observer.finish(self.arguments))
         if function.handler is not None and function.failed_output is None:
@@ -128,7 +131,8 @@ class ToolCall:
     def argument_progress(
         self, observe: Callable[[ArgumentObserver], Iterable[ToolProgress]]
     ) -> tuple[Delta, ...]:
-        """Return the progress events that ``observe`` derives from the arguments."""
+        """Return the progress events for the arguments. ``observe`` gets the call's argument
+        observer and returns the progress."""
         if self._observer is None or self.is_ignored:
             return ()
         return tuple(Progress(step.name, self.key, step.fields) for step in observe(self._observer))
@@ -143,8 +147,8 @@ class ToolCall:
         return (*progress, Close(result.fields, self.key, self.status, result.usage))
 
     def truncate_result(self, max_bytes: int) -> ToolResult:
-        """Truncate the text of the result. Truncate it also in the item's field that contains the
-        text."""
+        """Truncate the text of the result to ``max_bytes``. If a field of the item contains the
+        same text, truncate the text there too."""
         assert self.result is not None
         text = truncate_middle(self.result.text, max_bytes)
         fields = {
@@ -155,8 +159,8 @@ class ToolCall:
         return self.result
 
     def start_follow_up(self, item: it.Item) -> Open:
-        """Make ``item`` the item that later deltas of the call belong to, and return the delta that
-        opens it."""
+        """Open a follow-up item, which contains the output of the call. Later deltas of the call
+        belong to this item. Returns the delta that opens it."""
         self.follow_up, self.key = self.with_caller(item), f"{self.key}+"
         return Open(self.follow_up, self.key)
 
@@ -168,7 +172,7 @@ class ToolCall:
         return "".join(self._text)
 
     def add_text(self, text: str) -> None:
-        """Extend the arguments."""
+        """Append text to the arguments."""
         self._text.append(text)
 
     def with_caller(self, item: it.Item) -> it.Item:
@@ -189,8 +193,8 @@ class ToolCall:
 
     @property
     def result_items(self) -> tuple[it.Item, ...]:
-        """The call's item in its final state, and the items after it. For a call that the client
-        runs, only the call's item."""
+        """The call's item in its final state, and the items that follow it. For a call that the
+        client runs, only the call's item."""
         result = self.result
         if result is None:
             return (replace(self.opening_item, **self.function.parse_fields(self.arguments)),)
@@ -200,7 +204,7 @@ class ToolCall:
 
     @property
     def awaits_client(self) -> bool:
-        """Whether the call continues only when the client has answered other calls."""
+        """Whether the call can continue only after the client has answered other calls."""
         return self.result is not None and self.result.awaits_client
 
     @property
@@ -303,9 +307,9 @@ class Turn:
 
     ``functions``: the functions of server-side tools, by name. ``max_calls``: how many calls may
     run; None means any number. ``rejection`` returns the reason why a function (name, namespace)
-    may not be called. The reason is empty if it may be called. ``open_item``: the item that was
-    open when the turn was interrupted. ``new_citation_reader``: creates a reader for the citations
-    in a message. ``caller``: recorded on each call.
+    may not be called, or an empty string if it may be called. ``open_item``: the item that was open
+    when the turn was interrupted. ``new_citation_reader``: creates a reader for the citations in a
+    message. ``caller``: the caller to record in each call.
     """
 
     def __init__(
@@ -332,15 +336,15 @@ class Turn:
         if self._current is not None:
             self._items.append(self._current)
         self._sampled = array("I")
-        #: The client has to answer a call.
+        #: Whether the client has to answer a call.
         self.awaits_client = isinstance(open_item, _CLIENT_CALLS)
         self.finish: Finish | None = None
-        #: The model began a call that may not run: the rest of the reply does not count.
+        #: Whether the model began a call that may not run. The rest of its reply is then ignored.
         self.is_over = False
 
     @property
     def calls(self) -> list[ToolCall]:
-        """The calls that the server runs, and the calls that it ignores."""
+        """The calls that this server runs, and the calls that it ignores."""
         return [call for call in self._tool_calls if call.function.handler is not None]
 
     @property
@@ -358,8 +362,8 @@ class Turn:
         return (*written, *(item for call in self._tool_calls for item in output_items(call)))
 
     def prompt_tokens(self, prompt: PromptTokens | None) -> PromptTokens | None:
-        """Return ``prompt`` with the token ids sampled in this turn. Returns None if no token ids
-        are known, or if a call that may not run has ended the turn."""
+        """Return ``prompt`` with the token ids sampled in this turn appended. Returns None if no
+        token ids are known, or if a call that may not run has ended the turn."""
         if prompt is None or not self._sampled or self.is_over:
             return None
         return replace(prompt, ids=(*prompt.ids, *self._sampled))
@@ -368,7 +372,7 @@ class Turn:
 
     def feed(self, batch: Iterable[Delta]) -> tuple[Delta, ...]:
         """Process deltas of the model and return the deltas to emit. The ``Finish`` delta is not
-        emitted. It is stored in ``finish``."""
+        emitted, but stored in ``finish``."""
         out: list[Delta] = []
         for delta in batch:
             if self.is_over:
