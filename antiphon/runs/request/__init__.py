@@ -1,1 +1,1 @@
-"""What a request specifies: its options, tools and attachments."""
+"""Read a request: its options, tools, approvals and attachments."""

@@ -1,8 +1,8 @@
-"""Resolves the images, files and URLs of a conversation before the model is called.
+"""Attachments: resolves the images, files and URLs of a conversation before the model is called.
 
-The backend gets images as ``data:`` URLs with checked bytes. It gets files as text. It also gets
-the pages of a PDF as images, if the request asks for high detail. Stored and listed items stay as
-the client sent them, so they are resolved again for each turn.
+The backend gets images as ``data:`` URLs with checked bytes, and files as text. If the request asks
+for high detail, it also gets the pages of a PDF as images. In the store, items stay as the client
+sent them, so their attachments are resolved again for each turn.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MAX_TOTAL_BYTES, _MAX_URLS, _MAX_PARTS = 128 * 2**20, 50, 500
 
 
 class Attachments:
-    """Resolves attachments for one service. Without a ``fetcher``, URLs are rejected."""
+    """Resolves attachments for one service. If ``fetcher`` is None, URLs are rejected."""
 
     def __init__(
         self, files: Files, *, fetcher: Fetcher | None = None, documents: Documents | None = None
@@ -78,9 +78,9 @@ class _ResolvingBackend(BackendWrapper):
         self._bytes = 0
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
-        """Prepare the reply after resolving the attachments. Raises ``RequestError`` with the path
-        of the part if an attachment of the request cannot be read. An unreadable attachment of an
-        earlier turn is replaced by a note instead."""
+        """Resolve the attachments, then prepare the reply. If an attachment of the request cannot
+        be read, raises ``RequestError`` with the path of the part. If an attachment of an earlier
+        turn cannot be read, a note replaces it."""
         locations = list(self._locations(conversation))
         if not locations:
             return await self._inner.prepare(conversation, options)
@@ -93,8 +93,8 @@ class _ResolvingBackend(BackendWrapper):
                     raise
 
     def _mark_invalid(self, error: UnreadableImage) -> bool:
-        """Record that an image is invalid, because the backend could not read it. Returns False if
-        no part of the conversation contains the image."""
+        """Record that an image is invalid, because the backend could not read it. Return whether a
+        part of the conversation contains the image."""
         encoded = base64.b64encode(error.content).decode()
         for key, resolved in self._parts_by_source.items():
             if isinstance(resolved, tuple) and any(
@@ -151,7 +151,7 @@ class _ResolvingBackend(BackendWrapper):
                 raise result
             resolved.append(result)
         items = list(conversation.items)
-        # From the last one: a file may become several parts, which moves those after it.
+        # The last part is replaced first: a file may become several parts, which moves later parts.
         for location, parts in reversed(list(zip(locations, resolved, strict=True))):
             items[location.item] = _replace_part(items[location.item], location.number, parts)
         return tuple(items)
@@ -235,7 +235,8 @@ class _ResolvingBackend(BackendWrapper):
         return FetchResult(content, mime, source.name)
 
     async def _file_part(self, file: FetchResult) -> it.Part:
-        """Return the file as an image if it is an image, and as its text if it is not."""
+        """Return the content of a file as an image if the file is an image. Otherwise return its
+        text."""
         if not file.content:
             raise InvalidPart("empty", "it is empty")
         try:
@@ -252,7 +253,8 @@ class _ResolvingBackend(BackendWrapper):
 
 
 async def _image_part(image: FetchResult) -> it.InputImage:
-    """Check an image and return it as a data URL with the type that was detected from its bytes."""
+    """Check an image and return it as a data URL. Its media type is detected from the bytes. Raises
+    ``InvalidPart``."""
     content = image.content
     if not content:
         raise InvalidPart("empty", "it is empty")
@@ -274,8 +276,9 @@ async def _image_part(image: FetchResult) -> it.InputImage:
 
 
 class _Location(Struct, frozen=True, kw_only=True):
-    """A part to resolve. ``item``: the index of the item that contains it. ``number``: its index in
-    this item. ``path``: its path in the request; None if it belongs to an earlier item."""
+    """A part to resolve, and its place. ``item``: the index of the item that contains the part.
+    ``number``: the index of the part in this item. ``path``: the path of the part in the request;
+    None if the part belongs to an earlier item."""
 
     item: int
     number: int
@@ -311,7 +314,7 @@ Reason = Literal["none", "base64", "unknown", "empty", "large", "pixels", "forma
 
 
 class InvalidPart(Exception):
-    """Raised for a part that cannot be used. ``reason``: a key of ``_ERROR_CODES``."""
+    """An error: an image or file cannot be used. ``reason``: a key of ``_ERROR_CODES``."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -346,8 +349,8 @@ def part_source(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> P
 
 
 def url_to_fetch(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> str | None:
-    """Return the URL from which a part has to be fetched. Returns None if the part needs no
-    fetch."""
+    """Return the URL from which the bytes of a part have to be fetched. Returns None if the part
+    has its bytes in itself or in a stored file."""
     try:
         return part_source(part).url
     except InvalidPart:
@@ -408,7 +411,8 @@ def _refusal(
 
 
 def _field(part: _AttachmentPart, error: Exception) -> str:
-    """The field to blame."""
+    """Return the path suffix of the field that caused the error, such as ``.file_url``. Returns an
+    empty string if the part has no such field."""
     if isinstance(error, InvalidPart) and error.reason == "none":
         return ""
     source = part_source(part)

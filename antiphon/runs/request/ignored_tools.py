@@ -1,5 +1,5 @@
-"""Warn the operator once about each tool that requests declare and that neither the server, the
-upstream nor the client runs."""
+"""Log ignored tools. These are tools of a request that neither the server, the upstream nor the
+client runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = structlog.get_logger(__name__)
 
 
 class IgnoredToolLog:
-    """Logs a warning for each ignored tool, once for each reason why it is ignored."""
+    """Warns the operator about ignored tools. Each tool type is logged once per reason."""
 
     def __init__(self) -> None:
         self._reported: set[IgnoredTool] = set()

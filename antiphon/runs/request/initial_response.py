@@ -1,5 +1,5 @@
-"""The response before anything is generated: the fields of the request, and defaults for missing
-fields."""
+"""The response before anything is generated. Its fields come from the request; missing fields have
+default values."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def initial_response(
     created_at: int,
     backend: Backend | None = None,
 ) -> Response:
-    """Build the response from the request, with defaults for missing fields. ``backend``: the
-    backend that answers the conversation; None for raw text."""
+    """Build the response from the request, with default values for missing fields. ``backend``: the
+    backend that answers the conversation; None if the request continues raw text."""
     return Response(
         id=id,
         created_at=created_at,
@@ -66,8 +66,9 @@ def initial_response(
 
 
 def _reasoning(request: CreateResponse, backend: Backend | None) -> ReasoningConfig:
-    """Return the reasoning settings. If the backend knows which ``context`` setting is in effect,
-    that value replaces the requested value (OpenAI's reference)."""
+    """Return the reasoning settings of the response. If the request sets ``context`` and the
+    backend knows the setting in effect, the response shows the setting in effect (OpenAI's
+    reference)."""
     config = request.reasoning or ReasoningConfig()
     if config.context is UNSET or backend is None:
         return config

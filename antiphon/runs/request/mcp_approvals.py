@@ -1,9 +1,8 @@
-"""The MCP approvals of a request. Each approval is checked, and the call it approves runs only
-once.
+"""The MCP approvals of a request. They are checked, and each approved call runs only once.
 
-An approval is an ``mcp_approval_response`` from the client that approves an
-``mcp_approval_request``. The store records which response ran the approved call. Therefore neither
-a later request nor a parallel request runs it again.
+The client approves an ``mcp_approval_request`` with an ``mcp_approval_response``. The store records
+which response ran the approved call. Therefore neither a later request nor a parallel request runs
+the call again.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ __all__ = ["ApprovedCall", "claim_approvals", "find_approved_calls", "release_ap
 
 
 class ApprovedCall(Struct, frozen=True):
-    """An approved call that has not run. ``path``: the path of the item in the request that
-    approves the call; None if an earlier item approves it."""
+    """An approved call that has not run. ``request_id``: the id of the approval request. ``path``:
+    the path of the approving item in the request; None if an earlier item approves the call."""
 
     request_id: str
     path: str | None = None
@@ -34,9 +33,10 @@ def find_approved_calls(
     """Return the approved calls of a conversation that have not run.
 
     ``items``: the items that the model sees. ``own``: the items of the request. Only approvals in
-    ``own`` are checked. ``tools``: the tools of the request that can run. Raises ``InvalidRequest``
-    with the path of the approval if it answers an unknown request, if it is a second answer, or if
-    its server is not among the tools.
+    ``own`` are checked. ``tools``: the tools of the request that can run.
+
+    Raises ``InvalidRequest`` with the path of an approval in three cases: there is no such approval
+    request, the approval request was answered before, or its MCP server is not among the tools.
     """
     if it.McpApprovalResponse not in map(type, items):
         return ()
@@ -68,12 +68,12 @@ def find_approved_calls(
 async def claim_approvals(
     store: Store, tenant: str, response_id: str, calls: Iterable[ApprovedCall], *, now: int
 ) -> frozenset[str]:
-    """Record that a response runs these calls. Return the ids of the approval requests whose call
-    must not run: another response has already run the call, and an earlier item of the conversation
-    approves it.
+    """Record that a response runs these calls. Return the ids of the approval requests whose calls
+    must not run, because another response has already run them.
 
-    If the approval is an item of the request and was used before, raises ``InvalidRequest`` with
-    its path. Then nothing is recorded.
+    Only calls that an earlier item approves can be among the returned calls. If an item of the
+    request approves a call that was already run, this function raises ``InvalidRequest`` with the
+    path of the item and records nothing.
     """
     claimed: list[ApprovedCall] = []
     spent: set[str] = set()

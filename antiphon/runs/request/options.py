@@ -35,9 +35,9 @@ DEFAULT_SAMPLING: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}
 def apply_defaults(
     request: CreateResponse, defaults: Mapping[str, Any], budgets: Mapping[str, int] = {}
 ) -> CreateResponse:
-    """Fill fields that the request leaves out with the model's defaults, so that the response
-    echoes the values in effect. ``budgets``: reasoning effort → maximum number of reasoning tokens.
-    """
+    """Fill the fields that the request leaves out with the model's defaults. The response then
+    contains the values in effect. ``budgets``: reasoning effort → maximum number of reasoning
+    tokens."""
     effort = request.reasoning.effort if request.reasoning is not None else None
     if effort is not None and effort in budgets:
         defaults = {**defaults, "thinking_token_budget": budgets[effort]}
@@ -61,7 +61,7 @@ def build_options(
     tenant: str = "",
     session: Session | None = None,
 ) -> Options:
-    """Build the backend's options from a tenant's request, without its tools. ``cache_scope`` and
+    """Build the backend's options from a tenant's request, without the tools. ``cache_scope`` and
     ``session``: see ``RunDependencies``. Raises ``InvalidRequest``."""
     return Options(
         parallel_tool_calls=request.parallel_tool_calls is not False,
@@ -120,6 +120,6 @@ def text_config(request: CreateResponse) -> TextConfig:
 
 
 def given_fields(request: CreateResponse, *names: str) -> Mapping[str, Any]:
-    """Return the named fields that the request sets, with their values. Other fields are not
-    echoed, because null is not allowed in them."""
+    """Return those of the named fields that the request sets, with their values. A response that
+    copies these fields then contains no null, which is not allowed in them."""
     return {name: value for name in names if (value := getattr(request, name)) is not None}

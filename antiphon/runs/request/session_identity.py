@@ -30,9 +30,9 @@ def session_identity(
     conversation's id, or the id of the chain's first response.
 
     A client that stores nothing sends the whole conversation each time. Only its first user message
-    stays the same, so a digest of that message is used. ``chain``: the responses that the request
-    continues, oldest first. ``input``: the items of the request. ``response_id``: the id of the
-    response to the request.
+    stays the same, so the string then contains this message. ``chain``: the responses that the
+    request continues, oldest first. ``input``: the items of the request. ``response_id``: the id of
+    the response to the request.
     """
     if request.prompt_cache_key:
         return f"cache key {request.prompt_cache_key}"

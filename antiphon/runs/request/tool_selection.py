@@ -52,12 +52,12 @@ class ToolSelection(Struct, frozen=True, kw_only=True):
     """The tools of a request, grouped by who runs them.
 
     ``visible_tools``: the tools that the model sees, without the functions of ``server_tools``.
-    ``request_tools``: all tools of the request that the model may call, including deferred tools.
-    ``choice``: the request's ``tool_choice``. ``ignored_tools``: types of tools that neither this
-    server, the upstream nor the client runs, each with the reason. The model does not see them.
-    ``search_functions``: the function of ``tool_search``. ``program_functions``: functions of the
-    client that programs written by the model may call; None if the model cannot write programs
-    here.
+    ``request_tools``: all tools of the request that the model may call. They include deferred
+    tools, which the model finds with ``tool_search``. ``choice``: the request's ``tool_choice``.
+    ``ignored_tools``: types of tools that neither this server, the upstream nor the client runs,
+    each with the reason. The model does not see them. ``search_functions``: the function of
+    ``tool_search``. ``program_functions``: functions of the client that programs written by the
+    model may call; None if the model cannot write programs here.
     """
 
     visible_tools: tuple[tl.Tool, ...] = ()
@@ -85,11 +85,13 @@ def select_tools(
 
     ``unavailable``: what to do with a tool that nobody can run. ``ignore`` leaves it out of the
     prompt and reports it; ``refuse`` rejects the request. The default is ``ignore``, because common
-    coding agents always declare hosted tools. A choice that forces such a tool is always rejected.
-    ``providers``: the server's tools by type. ``upstream``: types of tools that the model's
-    upstream can run. If both a provider and the upstream can run a tool, the provider runs it. A
-    tool that the client runs is the exception, because the upstream's model may have been trained
-    on it. Raises ``InvalidRequest``.
+    coding agents always declare hosted tools. A tool choice that forces such a tool is always
+    rejected. ``providers``: the server's tools by type. ``upstream``: types of tools that the
+    model's upstream can run.
+
+    If both a provider and the upstream can run a tool, the provider runs it. There is one
+    exception: a tool of ``CLIENT_TOOLS`` is left to the upstream, because the upstream's model may
+    have been trained on it. Raises ``InvalidRequest``.
     """
     if not request.tools and not isinstance(request.tool_choice, tl.ToolChoiceObject):
         return ToolSelection(choice=request.tool_choice)
@@ -136,10 +138,10 @@ def resolve_tool_choice(
 ) -> ToolChoice:
     """Resolve the request's ``tool_choice`` to the functions that may be called.
 
-    ``items``: the conversation, which may declare further tools. ``functions``: the functions of
-    each tool in ``tools.server_tools``, in their order. A tool has no functions if it is not open
-    yet or failed to open. If the choice requires a call of a tool without functions, the model
-    decides whether to call a function.
+    ``items``: the conversation, which may declare further tools. ``functions``: for each tool in
+    ``tools.server_tools``, its functions. A tool has no functions if it is not open yet or failed
+    to open. If the choice requires a call of such a tool, the model may decide not to call a
+    function.
     """
     choice = tools.choice or "auto"
     if choice == "required" and tools.server_tools:
@@ -191,8 +193,9 @@ def _type(tool: tl.Tool) -> str:
     return str(tool.__struct_config__.tag)
 
 
-#: Tool type → the type whose provider runs it on the server. The provider of ``shell`` also serves
-#: commands that run at the client; those in containers need what the code interpreter needs.
+#: Tool type → the type whose provider shows whether the server can run the tool. ``shell`` commands
+#: in containers need the code interpreter. The provider of ``shell`` also exists for commands that
+#: run at the client.
 _RUNNERS: Mapping[tl.HostedTool, str] = {
     "web_search": "web_search",
     "file_search": "file_search",
@@ -218,16 +221,16 @@ def list_tools(providers: Mapping[str, ToolProvider]) -> tuple[ToolEntry, ...]:
 def _named_providers(
     request: CreateResponse, providers: Mapping[str, ToolProvider]
 ) -> Mapping[str, ToolProvider]:
-    """Return only the providers whose tools the request names. The other providers are not asked
-    whether they are available, because this would take longer than the rest of a request."""
-    if isinstance(request.tool_choice, tl.ToolChoiceObject):  # it may name others
+    """Return only the providers whose tools the request names. Asking the other providers whether
+    they are available would take longer than all other work on a request."""
+    if isinstance(request.tool_choice, tl.ToolChoiceObject):  # may name tools that are not declared
         return providers
     names = {_type(tool) for tool in request.tools}
     return {name: each for name, each in providers.items() if name in names}
 
 
 def _unavailable_reasons(providers: Mapping[str, ToolProvider]) -> dict[str, str]:
-    """Return the reason for each tool that does not work at the moment."""
+    """Return the tools that do not work at the moment: type → reason."""
     found = (
         (name, each.unavailable_reason())
         for name, each in providers.items()
@@ -267,8 +270,8 @@ def _server_tools(
 
 
 def _search_functions(tools: tuple[tl.Tool, ...]) -> tuple[ToolFunction, ...]:
-    """Return the function of ``tool_search``. Its name differs from the names of all functions of
-    the client."""
+    """Return the function of ``tool_search``, if the request has this tool. The name of the
+    function differs from the names of all functions of the client."""
     taken = {tool.name for tool in tools if isinstance(tool, tl.Function | tl.Custom)}
     searches = [tool for tool in tools if isinstance(tool, tl.ToolSearch)]
     name = tool_search.NAME
