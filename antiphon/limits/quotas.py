@@ -62,7 +62,7 @@ def check_size(size: int, limit: int | None, *, param: str) -> None:
     in the request."""
     if limit is not None and size > limit:
         raise TooLarge(
-            f"This has {size} bytes, but you may store at most {limit} bytes in all"
+            f"The content has {size} bytes, but you may store at most {limit} bytes in total"
             " (max_files_bytes).",
             param=param,
             code="storage_limit_exceeded",

@@ -50,7 +50,7 @@ class Fold:
     def response(self) -> Response:
         """The response so far. Raises ``ValueError`` if no event has contained a response yet."""
         if self._envelope is None:
-            raise ValueError("a log begins with an envelope")
+            raise ValueError("no event with a response was read")
         items = {index: draft.item("in_progress") for index, draft in self.open_items.items()}
         items |= self.done_items
         return replace(self._envelope, output=tuple(items[index] for index in sorted(items)))

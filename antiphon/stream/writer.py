@@ -173,7 +173,7 @@ class ItemWriter:
         """Close the item and return it in its final state. ``result``: fields that a tool sets
         (``output``, ``results`` …). Raises ``GrammarError`` if the item is already closed."""
         if not self.is_open:
-            raise GrammarError("an item is closed once")
+            raise GrammarError("the item is already closed")
         self.seal()
         self.is_open = False
         if status != "completed" and self._kind.incomplete_fields:
@@ -184,7 +184,7 @@ class ItemWriter:
 
     def _open_part(self, channel: Channel) -> PartDraft:
         if self._sealed or not self.is_open:
-            raise GrammarError("text after the end of an item")
+            raise GrammarError("the text of the item is already complete")
         text_channel = self._kind.channels.get(channel)
         if text_channel is None:
             raise GrammarError(f"{type(self._draft.shell).__name__} has no {channel} text")

@@ -255,7 +255,7 @@ class BackgroundJobs:
             point = restored.resume_point()
             reply = reply.resume(point)
             if started and not tokens and not interrupted_in_tools(point):
-                raise CannotContinue("this model does not tell its tokens")
+                raise CannotContinue("this model does not report its token ids")
         return reply, prepared.context.prompt_tokens
 
     def _expires_at(self, response: Response) -> Callable[[], int | None]:

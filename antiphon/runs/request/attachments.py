@@ -209,7 +209,9 @@ class _ResolvingBackend(BackendWrapper):
         self._bytes += count
         if self._bytes > _MAX_TOTAL_BYTES:
             raise InvalidPart(
-                "large", f"all of a request together may hold {_MAX_TOTAL_BYTES} bytes"
+                "large",
+                "all images and files of a request together may have at most"
+                f" {_MAX_TOTAL_BYTES} bytes",
             )
 
     async def _load_content(self, source: PartSource) -> FetchResult:
@@ -259,13 +261,13 @@ async def _image_part(image: FetchResult) -> it.InputImage:
     if not content:
         raise InvalidPart("empty", "it is empty")
     if len(content) > _MAX_IMAGE_BYTES:
-        raise InvalidPart("large", f"an image may hold {_MAX_IMAGE_BYTES} bytes")
+        raise InvalidPart("large", f"an image may have at most {_MAX_IMAGE_BYTES} bytes")
     try:
         head = sniff(content)
     except InvalidImage as broken:
         raise InvalidPart("broken", str(broken)) from None
     if head is None:
-        raise InvalidPart("format", f"supported are {', '.join(MIMES)}")
+        raise InvalidPart("format", f"the supported formats are {', '.join(MIMES)}")
     if head.width * head.height > _MAX_PIXELS:
         raise InvalidPart("pixels", f"it has {head.width} x {head.height} pixels")
     encoded = await asyncio.to_thread(base64.b64encode, content)
@@ -342,7 +344,7 @@ def part_source(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> P
     else:
         url = part.image_url
     if url is UNSET or not url:
-        raise InvalidPart("none", "it gives neither bytes nor a URL nor a file_id")
+        raise InvalidPart("none", "it contains no data, no URL and no file_id")
     if url[:5].lower() == "data:":
         return PartSource(inline=url, name=_filename(part))
     return PartSource(url=url, name=_filename(part))
@@ -386,8 +388,8 @@ _DOWNLOAD_CODES = ("failed_to_download_image", "failed_to_download_file")
 _DOCUMENT_ERRORS: Mapping[str, str] = {
     "unsupported": "it is neither text nor a document of a known type",
     "encrypted": "it is protected by a password",
-    "bomb": "it takes too much to be read",
-    "slow": "it takes too long to be read",
+    "bomb": "reading it needs too much memory or disk space",
+    "slow": "reading it takes too long",
     "long": "its text is too long",
     "pages": f"with detail 'high', it may have at most {MAX_PAGES} pages",
     "broken": "it is damaged",
