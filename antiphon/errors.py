@@ -124,7 +124,7 @@ class Unauthorized(RequestError):
 
 
 class Forbidden(RequestError):
-    """The API key may not do this."""
+    """The API key does not allow the request."""
 
     status = 403
 

@@ -31,8 +31,9 @@ _EXTRA = re.compile(r"""\bextra *== *['"]([\w.-]+)['"]""")
 class Installation(Struct, frozen=True, kw_only=True):
     """A copy of Antiphon on this machine.
 
-    ``python``: its interpreter. ``root``: the folder of the checkout. ``image_extras``: the extras
-    in the container image. ``requirements``: extra → the packages that the extra installs.
+    ``python``: the path of its Python interpreter. ``root``: the folder of the checkout.
+    ``image_extras``: the extras in the container image. ``requirements``: extra → the packages that
+    the extra installs.
     """
 
     kind: Literal["checkout", "container", "wheel"]

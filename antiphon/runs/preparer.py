@@ -443,8 +443,8 @@ def _max_past_tokens(request: CreateResponse, model: CatalogModel) -> int | None
 
 
 def _conversation_id(request: CreateResponse, context: ConversationContext) -> str:
-    """Return an id for the conversation that a request continues. The id is empty if the request
-    continues nothing."""
+    """Return an id of the conversation that a request continues. Returns an empty string if the
+    request starts a new conversation."""
     if request.conversation is not None:
         return request.conversation.id
     return context.chain[0].response.id if context.chain else ""

@@ -45,7 +45,7 @@ def test_an_open_part_has_its_logprobs_and_annotations() -> None:
 
 
 def test_a_log_without_an_envelope_raises() -> None:
-    with pytest.raises(ValueError, match="envelope"):
+    with pytest.raises(ValueError, match="no event with a response"):
         Fold().response  # noqa: B018
 
 

@@ -19,7 +19,7 @@ class StoppableRun(Protocol):
 
 
 class Supervisor:
-    """The foreground runs of a server process. One instance per process."""
+    """Keeps track of the foreground runs of a server process. One instance per process."""
 
     def __init__(self) -> None:
         self._runs: set[StoppableRun] = set()

@@ -82,7 +82,8 @@ class Summarizer(Struct, frozen=True, kw_only=True):
     tenant: str = ""
 
     async def summarize(self, reasoning: str) -> AsyncGenerator[str, None]:
-        """Yield the summary in pieces. Raises ``RequestError`` and ``RunError``."""
+        """Yield the summary of ``reasoning`` in pieces. Raises ``RequestError`` and
+        ``RunError``."""
         reply = await self._prepare(reasoning)
         item: Item | None = None
         async with aclosing(flatten(reply.deltas())) as deltas:

@@ -229,7 +229,7 @@ class ToolLoop(ReplyWrapper):
         return turn, _end_held(turn.calls)
 
     def _finish(self, reason: FinishReason) -> Finish:
-        """Return the end of the reply, with the usage of all turns."""
+        """Return the ``Finish`` delta of the whole reply, with the summed usage of all turns."""
         total = Usage()
         for usage in self._turn_usages:
             total = add_usage(total, usage)
