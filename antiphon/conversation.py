@@ -109,13 +109,16 @@ class ToolChoice(Struct, frozen=True):
 class Options(SamplingOptions, frozen=True, kw_only=True):
     """The options of an answer.
 
-    ``tools``: the tools that the model sees. ``accept_stray_calls``: also return calls of tools
-    that may not be called, because the caller handles such calls. ``checks_calls``: the caller
-    itself rejects calls of functions that were not offered. ``guide``: a grammar for the answer,
-    instead of ``text.format``. ``truncate``: if the conversation is too long, drop its oldest items
-    instead of rejecting it. ``template``: arguments of the chat template. ``thinking_budget``:
-    maximum number of reasoning tokens. ``include_stop_text``: keep the stop string at the end of
-    the answer.
+    - ``tools``: the tools that the model sees.
+    - ``accept_stray_calls``: whether the reply may contain calls of tools that the model may not
+      call. If true, the caller handles such calls.
+    - ``checks_calls``: whether the caller itself rejects calls of functions that the request does
+      not offer.
+    - ``guide``: a grammar for the answer, instead of ``text.format``.
+    - ``truncate``: if the conversation is too long, drop its oldest items instead of rejecting it.
+    - ``template``: arguments of the chat template.
+    - ``thinking_budget``: maximum number of reasoning tokens.
+    - ``include_stop_text``: keep the stop string at the end of the answer.
     """
 
     tools: tuple[Tool, ...] = ()

@@ -158,7 +158,8 @@ class QuotaExceeded(RequestError):
 
 
 class Overloaded(RequestError):
-    """The server has no capacity now. ``retry_after_s`` becomes the ``retry-after`` header."""
+    """The server has no capacity now, or a rate limit is reached. ``retry_after_s`` becomes the
+    ``retry-after`` header."""
 
     status = 429
     type = "rate_limit_error"

@@ -42,7 +42,8 @@ class PageParams(Struct, frozen=True, kw_only=True):
 
     @property
     def is_backwards(self) -> bool:
-        """Whether the page ends before a cursor. The start of such a page depends on ``limit``."""
+        """Whether the page consists of the last items before the cursor ``before``. This is the
+        case if ``after`` is not set."""
         return self.before is not None and self.after is None
 
 

@@ -25,14 +25,16 @@ __all__ = ["ServeArguments", "ServedApp", "app"]
 class ServeArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Arguments of ``serve run antiphon.ray:app NAME=VALUE …``.
 
-    ``config``: the path of the settings file, which is the same on every node. The default is the
-    file that ``ANTIPHON_CONFIG`` names, or else ``antiphon.toml`` in the working directory of a
-    replica. ``min_replicas`` and ``max_replicas``: limits of autoscaling. ``target_requests``:
-    number of running requests per replica at which Serve adds a replica. A stream and a WebSocket
-    count as running while they are open. ``max_requests``: maximum number of requests that Serve
-    sends to a replica at a time. ``upscale_delay_s`` and ``downscale_delay_s``: seconds that the
-    load must last. ``shutdown_s``: seconds that a replica may take to finish its streams before
-    Serve stops it.
+    - ``config``: the path of the settings file, which is the same on every node. The default is the
+      file that ``ANTIPHON_CONFIG`` names. If this variable is not set, the default is
+      ``antiphon.toml`` in the working directory of a replica.
+    - ``min_replicas``, ``max_replicas``: limits of autoscaling.
+    - ``target_requests``: number of running requests per replica at which Serve adds a replica. A
+      stream and a WebSocket count as running while they are open.
+    - ``max_requests``: maximum number of requests that Serve sends to a replica at a time.
+    - ``upscale_delay_s``, ``downscale_delay_s``: how many seconds the load must be high or low
+      before Serve adds or removes a replica.
+    - ``shutdown_s``: seconds that a replica may take to finish its streams before Serve stops it.
     """
 
     config: str | None = None

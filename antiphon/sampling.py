@@ -20,8 +20,8 @@ class Session(Struct, frozen=True, kw_only=True):
     """The conversation that a request belongs to. Routers in front of several engines use it.
 
     ``identity``: the value that identifies the conversation within its tenant. ``key`` and
-    ``tenant_key`` are digests. They are computed on first use, because most models have one engine
-    and no router.
+    ``tenant_key`` are digests. They are computed only when they are read, because most models have
+    one engine and no router.
     """
 
     tenant: str
@@ -42,24 +42,26 @@ class Session(Struct, frozen=True, kw_only=True):
 
 class SamplingOptions(Struct, frozen=True, kw_only=True):
     """Base of ``conversation.Options`` and ``engines.base.Sampling``: the options that both classes
-    share.
+    share. ``None`` selects the engine's default for the model, unless stated otherwise.
 
-    ``None`` selects the engine's default for the model.
-
-    ``top_k``: 0 or -1 stands for all tokens. ``stop``: strings that end the output and are not part
-    of it. ``logit_bias``: token id → bias. ``logprobs``: None: no log probabilities; 0: log
-    probabilities of the sampled token; n: also of n alternatives. ``ignore_eos``: end tokens do not
-    end the output. ``cache_key``: requests with the same key share a prefix; an engine may route by
-    the key. ``cache_salt``: cached prefixes are shared only among requests with the same salt.
-    ``cache_scope``: an opaque value that stands for the tenant and its ``cache_salt``. Requests of
-    different scopes share no cached prefix. If the engine cannot separate its cache by scope,
-    requests with a scope report no cached tokens. None: all requests share cached prefixes.
-    ``tenant``: the tenant of the request. An engine whose slots are all in use serves waiting
-    tenants in turn. The tenant is not sent to other servers. ``session``: the conversation, for the
-    choice among several engines. None: unknown. ``priority``: lower values are scheduled earlier,
-    as in vLLM. ``adapter``: the name of a LoRA adapter of the engine. ``trace``: W3C trace context
-    of the request (``traceparent``, ``tracestate``). ``extra``: options of one engine, under the
-    engine's own names.
+    - ``top_k``: 0 or -1 stands for all tokens.
+    - ``stop``: strings that end the output and are not part of it.
+    - ``logit_bias``: token id → bias.
+    - ``logprobs``: which log probabilities are returned. 0: those of the sampled tokens. n: also
+      those of n alternatives per token. None: no log probabilities.
+    - ``ignore_eos``: end tokens do not end the output.
+    - ``cache_key``: requests with the same key share a prefix. An engine may route by the key.
+    - ``cache_salt``: only requests with the same salt share cached prefixes.
+    - ``cache_scope``: an opaque value that stands for the tenant and its ``cache_salt``. Requests
+      of different scopes share no cached prefix. If the engine cannot separate its cache by scope,
+      requests with a scope report no cached tokens. None: all requests share cached prefixes.
+    - ``tenant``: the tenant of the request. If all slots of an engine are in use, it serves waiting
+      tenants in turn. The tenant is not sent to other servers.
+    - ``session``: the conversation, by which one of several engines is chosen. None: unknown.
+    - ``priority``: lower values are scheduled earlier, as in vLLM.
+    - ``adapter``: the name of a LoRA adapter of the engine.
+    - ``trace``: W3C trace context of the request (``traceparent``, ``tracestate``).
+    - ``extra``: options of one engine, under the engine's own names.
     """
 
     temperature: float | None = None

@@ -24,7 +24,7 @@ def index_terms(text: str) -> str:
 
 
 def query_terms(text: str) -> list[str]:
-    """Return the distinct words of a query, as they occur in indexed texts."""
+    """Return the distinct words of a query, in the form in which ``index_terms`` writes them."""
     separated = _RUN.sub(lambda run: f" {' '.join(_pairs(run.group()) or run.group())} ", text)
     return list(dict.fromkeys(_WORD.findall(separated)))
 

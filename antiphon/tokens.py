@@ -82,13 +82,16 @@ class TokenLogprob(Struct, frozen=True):
 
 
 class Chunk(Struct, frozen=True):
-    """Newly sampled tokens. ``logprobs`` is empty or as long as ``ids``.
+    """Newly sampled tokens.
 
-    ``finish``: set in the last chunk only. ``cached_tokens``, in any chunk: prompt tokens taken
-    from a cache. ``stop_text``: the stop string that ended the output. In this case ``ids`` holds
-    only tokens completely before the stop string, and ``tail`` the text of the last token up to the
-    stop string. ``unreported_tokens``, in the last chunk: the number of sampled tokens whose ids
-    the engine does not report, because the generation ended inside their character.
+    - ``logprobs``: empty, or as long as ``ids``.
+    - ``finish``: set in the last chunk only.
+    - ``cached_tokens``: number of prompt tokens taken from a cache. Any chunk may contain it.
+    - ``stop_text``: the stop string that ended the output. In this case, ``ids`` has only the
+      tokens that end before the stop string. ``tail`` is the text of the next token up to the stop
+      string.
+    - ``unreported_tokens``: in the last chunk, the number of sampled tokens whose ids the engine
+      does not report, because the output ended in the middle of a character.
     """
 
     ids: tuple[int, ...] = ()

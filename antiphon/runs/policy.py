@@ -16,21 +16,31 @@ __all__ = ["Policy"]
 class Policy(Struct, frozen=True, kw_only=True):
     """The operator's settings for runs. Times are in seconds.
 
-    ``first_delta_wait_s``: how long the first events of a stream are held back if the request may
-    still be rejected. ``timeout_s``: time limit of a run; None means no limit.
-    ``unstored_retention_s``: how long a background response with ``store: false`` can be retrieved
-    after it has ended. ``reasoning_summaries``: with ``excerpt``, summaries are excerpts of the
-    reasoning; with ``model``, ``summary_model`` writes them. ``summary_model``: None means the
-    model that answers. ``share_prefix_cache``: whether tenants share the engines' prefix caches.
-    ``webhooks``: whether a webhook is sent when a background response ends. ``quotas``: how much
-    each tenant may store. ``files_signed_url_s``: a file download may be redirected to a signed
-    URL, which is valid for this many seconds; 0 means no redirect. ``file_search``: whether
-    responses may search vector stores. ``file_search_embeddings``: the model that embeds files and
-    queries; None means full-text search only. ``file_search_reranker``: the model that reranks
-    results unless a request names another model; None means that rank fusion alone orders the
-    results. ``mcp_labels``: MCP server label → type of the built-in tool that replaces it.
-    ``save_retry_s``: how long saving a foreground response is retried if the store fails.
-    ``reraise``: raise unexpected exceptions of a run (for tests).
+    - ``keepalive_s``: a stream without events for this long gets a keepalive.
+    - ``first_delta_wait_s``: how long the first events of a stream are held back if the request may
+      still be rejected.
+    - ``timeout_s``: time limit of a run; None means no limit.
+    - ``unavailable_tools``: ``ignore`` or ``refuse`` tools that nobody can run.
+    - ``reasoning_events``: names of the reasoning events, as in ``openai`` or ``open_responses``.
+    - ``undecryptable_items``: ``drop`` items that cannot be decrypted, or ``refuse`` the request.
+    - ``reasoning_summaries``: with ``excerpt``, summaries are excerpts of the reasoning. With
+      ``model``, ``summary_model`` writes them.
+    - ``summary_model``: None means the model that answers.
+    - ``share_prefix_cache``: whether tenants share the engines' prefix caches.
+    - ``unstored_retention_s``: how long a background response with ``store: false`` can be
+      retrieved after it has ended.
+    - ``webhooks``: whether a webhook is sent when a background response ends.
+    - ``quotas``: how much each tenant may store.
+    - ``files_signed_url_s``: a file download may be redirected to a signed URL, which is valid for
+      this many seconds; 0 means no redirect.
+    - ``file_search``: whether responses may search vector stores.
+    - ``file_search_embeddings``: the model that embeds files and queries; None means full-text
+      search only.
+    - ``file_search_reranker``: the model that reranks results, if the request names no other model.
+      None means that rank fusion alone orders the results.
+    - ``mcp_labels``: MCP server label → type of the built-in tool that replaces it.
+    - ``save_retry_s``: if the store fails, how long saving a foreground response is retried.
+    - ``reraise``: raise unexpected exceptions of a run (for tests).
     """
 
     keepalive_s: float = 15.0

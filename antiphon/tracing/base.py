@@ -43,8 +43,8 @@ class Span:
         """Record an event in the span, with the current time."""
 
     def fail(self, error: str) -> None:
-        """Mark the span as failed. Only the first error is recorded. ``error``: the code of the
-        error. Never pass its message."""
+        """Mark the span as failed. ``error``: the code of the error, but never its message. Only
+        the first error is recorded."""
 
     def end(self) -> None:
         """End the span. A second call does nothing."""

@@ -1,1 +1,1 @@
-"""One run: from deltas to recorded events."""
+"""Executes one run: records the deltas of its reply and writes its events."""

@@ -223,7 +223,7 @@ class Recorder:
 
     @property
     def _is_silent(self) -> bool:
-        """Whether the output contains nothing for the client."""
+        """Whether the output has no item that answers the client."""
         return all(isinstance(item, _SILENT_TYPES) for item in self._writer.items) and all(
             isinstance(item.shell, _SILENT_TYPES) for item in self._writer.open_items
         )

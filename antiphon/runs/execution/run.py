@@ -77,7 +77,8 @@ class EventSink:
         """Wait until all events written so far are persisted, if the sink persists events."""
 
     async def end(self, events: tuple[Event, ...], stored: StoredResponse) -> None:
-        """Send the last events. One of them is the terminal event."""
+        """Send the last events, which include the terminal event. ``stored``: the final
+        response."""
         if (rest := self.write(events)) is not None:
             await rest
 
@@ -85,15 +86,19 @@ class EventSink:
 class RunSpec(Struct, frozen=True, kw_only=True):
     """The inputs of a run.
 
-    ``reply``: the prepared model call. ``input``: the response's own input items.
-    ``parent_tokens``: the token ids of the conversation before this response. ``save`` stores the
-    response. It is None if the response is not stored or if the sink stores it. ``clock`` returns
-    unix seconds. ``count`` counts the usage of a response that ``save`` does not store. ``release``
-    unlocks the conversation before the terminal event is sent. ``first_delta_wait_s``: if the reply
-    may fail early, the first events are held back for up to this many seconds, so that a rejection
-    can be an HTTP error. ``keepalive_events``: whether clients of this stream accept keepalive
-    events. If they do not, comments keep the connection open. ``reraise``: raise unexpected
-    exceptions (for tests).
+    - ``reply``: the prepared model call.
+    - ``input``: the response's own input items.
+    - ``parent_tokens``: the token ids of the conversation before this response.
+    - ``save`` stores the response. It is None if the response is not stored or if the sink stores
+      it.
+    - ``clock`` returns Unix seconds.
+    - ``release`` unlocks the conversation before the terminal event is sent.
+    - ``count`` counts the usage of a response that ``save`` does not store.
+    - ``first_delta_wait_s``: if the reply may fail early, the first events are held back for up to
+      this many seconds. During this time, a rejection can be an HTTP error.
+    - ``keepalive_events``: whether clients of this stream accept keepalive events. If they do not,
+      comments keep the connection open.
+    - ``reraise``: raise unexpected exceptions (for tests).
     """
 
     reply: Reply

@@ -40,8 +40,9 @@ class CompactedHistory(
 
 
 class _EncryptedReasoning(Struct, frozen=True, rename={"upstream_content": "foreign"}):
-    """The content of a reasoning item. ``upstream_content``: the content that the upstream API
-    encrypted with its own key. The encoded field names are part of a stored format."""
+    """The content of a reasoning item in the form that is encrypted. ``upstream_content``: content
+    that the upstream API has already encrypted with its own key. The encoded field names are part
+    of a stored format."""
 
     content: tuple[str, ...] = ()
     summary: tuple[str, ...] = ()

@@ -51,13 +51,16 @@ class ServerTool(Struct, frozen=True):
 class ToolSelection(Struct, frozen=True, kw_only=True):
     """The tools of a request, grouped by who runs them.
 
-    ``visible_tools``: the tools that the model sees, without the functions of ``server_tools``.
-    ``request_tools``: all tools of the request that the model may call. They include deferred
-    tools, which the model finds with ``tool_search``. ``choice``: the request's ``tool_choice``.
-    ``ignored_tools``: types of tools that neither this server, the upstream nor the client runs,
-    each with the reason. The model does not see them. ``search_functions``: the function of
-    ``tool_search``. ``program_functions``: functions of the client that programs written by the
-    model may call; None if the model cannot write programs here.
+    - ``visible_tools``: the tools that the model sees, without the functions of ``server_tools``.
+    - ``request_tools``: all tools of the request that the model may call. They include deferred
+      tools, which the model finds with ``tool_search``.
+    - ``choice``: the request's ``tool_choice``.
+    - ``ignored_tools``: types of tools that neither this server, the upstream nor the client runs,
+      each with the reason. The model does not see them.
+    - ``search_functions``: the function of ``tool_search``.
+    - ``server_tools``: the tools that this server runs.
+    - ``program_functions``: functions of the client that programs written by the model may call.
+      None if the model cannot write programs here.
     """
 
     visible_tools: tuple[tl.Tool, ...] = ()
