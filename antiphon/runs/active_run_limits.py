@@ -20,7 +20,7 @@ class ActiveRunLimits:
     """Refuses background runs that would exceed a limit.
 
     The store enforces the limits when it creates a run. This class also asks the store before a
-    request is prepared, so that no request is prepared in vain.
+    request is prepared, because preparing a request that will be refused is wasted work.
     """
 
     def __init__(self, runs: RunStore) -> None:

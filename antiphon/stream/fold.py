@@ -1,10 +1,9 @@
 """Rebuild a response from its event log. This is called folding the log.
 
-The envelope is the last response object that an event contains. The output of the rebuilt response
-consists of finished and open items. A finished item is taken from its ``output_item.done`` event.
-An open item is rebuilt from its deltas. The first part of a log can be folded too. Clients that
-retrieve a running response get the rebuilt response, and tests compare it with the writer's
-response.
+The rebuilt response is a copy of the last response object in the log, the envelope, with a new
+output. A finished item of the output is taken from its ``output_item.done`` event. An open item is
+rebuilt from its deltas. The first part of a log can be folded too. Clients that retrieve a running
+response get the rebuilt response, and tests compare it with the writer's response.
 """
 
 from __future__ import annotations
