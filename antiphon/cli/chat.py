@@ -38,7 +38,7 @@ _COMMANDS_HELP = """\
 /quit, Ctrl-D     quit
 Ctrl-C            stop an answer"""
 
-#: Name → the tool as a request has it.
+#: Name → the tool, as a request declares it.
 _TOOLS: Mapping[str, Json] = {
     "web_search": {"type": "web_search"},
     "code_interpreter": {"type": "code_interpreter", "container": {"type": "auto"}},
@@ -48,8 +48,9 @@ _TOOLS: Mapping[str, Json] = {
 
 
 class _Conversation:
-    """A conversation. The server stores it. The client keeps only the id of the last response and
-    the text that ``/save`` writes."""
+    """The current conversation of the terminal client, with its settings: model, instructions,
+    tools. The server stores the items. This object keeps the id of the last response, and the texts
+    that ``/save`` writes."""
 
     def __init__(
         self, server: Server, model: str | None, console: Console, read_line: Callable[[str], str]
@@ -62,7 +63,7 @@ class _Conversation:
         self._tools: list[Json] = []
         self._files: list[Json] = []
         self._previous: str | None = None
-        #: The last input, and the response before it.
+        #: The last message: its content, the id of the response before it, and its text.
         self._last: tuple[Any, str | None, str] | None = None
         self._turns: list[tuple[str, str]] = []
 
@@ -151,7 +152,7 @@ class _Conversation:
         self._note(f"(model: {self._model or 'the default'}; there are {', '.join(names)})")
 
     def system(self, text: str) -> None:
-        """Set the instructions."""
+        """Set the instructions. If ``text`` is empty, remove them."""
         self._instructions = text or None
         self._note("(instructions are set)" if text else "(no instructions)")
 
@@ -165,7 +166,8 @@ class _Conversation:
         self._note(f"({path} goes with the next message)")
 
     def tools(self, text: str) -> None:
-        """Choose the tools."""
+        """Choose the tools that the model may use, by their names. ``off`` chooses no tools. Prints
+        the chosen tools."""
         names = text.replace(",", " ").split()
         try:
             if names:
@@ -189,7 +191,7 @@ class _Conversation:
         self._note(_COMMANDS_HELP)
 
     def remind(self) -> None:
-        """Print how to leave."""
+        """Print the short help, which says how to quit."""
         self._note(_HELP)
 
     def unknown(self, _: str) -> None:
@@ -201,7 +203,7 @@ class _Conversation:
 
 
 def _file_part(path: Path) -> Json:
-    """The content part of a file. Raises ``OSError``."""
+    """Return the content part that sends this file. Raises ``OSError``."""
     kind = mimetypes.guess_type(path.name)[0] or "text/plain"
     data = base64.b64encode(path.read_bytes()).decode()
     url = f"data:{kind};base64,{data}"
@@ -211,7 +213,8 @@ def _file_part(path: Path) -> Json:
 
 
 def _tool(name: str) -> Json:
-    """Return the tool of a request for a name that the user typed. Raises ``ValueError``."""
+    """Return the tool, as a request declares it, for a name that the user typed. Raises
+    ``ValueError`` for an unknown name."""
     kind, _, detail = name.partition(":")
     if kind == "file_search" and detail:
         return {"type": "file_search", "vector_store_ids": [detail]}
@@ -301,8 +304,8 @@ def _messages(read_line: Callable[[str], str], interrupted: Callable[[], None]) 
 
 @contextlib.contextmanager
 def _silent_keyboard() -> Iterator[None]:
-    """Do not show what the user types within the block. The typed text is read as the next
-    input."""
+    """Turn off the terminal's echo within the block. Text that the user types there is not shown;
+    it becomes the next input."""
     if sys.platform == "win32" or not sys.stdin.isatty():
         yield
         return

@@ -1,6 +1,6 @@
-"""HTTP client of the commands that talk to a running server, and the search for this server.
+"""HTTP client for the commands that talk to a running server, and the search for this server.
 
-It uses Python's own HTTP client, so that these commands need no dependency beyond the server's.
+It uses Python's own HTTP client. So these commands need no packages beyond the server's.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Server:
             return answer.read()
 
     def copy(self, path: str, file: IO[bytes]) -> None:
-        """Write the bytes at ``path`` to a file. Raises ``RequestFailed``, also if the answer is
-        incomplete."""
+        """Write the bytes at ``path`` to a file. Raises ``RequestFailed``. An incomplete answer
+        counts as a failed request."""
         with self._request("GET", path) as answer:
             shutil.copyfileobj(answer, file)
 
@@ -101,7 +101,7 @@ class Server:
             yield from sse(answer)
 
     def is_listening(self) -> bool:
-        """Whether something accepts connections at the address."""
+        """Return whether a program accepts connections at the server's address."""
         try:
             with socket.create_connection((self._host, self._port or 80), _CONNECT_S):
                 return True
@@ -158,9 +158,12 @@ def sse(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def find_server(loaded: Loaded) -> Server:
-    """Return the server that a command talks to. This is the server of ``--url`` or ``--port``.
-    Without these flags, it is the configured server; if nothing listens there, it is the server
-    that was used last."""
+    """Return the server that a command talks to.
+
+    This is the server that ``--port`` or ``--url`` names; the setting ``chat_url`` counts as
+    ``--url``. Without them, it is the server at the configured host and port. If no server listens
+    there, it is the server that was used last.
+    """
     from antiphon.bootstrap.server import address
 
     settings = loaded.settings

@@ -1,5 +1,5 @@
-"""Report of what works on this machine, for ``antiphon doctor``, and its short form for the start
-of the server."""
+"""Reports which models and tools work on this machine: the full report of ``antiphon doctor``, and
+the summary that a server prints when it starts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["report", "summary"]
 
 
 async def report(settings: Settings) -> tuple[str, ...]:
-    """Return the lines of the report. Raises ``SetupError`` for settings with which a server would
-    not start."""
+    """Return the lines of the full report. Raises ``SetupError`` if a server would not start with
+    these settings."""
     from antiphon.bootstrap.server import find_capabilities
 
     quiet = structlog.wrap_logger(
@@ -38,7 +38,8 @@ async def report(settings: Settings) -> tuple[str, ...]:
 
 
 def summary(capabilities: Sequence[Capability]) -> Iterator[str]:
-    """Yield the short table at start: what works, and what does not."""
+    """Yield the lines that a server prints when it starts: first the capabilities that work, then
+    each capability that does not work, with the reason."""
     if ready := [each.name for each in capabilities if each.problem is None]:
         yield f"Ready: {', '.join(ready)}"
     for each in capabilities:
@@ -58,7 +59,7 @@ _ENGINES: Mapping[str, tuple[str, str]] = {
     "vllm": ("vllm", "vllm"),
     **dict.fromkeys(("chat_completions", "completions", "responses"), ("aiohttp", "upstream")),
 }
-#: Engines of files that are downloaded if they are missing.
+#: Engines whose model files are downloaded if they are missing.
 _DOWNLOADING = ("auto", "llama", "llama_embeddings")
 _KINDS = {"checkout": "a checkout", "container": "a container image", "wheel": "an installed wheel"}
 

@@ -21,8 +21,8 @@ __all__ = ["collect", "migrate"]
 
 
 async def migrate(settings: Settings, source: str, show: Callable[[str], None]) -> int:
-    """Move all contents from ``source`` to the storage that the setting ``files`` names. Return an
-    exit code: 1 if some contents could not be moved, else 0. Raises ``SetupError``."""
+    """Move all contents from ``source`` to the storage that the setting ``files`` names. Returns
+    the exit code: 1 if a content could not be moved, else 0. Raises ``SetupError``."""
     if source == settings.files:
         command = antiphon_command(f"files migrate --from {FILES_IN_STORE}")
         raise SetupError(f"files: contents are there already; name another source: {command}")

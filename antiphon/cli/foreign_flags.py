@@ -19,8 +19,9 @@ _OPTIONS = "set it in engine_options of [models.NAME] in antiphon.toml"
 _NOT_NEEDED = "it is not needed here: this is always on"
 _DETECTED = "it is not needed here: the format is detected"
 
-#: Flag → what to do instead; arguments of this command are in braces. Names of vLLM, SGLang,
-#: TensorRT-LLM (trtllm-serve), llama-server, transformers serve and the gpt-oss server.
+#: Flag of another server → what to do instead. Braces contain the arguments of an ``antiphon``
+#: command. The flags are those of vLLM, SGLang, TensorRT-LLM (trtllm-serve), llama-server,
+#: transformers serve and the gpt-oss server.
 FOREIGN_FLAGS: Mapping[str, str] = {
     # the model
     "--model": _SOURCE,
@@ -105,8 +106,8 @@ FOREIGN_FLAGS: Mapping[str, str] = {
 
 
 def hint(words: Sequence[str]) -> str | None:
-    """Return a hint about the first flag in ``words`` that belongs to another model server: one
-    line that says what replaces it. Return None if there is no such flag."""
+    """Return one line about the first flag in ``words`` that belongs to another model server. The
+    line says what to use instead. Returns None if there is no such flag."""
     for word in words:
         flag = word.partition("=")[0]
         if flag in FOREIGN_FLAGS:
@@ -115,5 +116,6 @@ def hint(words: Sequence[str]) -> str | None:
 
 
 def _with_commands(text: str) -> str:
-    """Replace arguments in braces by the command that works in this installation."""
+    """Replace each part in braces with the complete command. ``{serve MODEL}`` becomes ``antiphon
+    serve MODEL``, in the form that works in this installation."""
     return re.sub(r"\{([^{}]+)\}", lambda match: antiphon_command(match[1]), text)

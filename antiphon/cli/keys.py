@@ -29,7 +29,7 @@ from .client import RequestFailed, Server, find_server
 __all__ = ["list_keys", "new_key", "revoke_key", "rotate_key"]
 
 _PATH = "/antiphon/keys"
-#: Stores that no other process can open while a server uses them.
+#: URL prefixes of stores that several processes can open at the same time.
 _DATABASE_SERVERS = ("postgresql://", "postgres://")
 
 

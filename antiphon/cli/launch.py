@@ -26,7 +26,7 @@ from .client import RequestFailed, Server, remember_server
 
 __all__ = ["CLIENTS", "launch"]
 
-#: The context window that a client is told if the server does not know it, in tokens.
+#: The context window in tokens that a client gets if the server does not know the model's.
 _CONTEXT = 32_768
 _MAX_OUTPUT = 8_000
 
@@ -42,16 +42,19 @@ class _Target(Struct, frozen=True, kw_only=True):
 
 
 class _Profile(Struct, frozen=True, kw_only=True):
-    """How a client is started: arguments that precede the user's arguments, and environment
-    variables."""
+    """The arguments and environment variables with which a client is started. The arguments come
+    before the user's arguments."""
 
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = {}
 
 
 class _Client(Struct, frozen=True, kw_only=True):
-    """A client that ``launch`` can start. ``package``: its npm package. ``write`` fills an empty
-    folder with its profile. ``endpoint``: path of the endpoint that the server must have."""
+    """A client that ``launch`` can start.
+
+    ``package``: its npm package. ``write`` writes the client's configuration into an empty folder
+    and returns the profile. ``endpoint``: path of the endpoint that the client needs.
+    """
 
     package: str
     write: Callable[[Path, _Target], _Profile]
@@ -135,7 +138,7 @@ def _codex(folder: Path, target: _Target) -> _Profile:
     return _Profile(environment={"CODEX_HOME": str(folder), "ANTIPHON_API_KEY": target.key})
 
 
-#: Variables that name a model of Claude Code, and those that would have it use another server.
+#: Environment variables that set a model of Claude Code.
 _CLAUDE_MODELS = (
     "ANTHROPIC_MODEL",
     "ANTHROPIC_SMALL_FAST_MODEL",
@@ -144,6 +147,7 @@ _CLAUDE_MODELS = (
     "ANTHROPIC_DEFAULT_OPUS_MODEL",
     "CLAUDE_CODE_SUBAGENT_MODEL",
 )
+#: Environment variables that would make Claude Code use another server.
 _CLAUDE_SERVERS = (
     "ANTHROPIC_API_KEY",
     "CLAUDE_CODE_OAUTH_TOKEN",
@@ -154,9 +158,10 @@ _CLAUDE_SERVERS = (
 
 
 def _claude(folder: Path, target: _Target) -> _Profile:
-    # Without the questions of a first start. Whether to trust the folder is still asked.
+    # Skips the questions of a first start, except the question whether to trust the folder.
     _write_json(folder / ".claude.json", {"hasCompletedOnboarding": True})
-    # Auto mode checks actions on Anthropic's server. The other setting would write to the home.
+    # Auto mode would check actions on Anthropic's server. The registration of deep links would
+    # write to the home folder.
     settings = ("disableAutoMode", "disableDeepLinkRegistration")
     _write_json(folder / "settings.json", dict.fromkeys(settings, "disable"))
     return _Profile(

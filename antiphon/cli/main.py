@@ -45,9 +45,14 @@ __all__ = ["COMMANDS", "Command", "main"]
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """A command. ``groups``: groups of settings that are flags of the command. ``flags``: single
-    settings that are flags too. ``sets_model``: the settings of one model are flags too. ``run``
-    may return an exit code."""
+    """A command of ``antiphon``.
+
+    ``groups``: groups of settings. The command has a flag for each setting in these groups.
+    ``flags``: other settings for which the command has a flag. ``sets_model``: whether the command
+    also has flags for the settings of one model. ``takes``: the positional arguments, as the usage
+    line shows them. ``arguments`` adds the arguments that are not settings. ``run`` runs the
+    command and may return an exit code.
+    """
 
     help: str
     run: Callable[[Loaded, argparse.Namespace], int | None]
@@ -120,8 +125,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser for these arguments. Only the commands that the arguments name get their
-    flags, because making the flags of all commands takes long."""
+    """Return the parser for these arguments. Only commands whose names occur in ``words`` get their
+    flags, because adding the flags of all commands is slow."""
     parser = _Parser(prog="antiphon", description="The OpenAI Responses API for your own models.")
     parser.add_argument("--version", action="version", version=f"antiphon {__version__}")
     parser.set_defaults(config=None)
@@ -174,8 +179,8 @@ def _settings_flags(command: Command) -> list[Option]:
 
 
 def _model_flags() -> list[Option]:
-    """Return the settings of a model that can be flags. A setting can be a flag if one text can
-    express its value and it is not secret."""
+    """Return the settings of a model that can be flags. Three kinds of settings cannot: tables, the
+    settings in ``_NO_FLAGS``, and settings that the server has too."""
     general = options(Settings)
     return [
         option
@@ -186,8 +191,8 @@ def _model_flags() -> list[Option]:
 
 #: Prefix of the settings of a model among the parsed arguments.
 _MODEL_PREFIX = "model."
-#: Settings of a model that are no flags: the source is an argument, keys do not belong into the
-#: list of processes.
+#: Settings of a model that have no flag. The source is a positional argument. An API key in a flag
+#: would be visible in the list of processes.
 _NO_FLAGS = ("source", "api_key")
 
 
@@ -415,8 +420,8 @@ def _chat_arguments(loaded: Loaded, url: str) -> str:
     """Return the arguments with which ``antiphon chat`` finds this server.
 
     Without ``--url``, ``chat`` reads host and port only from the default file and the environment.
-    So ``--url`` is needed if they come from another source. A server that was used last does not
-    matter here, because a server at the configured address has precedence.
+    So ``--url`` is needed if host or port come from another source. The server that was used last
+    does not matter, because ``chat`` first tries the configured address.
     """
     from antiphon.bootstrap.server import address
 

@@ -97,7 +97,7 @@ def _pull_there(server: Server, name: str) -> Mapping[str, Any]:
     raise RequestFailed(f"{server.url}: the download was interrupted; run the command again")
 
 
-#: Action → what it does with a model.
+#: Action → the function that runs it for one model.
 ACTIONS: Mapping[str, Callable[[Loaded, str], None]] = {
     "load": _load,
     "unload": _unload,
@@ -111,7 +111,7 @@ def _path(name: str, action: str | None = None) -> str:
 
 
 def _describe(model: Mapping[str, Any]) -> str:
-    """One line: name, state and sizes."""
+    """Return one line about a model: name, state and sizes."""
     status = model["status"]
     state = status["value"] + (f" ({status['stage']})" if status.get("stage") else "")
     parts = [model["id"], state]

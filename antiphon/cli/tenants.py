@@ -16,7 +16,7 @@ from .client import RequestFailed, find_server
 
 __all__ = ["delete_tenant", "export_tenant", "list_acts"]
 
-#: Most events that the server returns at a time.
+#: Maximum number of audit events that the server returns at a time.
 _PAGE = 100
 
 
@@ -52,8 +52,8 @@ def delete_tenant(loaded: Loaded, name: str, *, confirm: Callable[[], str] | Non
 
 
 def list_acts(loaded: Loaded, filters: Mapping[str, str], *, count: int) -> list[str]:
-    """Return the latest administrative acts as lines, newest first. ``filters``: parameters of
-    ``GET /antiphon/audit``. Raises ``SetupError``."""
+    """Return the latest administrative acts, one line for each act, newest first. ``filters``:
+    query parameters of ``GET /antiphon/audit``. Raises ``SetupError``."""
     server = find_server(loaded)
     lines: list[str] = []
     query: dict[str, Any] = dict(filters)

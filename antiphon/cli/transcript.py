@@ -30,7 +30,7 @@ _MAX_DETAIL = 400
 
 
 def printable(text: object) -> str:
-    """The text without control characters."""
+    """Return the text without control characters."""
     return str(text).translate(_CONTROLS)
 
 

@@ -1,4 +1,4 @@
-"""``antiphon usage``: what the requests to a running server used, as a table or as CSV."""
+"""``antiphon usage``: print the usage of a running server, as a table or as CSV."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _WIDTHS: Mapping[str, tuple[int, int, str]] = {
     "1h": (3600, 168, "%Y-%m-%d %H:%M"),
     "1d": (86_400, 31, "%Y-%m-%d"),
 }
-#: Narrower terminals break the lines; no column is left out.
+#: Minimum width of the table in characters. A narrower terminal wraps the lines; the table keeps
+#: all columns.
 _MIN_WIDTH = 140
 #: Heading → field of a result.
 _COLUMNS: Mapping[str, str] = {
@@ -44,8 +45,9 @@ _COLUMNS: Mapping[str, str] = {
 def run(
     loaded: Loaded, *, by_hour: bool, periods: int, groups: Sequence[str], as_csv: bool, now: int
 ) -> None:
-    """Print the usage of the last ``periods`` hours or days in UTC. Rows with the most tokens come
-    first. ``now``: the current time in Unix seconds. Raises ``SetupError``."""
+    """Print the usage of the last ``periods`` hours or days, in UTC. Within one hour or day, the
+    rows with the most tokens come first. ``now``: the current time in Unix seconds. Raises
+    ``SetupError``."""
     width = "1h" if by_hour else "1d"
     heading = ["hour" if by_hour else "day", *groups, *_COLUMNS]
     try:

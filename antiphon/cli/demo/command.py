@@ -1,5 +1,5 @@
-"""Run the demo: start a server with the scripted model, and send it the tour's requests as its
-first client."""
+"""Run the demo: start a server with the scripted model, and send it the requests of a tour of the
+API."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ _WARNING = (
 
 
 async def run_demo(settings: Settings, show: Callable[[str], None], *, once: bool) -> None:
-    """Serve the demo and run the tour. With ``once``, the server stops after the tour; without it,
-    on Ctrl-C.
+    """Start the demo's server and send it the requests of the tour. If ``once`` is true, the server
+    stops after the tour. Otherwise it runs until Ctrl-C.
 
-    Raises ``SetupError`` if the server does not start. With ``once``, also if the tour fails.
+    Raises ``SetupError`` if the server does not start. If ``once`` is true, a failed tour raises
+    ``SetupError`` too.
     """
     from antiphon.bootstrap.server import serve
     from antiphon.models.packaged_embedder import with_packaged_embedder

@@ -1,4 +1,4 @@
-"""Send the tour's requests as a client does, and print what the server answers."""
+"""The client of the demo: sends the requests of the tour, and prints the server's answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .script import FILE, MODEL, QUESTION, tools
 __all__ = ["play"]
 
 _TIMEOUT_S = 60
-#: Indexing is polled this often, with a pause in seconds before each.
+#: Maximum number of polls until the file is indexed, and seconds before each poll.
 _POLLS, _PAUSE_S = 300, 0.1
 
 Print = Callable[[str], None]
@@ -94,7 +94,8 @@ _DESCRIPTIONS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 def _upload(server: Server, url: str, show: Print) -> str:
-    """Upload the file into a vector store, and return the store's id when it is indexed."""
+    """Upload the demo's file and add it to a new vector store. Waits until the file is indexed.
+    Returns the id of the vector store."""
     name, content = FILE
     boundary = secrets.token_hex(16)
     fields = (

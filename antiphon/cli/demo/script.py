@@ -50,8 +50,12 @@ _OTHERWISE = (
 
 
 class _Step(Struct, frozen=True):
-    """A turn: the model's reasoning and text, the tool call that it makes, and the sentence that
-    the turn adds to the final answer."""
+    """One turn of the scripted model.
+
+    ``tool``: the type of the tool that the turn needs. ``thought``: the reasoning. ``says``: the
+    text before the tool call. ``function`` and ``arguments``: the tool call. ``sentence``: what
+    this turn adds to the final answer.
+    """
 
     tool: str
     thought: str
@@ -104,8 +108,8 @@ _STEPS = (
 
 
 def write_scenes(path: Path, ready: Collection[str]) -> None:
-    """Write the script for the engine ``replay``. ``ready``: types of the tools that work on this
-    machine."""
+    """Write the script to ``path``, in the format of the engine ``replay``. ``ready``: types of the
+    tools that work on this machine."""
     steps = [step for step in _STEPS if step.tool in ready]
     answer = "".join(step.sentence for step in steps) or "No tool works on this machine."
     turns = [*(step.turn() for step in steps), answer]
@@ -120,8 +124,8 @@ def _scene(cue: str, turns: Iterable[str]) -> str:
 
 
 def tools(ready: Collection[str], store_id: str) -> list[dict[str, object]]:
-    """Return the tools that the tour's request declares, without tools that do not work.
-    ``store_id``: id of a vector store."""
+    """Return the tools that the tour's request declares. Only tools whose type is in ``ready`` are
+    declared. ``store_id``: id of the vector store with the demo's file."""
     declared: list[dict[str, object]] = [
         {"type": "web_search"},
         {"type": "file_search", "vector_store_ids": [store_id]},
@@ -132,7 +136,8 @@ def tools(ready: Collection[str], store_id: str) -> list[dict[str, object]]:
 
 
 def demo_settings(settings: Settings, folder: Path) -> Settings:
-    """Return the settings of the demo: the scripted model, everything in a temporary ``folder``."""
+    """Return a copy of ``settings`` for the demo. The copy serves the scripted model, and keeps the
+    demo's files in ``folder``."""
     model = Model(
         engine="replay",
         source=str(folder / "tour.toml"),
