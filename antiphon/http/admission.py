@@ -1,8 +1,8 @@
 """Admission control: limit concurrent requests, and queue the other requests fairly between
 tenants.
 
-Tenants share the slots and the places in the queue. If a tenant floods the server, only this
-tenant's requests are refused.
+Each admitted request holds a slot until it ends. Tenants share the slots and the places in the
+queue. If a tenant floods the server, only this tenant's requests are refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Admission", "AdmissionQueue", "admission_queue"]
 
 
 class Admission(Protocol):
-    """The interface that limits the requests in progress."""
+    """Limits how many requests are in progress at a time."""
 
     @property
     def running(self) -> int:
@@ -39,7 +39,8 @@ class Admission(Protocol):
         """The number of queued requests of this tenant."""
 
     def slot(self, tenant: str) -> AbstractAsyncContextManager[None]:
-        """Hold a slot for the duration of the block. Raises ``Overloaded`` if the queue is full."""
+        """Return a context manager that waits for a slot and holds the slot until the block ends.
+        The context manager raises ``Overloaded`` if the queue is full."""
 
     def update(self, limits: RequestLimits) -> None:
         """Apply new limits to later requests."""
@@ -51,8 +52,8 @@ class AdmissionQueue:
 
     ``max_per_tenant``: the maximum number of concurrent requests of one tenant; None for no limit
     per tenant. If the queue is full, a new request of a tenant with few queued requests replaces
-    the newest request of the tenant with the most queued requests. ``on_admitted`` is called with
-    the seconds that an admitted request has waited. ``clock`` returns seconds.
+    the newest request of the tenant with the most queued requests. ``on_admitted`` is called for
+    each admitted request, with the seconds that the request has waited. ``clock`` returns seconds.
     """
 
     def __init__(
@@ -90,7 +91,8 @@ class AdmissionQueue:
         return self._limiter.waiting_of(tenant)
 
     def slot(self, tenant: str) -> LimiterSlot:
-        """Hold a slot for the duration of the block. Raises ``Overloaded`` if the queue is full."""
+        """Return a context manager that waits for a slot and holds the slot until the block ends.
+        The context manager raises ``Overloaded`` if the queue is full."""
         return LimiterSlot(self, tenant)
 
     def update(self, limits: RequestLimits) -> None:
@@ -108,12 +110,14 @@ class AdmissionQueue:
         return is_free
 
     def is_half_free(self, tenant: str) -> bool:
-        """Return whether more than half of all slots are free, and more than half of the slots of
-        this tenant."""
+        """Return whether more than half of all slots are free, and also more than half of the slots
+        that this tenant may hold."""
         return self._limiter.is_half_free(tenant)
 
     async def acquire(self, tenant: str, *, priority: int = 0) -> None:
-        """Wait for a slot. Raises ``Overloaded`` if the queue is full."""
+        """Wait for a slot. ``priority``: requests of a tenant with a lower value are admitted
+        before the tenant's requests with a higher value. Raises ``Overloaded`` if the queue is
+        full."""
         if self.try_acquire(tenant):
             return
         if self._limiter.waiting >= self._max_queued:

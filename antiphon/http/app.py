@@ -1,4 +1,4 @@
-"""The ASGI app: all routes on one screen, and the middleware around them.
+"""The ASGI app: all routes, and the middleware around them.
 
 Middleware from the outside in: request context (ids, access log), CORS, errors, authentication.
 """
@@ -93,7 +93,7 @@ def create_app(
     tracer: Tracer | None = None,
     reraise: bool = False,
 ) -> ASGIApp:
-    """Build the app over an open service. The caller closes the service.
+    """Build the app for a service that is already open. The caller closes the service.
 
     ``admission``: replaces the app's own admission queue. ``cors``: origins whose pages may call
     the app; "*" allows all origins. ``log``: a structlog logger. ``clock`` returns monotonic
@@ -166,8 +166,8 @@ class _Router(Router):
 
 
 def _with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
-    """Add CORS middleware: pages of these origins may call the app and read the response headers
-    that clients need."""
+    """Add CORS middleware to the app. Pages of these origins may then call the app and read the
+    response headers that clients need."""
     return CORSMiddleware(
         app,
         allow_origins=origins,
@@ -274,10 +274,11 @@ def _reference_routes(reference: ReferenceRoutes) -> list[Route]:
 
 
 class _ActionRoute(Route):
-    """A route that also claims its path for other methods, which get the error 405.
+    """The route of an action, such as ``/load``. A request with the path of the action and another
+    method also matches, and gets the error 405.
 
-    Names of models may contain slashes, so a later route with ``{model:path}`` would also match the
-    paths of actions.
+    Names of models may contain slashes. Without this class, such a request would match a later
+    route with ``{model:path}``.
     """
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
@@ -288,7 +289,7 @@ class _ActionRoute(Route):
 def _manager_routes(
     service: Service, access: AuthConfig, manager: ManagesModels | None, auditor: Auditor
 ) -> list[Route]:
-    """The routes of operators."""
+    """Return the routes with which operators manage models. Without a manager, there are none."""
     if manager is None:
         return []
     models = ManagedModelRoutes(manager, access, service.keepalive_s, auditor)

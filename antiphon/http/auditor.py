@@ -15,15 +15,16 @@ _log = structlog.get_logger(__name__)
 
 
 class Auditor:
-    """Records who sent a request and what the request did, in the audit log and in the server's
-    log."""
+    """Records administrative acts of requests: who sent the request, what it did, and to which
+    object. The acts are written to the audit log and to the server's log."""
 
     def __init__(self, trail: AuditTrail, access: AuthConfig) -> None:
         self._trail = trail
         self._operators = access.operators
 
     async def record(self, scope: Scope, type: str, target: str) -> None:
-        """Record an act."""
+        """Record an administrative act. ``type``: the kind of act, such as ``api_key.created``.
+        ``target``: the name or id of the object."""
         context = request_context(scope)
         client = scope.get("client")
         _log.info("administrative act", type=type, target=target, by=context.key)
@@ -36,7 +37,7 @@ class Auditor:
         )
 
     async def record_operator(self, scope: Scope, type: str, target: str) -> None:
-        """Record an operation of everyday use, but only if the request's API key is an operator's
-        key."""
+        """Record an act that any client may do, such as deleting a response. Only acts with an
+        operator's API key are recorded."""
         if request_context(scope).key in self._operators:
             await self.record(scope, type, target)

@@ -63,8 +63,8 @@ async def download_reply(request: Request, stored: StoredFile) -> Reply:
 
 
 def requested_range(header: str, size: int) -> tuple[int, int] | None:
-    """Parse a Range header for a content of ``size`` bytes. Returns start (included) and end
-    (excluded) of the range.
+    """Parse the Range header of a request for a content of ``size`` bytes. Returns start (included)
+    and end (excluded) of the range.
 
     Returns None if the header does not name a single range of bytes; the caller ignores such a
     header. If the range cannot be satisfied, the returned start is not less than the end.

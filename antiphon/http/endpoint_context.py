@@ -1,4 +1,4 @@
-"""Dependencies of the endpoints that start runs, created once."""
+"""The dependencies of the endpoints that start runs. They are created once for each app."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ __all__ = ["EndpointDependencies", "with_trace"]
 
 
 class EndpointDependencies(Struct, frozen=True, kw_only=True):
-    """The dependencies of endpoints that start runs. ``clock`` returns monotonic seconds. ``log``
-    is a structlog logger."""
+    """The dependencies of the endpoints that start runs. ``clock`` returns monotonic seconds.
+    ``log`` is a structlog logger."""
 
     service: Service
     admission: Admission
@@ -42,9 +42,12 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
     def slot(
         self, context: RequestContext, span: Span | None = None
     ) -> AbstractAsyncContextManager[None]:
-        """Hold a slot for a request. ``span``: the span of the request; by default the span of the
-        context. Raises ``Overloaded`` if the queue is full, or if the client has reached its
-        maximum of concurrent requests."""
+        """Return a context manager that holds a slot for a request until the block ends. ``span``:
+        the span of the request; by default the span of the context.
+
+        The context manager raises ``Overloaded`` if the queue is full, or if the client has reached
+        its maximum number of concurrent requests.
+        """
         slot: AbstractAsyncContextManager[None] = self.admission.slot(context.tenant)
         if self.tracer.enabled:
             slot = self._traced_slot(slot, span or context.span)

@@ -14,8 +14,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _JsonReply(Reply):
-    """A JSON response that encodes its value. Its headers are always the same two, so they are
-    built directly for speed."""
+    """A JSON response that encodes its value. Every JSON response has the same two headers, so they
+    are built directly for speed."""
 
     def render(self, content: Any) -> bytes:
         return _encode(content)

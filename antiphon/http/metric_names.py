@@ -59,8 +59,8 @@ _NAMINGS: Mapping[MetricNames, _Naming] = {
 
 
 class OtherNames(Collector):
-    """Collects the metrics of ``collectors`` again under the alternative names in ``names``.
-    Metrics without an alternative name are left out."""
+    """Shows the metrics of ``collectors`` a second time, under the alternative names that ``names``
+    selects. Metrics without an alternative name are left out."""
 
     def __init__(self, collectors: Iterable[Collector], names: MetricNames) -> None:
         self._collectors = tuple(collectors)

@@ -10,7 +10,8 @@ from prometheus_client.registry import Collector
 
 __all__ = ["MetricSnapshot", "SummedMetrics", "sum_metrics", "take_snapshot"]
 
-#: Metrics of which the largest counts: whether a model is loaded, and what the slowest reader lags.
+#: Metrics that are combined by their maximum instead of their sum: whether a model is loaded, and
+#: the lag of the slowest reader.
 _LARGEST = ("antiphon_model_loaded", "antiphon_event_log_follower_lag_batches")
 _GAUGE = "gauge"
 
@@ -30,7 +31,7 @@ class MetricSnapshot(Struct, frozen=True):
 
 
 def take_snapshot(registry: Collector) -> tuple[MetricSnapshot, ...]:
-    """Return all metrics of a registry."""
+    """Return the current values of all metrics of a registry."""
     return tuple(
         MetricSnapshot(
             metric.name,
@@ -45,8 +46,9 @@ def take_snapshot(registry: Collector) -> tuple[MetricSnapshot, ...]:
 def sum_metrics(
     living: Iterable[tuple[MetricSnapshot, ...]], dead: Iterable[tuple[MetricSnapshot, ...]] = ()
 ) -> tuple[MetricSnapshot, ...]:
-    """Return the sums of the metrics over all processes. ``dead``: the last snapshots of processes
-    that have ended. The counters of ended processes are included; their gauges are not."""
+    """Return the sums of the metrics over all processes. ``living``: snapshots of the running
+    processes. ``dead``: the last snapshots of processes that have ended. The counters of ended
+    processes are included; their gauges are not."""
     sums: dict[str, tuple[MetricSnapshot, dict[_SampleKey, float]]] = {}
     for snapshots, is_alive in ((living, True), (dead, False)):
         for snapshot in snapshots:

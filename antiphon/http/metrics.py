@@ -27,7 +27,7 @@ from .metric_sums import MetricSnapshot, SummedMetrics, take_snapshot
 
 __all__ = ["Metrics", "RunTiming"]
 
-#: Returns the metrics of all processes of a server, given those of this one.
+#: Takes the metrics of this process, and returns the metrics of all processes of the server.
 CollectMetrics = Callable[[tuple[MetricSnapshot, ...]], Awaitable[tuple[MetricSnapshot, ...]]]
 
 _DELTAS = frozenset(event for name, event in EVENTS.items() if name.endswith(".delta"))
@@ -66,8 +66,11 @@ class RunTiming:
 
 
 class _Series(Struct, frozen=True):
-    """The metrics that have a model label. An instance holds either the parent metrics, or the
-    children of one model, so that they are looked up only once."""
+    """The metrics that have a model label.
+
+    One instance holds the parent metrics, which cover all models. The other instances each hold the
+    children of one model. They are kept because looking up a child for each update is slow.
+    """
 
     to_first: Histogram
     per_token: Histogram
@@ -208,8 +211,8 @@ class Metrics:
     """The server's metrics, in a separate Prometheus registry. Implements ``StoreObserver``.
 
     ``tenants``: tenants with their own label value; all other tenants count as ``other``.
-    ``names``: the additional set of names under which metrics are shown. ``exporter`` also receives
-    some of the metrics.
+    ``names``: the set of names under which some metrics are shown a second time; ``antiphon`` shows
+    no metric twice. ``exporter`` also receives some of the metrics.
     """
 
     _collect: CollectMetrics | None = None
@@ -276,7 +279,7 @@ class Metrics:
             registry.register(OtherNames(collectors, names))
 
     def observe_queue(self, admission: Admission) -> None:
-        """Read the gauges from this admission queue."""
+        """Show the running and waiting requests of this admission queue in the gauges."""
         self._running.set_function(lambda: admission.running)
         self._waiting.set_function(lambda: admission.waiting)
         known, tenants = self._tenant_names, self._tenants
@@ -358,7 +361,7 @@ class Metrics:
         self._count(self._runs, model, "completed")
         self._series_of(model).input_tokens.inc(tokens)
 
-    # --- of the store ----------------------------------------------------------------------------
+    # --- the store -------------------------------------------------------------------------------
 
     def on_operation(self, operation: str, seconds: float, *, failed: bool) -> None:
         """Record an operation of the store."""
@@ -402,7 +405,8 @@ class Metrics:
     # --- reading ---------------------------------------------------------------------------------
 
     def collect_from(self, collect: CollectMetrics) -> None:
-        """Use ``collect`` to read the metrics. It returns the sums over several processes."""
+        """Read the metrics through ``collect`` from now on. ``collect`` returns the sums over all
+        processes of the server."""
         self._collect = collect
 
     def snapshot(self) -> tuple[MetricSnapshot, ...]:

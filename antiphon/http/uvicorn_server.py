@@ -1,6 +1,6 @@
 """The uvicorn server: sockets, signals, and a shutdown that waits for runs to end.
 
-It serves any ASGI app.
+The server can serve any ASGI app.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ T = TypeVar("T")
 
 _BACKLOG = 2048
 
-#: Seconds after which a slow body is checked again.
+#: Seconds between two checks of the rate of a body.
 _BODY_CHECK_S = 5.0
 
-#: Open files that the server asks for where the system sets no limit.
+#: Limit of open files that the server sets if the system permits any number.
 _MAX_FILES = 2**20
 
 #: Longer than the idle time of common proxies (60 s), so that the proxy closes first.
@@ -77,7 +77,7 @@ _NOT_HTTP = (400, "The request is not valid HTTP.", "invalid_http")
 #: Allocations between garbage collections. Python's default, 700, is reached every few tokens.
 _GC_THRESHOLD = 10_000
 
-#: Chunks up to this size are copied behind the headers; larger ones are sent separately.
+#: Chunks below this size are joined with the headers; larger chunks are sent separately.
 _MAX_JOINED_BYTES = 2**16
 
 #: Signals that drain and stop the server. SIGHUP also comes when its terminal is closed.
@@ -194,13 +194,14 @@ async def serve(
     max_frame_bytes: int = 64 * 2**20,
     limits: ConnectionLimits | None = None,
 ) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP; then stop accepting, drain and return.
+    """Serve until SIGTERM, SIGINT or SIGHUP. Then accept no new connections, call ``drain`` to wait
+    for the runs, and return.
 
     ``drain`` may take ``grace_s`` seconds; a second signal ends this time early. The sockets are
     closed at the end. ``started`` is called when requests are answered and signals are handled.
-    ``on_hangup`` is called for SIGHUP, unless the SIGHUP comes from a terminal that was closed.
-    ``max_frame_bytes``: maximum size of a WebSocket message. ``limits``: limits of each client's
-    connections.
+    With ``on_hangup``, a SIGHUP calls ``on_hangup`` and does not stop the server. A SIGHUP that
+    comes because the terminal was closed still stops the server. ``max_frame_bytes``: maximum size
+    of a WebSocket message. ``limits``: limits of each client's connections.
     """
     config = uvicorn.Config(
         app,
@@ -226,7 +227,8 @@ async def serve(
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine like ``asyncio.run``, but on uvloop if it is installed."""
+    """Run a coroutine like ``asyncio.run``, but on uvloop. On Windows, which has no uvloop,
+    asyncio's own event loop is used."""
     factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     if sys.platform != "win32":
         import uvloop
@@ -238,10 +240,10 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def frozen_gc() -> Iterator[None]:
-    """Exclude all existing objects from garbage collection, and run the garbage collection less
+    """Exclude all existing objects from garbage collection within the block, and collect less
     often.
 
-    A full collection takes tens of milliseconds, which delays running streams.
+    A full collection takes tens of milliseconds and would delay the running streams.
     """
     thresholds = gc.get_threshold()
     gc.collect()
@@ -255,8 +257,8 @@ def frozen_gc() -> Iterator[None]:
 
 
 def _limited_protocol(limits: ConnectionLimits) -> type[_Protocol]:
-    """Return the protocol class of one server. All its connections share ``limits`` and the count
-    of open connections per address."""
+    """Return the protocol class of one server. All connections of the server share ``limits`` and
+    the count of open connections per address."""
     members = {"limits": limits, "open_by_address": Counter(), "__slots__": ()}
     return type("_LimitedProtocol", (_Protocol,), members)
 
@@ -278,8 +280,9 @@ class _Protocol(HttpToolsProtocol):
     - It sends response headers together with the first chunk.
     """
 
-    # Beside those of uvicorn, more than 30 attributes would give each connection a dictionary of
-    # its own instead of values whose keys all connections share: 1.3 KB.
+    # Python lets objects of a class share the keys of their attribute dictionaries only up to 30
+    # attributes. uvicorn's attributes and ours together are more. Without slots, each connection
+    # would need a dictionary of its own: 1.3 KB.
     __slots__ = (
         "_address",
         "_body_bytes",
@@ -306,11 +309,11 @@ class _Protocol(HttpToolsProtocol):
         self._output = _BufferedTransport(transport, self.flow)
         self._head_bytes = self._body_bytes = 0
         self._in_head, self._in_body = True, False
-        #: When the body began to arrive, in the loop's time.
+        #: When the deadline for the body was set, in the loop's time.
         self._body_start = 0.0
         self._deadline: asyncio.TimerHandle | None = None
         self._address = ""
-        #: The data being parsed began with the end of another request.
+        #: Whether the data that is being parsed began with the end of another request.
         self._continues_request = False
         self.disconnect_callbacks: set[Callable[[], None]] = set()
         self.is_lost = False
@@ -350,7 +353,7 @@ class _Protocol(HttpToolsProtocol):
         self._in_head = False
         self._clear_deadline()
         super().on_headers_complete()
-        if self.cycle is not None:  # none for a WebSocket
+        if self.cycle is not None:  # a WebSocket has no cycle
             self.cycle.transport = self._output  # type: ignore[assignment]
             self.cycle.message_event = _RareEvent()
             self._in_body = True
@@ -395,8 +398,8 @@ class _Protocol(HttpToolsProtocol):
             self._deadline = self.loop.call_later(delay, self._check_body_rate)
 
     def _end_slow_head(self) -> None:
-        """Refuse a request whose headers do not arrive in time. Close a connection on which the
-        client sent nothing."""
+        """Refuse a request whose headers do not arrive in time. If the client has sent nothing,
+        close the connection without a response."""
         if self.scope is None:
             self._output.close()
         else:
@@ -418,8 +421,8 @@ class _Protocol(HttpToolsProtocol):
             self._deadline = None
 
     def _check_body_rate(self) -> None:
-        """Refuse the request and close the connection if the request body arrives too slowly. The
-        check does not apply while the app does not read the body."""
+        """Refuse the request and close the connection if the request body arrives too slowly. While
+        the app itself pauses reading the body, a slow body is allowed."""
         elapsed = self.loop.time() - self._body_start
         is_slow = self._body_bytes < self.limits.body_bytes_per_s * elapsed
         if is_slow and not self.flow.read_paused:
@@ -431,8 +434,8 @@ class _Protocol(HttpToolsProtocol):
         self._refuse(*_NOT_HTTP)
 
     def _refuse(self, status: int, message: str, code: str) -> None:
-        """Send an error response in place of the app and close the connection. If the app has
-        already started its response, only close the connection."""
+        """Send an error response instead of the app's response, and close the connection. If the
+        app has already started its response, only close the connection."""
         if self.cycle is not None and self.cycle.response_started and not self._in_head:
             self._output.close()
             return
@@ -444,7 +447,7 @@ class _Protocol(HttpToolsProtocol):
 
 
 class _ShortQueue(list[Any]):
-    """A queue for connections whose queue is nearly always empty. An empty ``deque`` takes 0.7 KB;
+    """A queue for connections that seldom have queued requests. An empty ``deque`` takes 0.7 KB;
     this list takes much less."""
 
     def appendleft(self, entry: Any) -> None:
@@ -477,11 +480,11 @@ class _FlowControl(FlowControl):
 
 
 class _BufferedTransport:
-    """A transport for responses. It delays headers until the next write or the next step of the
-    event loop.
+    """A transport for responses. It holds headers back until the next write, at most until the next
+    iteration of the event loop.
 
-    Sending headers and body in one packet is cheaper, because sending a packet and waking its
-    reader costs more than building both.
+    Headers and body are then sent in one packet. Sending a packet and waking its reader costs more
+    than building both.
     """
 
     __slots__ = ("_flow", "_head", "_transport", "is_closing")
@@ -503,11 +506,11 @@ class _BufferedTransport:
             self._transport.write(piece)
 
     def write_chunk(self, piece: bytes) -> bool:
-        """Write a chunk of a body, unless the chunk has to wait. Implements
-        ``DIRECT_WRITE_EXTENSION``.
+        """Write a chunk of a body. Returns False and writes nothing if the chunk must wait.
+        Implements ``DIRECT_WRITE_EXTENSION``.
 
-        uvicorn's ``send`` needs a message, a coroutine and a dozen checks for the same write. They
-        would be the larger part of the cost of a token.
+        uvicorn's ``send`` needs a message, a coroutine and a dozen checks for the same write. These
+        steps would be the larger part of the cost of a token.
         """
         # An empty chunk would end the body.
         if self._flow.write_paused or not piece or self.is_closing():
@@ -520,15 +523,15 @@ class _BufferedTransport:
         return True
 
     def _write_joined(self, piece: bytes) -> None:
-        """Write the delayed headers and ``piece``. If ``piece`` is short, both are sent in one
-        write."""
+        """Write the headers that are held back, then ``piece``. If ``piece`` is short, both are
+        sent in one write."""
         if len(piece) < _MAX_JOINED_BYTES:
             piece, self._head = self._head + piece, b""
         self._flush()
         self._transport.write(piece)
 
     def _flush(self) -> None:
-        """Send the delayed headers without a body."""
+        """Send the headers that are held back."""
         if self._head:
             head, self._head = self._head, b""
             self._transport.write(head)
@@ -569,7 +572,8 @@ class _Server(uvicorn.Server):
         for server in self.servers:
             server.close()
         for connection in list(self.server_state.connections):
-            if not isinstance(connection, WebSocketsSansIOProtocol):  # shutdown() cuts those
+            # shutdown() would cut a WebSocket.
+            if not isinstance(connection, WebSocketsSansIOProtocol):
                 connection.shutdown()
         await self._drain_runs()
         await super().shutdown(sockets)
@@ -619,8 +623,8 @@ def _do_nothing() -> None: ...
 
 
 def has_terminal() -> bool:
-    """Return whether the process has a controlling terminal. A process whose terminal was closed
-    has none."""
+    """Return whether the process has a controlling terminal. Returns False after this terminal was
+    closed."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
     except OSError:

@@ -95,9 +95,10 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
     """Limits on incoming requests.
 
     ``requests_per_minute`` applies to each key that has no limit of its own. On a server without
-    keys, it applies to the whole server. None = no limit. A full queue answers 429.
-    ``max_requests_per_tenant`` limits the concurrent requests of a tenant; None = no limit per
-    tenant. ``body`` limits the JSON of a request body. ``max_file_bytes`` limits an uploaded file.
+    keys, it applies to the whole server. None = no limit. If the queue is full, a request gets the
+    status 429. ``max_requests_per_tenant`` limits the concurrent requests of a tenant; None = no
+    limit per tenant. ``body`` limits the JSON of a request body. ``max_file_bytes`` limits an
+    uploaded file.
     """
 
     max_body_bytes: int = 64 * 2**20
@@ -129,8 +130,9 @@ class _KeyEntry(Struct, frozen=True):
 class AuthMiddleware:
     """Authenticates requests, and stores tenant and client in the request context.
 
-    ``stored_keys`` reads the keys in the store; None if the store has no keys. ``rates`` admits
-    requests, and ``budgets`` reads token usage, where keys or tenants have limits.
+    ``stored_keys`` reads the keys in the store; None if the store has no keys. ``rates`` enforces
+    the limits of requests per minute. ``budgets`` reads how many tokens are used, for the limits of
+    tokens.
     """
 
     def __init__(
@@ -190,8 +192,12 @@ class AuthMiddleware:
         return path in ("/health", "/ready")
 
     def _may_read_metrics(self, scope: Scope) -> bool:
-        """Return whether the request may read the metrics without a key. A web page may not read
-        them through DNS rebinding (a name of its own that points to this machine)."""
+        """Return whether the request may read the metrics without a key.
+
+        The request also needs an allowed Host header. Otherwise a web page could read the metrics:
+        it could point its own domain to this machine (DNS rebinding). If the setting ``metrics`` is
+        ``everybody`` and the server has keys, every Host header is allowed.
+        """
         allowed = self._access.metrics
         if allowed == "everybody" and self._access.requires_key:
             return True
@@ -236,7 +242,7 @@ class AuthMiddleware:
                 _check_tokens(limits, tokens)
 
     async def _read_stored_keys(self) -> None:
-        """Make entries of the keys in the store."""
+        """Update the entries of the keys in the store, if these keys have changed."""
         if self._stored_keys is None:
             return
         keys = await self._stored_keys.current()
@@ -267,7 +273,8 @@ class AuthMiddleware:
         return matches[0]
 
     def _reject_unknown_hosts(self, scope: Scope) -> None:
-        """Raise ``InvalidRequest`` for a Host header that only DNS rebinding explains."""
+        """Raise ``InvalidRequest`` if a local request has a Host header that is not allowed. Such a
+        header is a sign of DNS rebinding; see ``_unknown_host``."""
         name = self._unknown_host(scope)
         if name is not None:
             raise InvalidRequest(
@@ -364,7 +371,7 @@ def _token_headers(
 
 
 def _check_tokens(limits: ClientLimits, used: TokensUsed) -> None:
-    """Raise ``Overloaded`` if a limit is reached."""
+    """Raise ``Overloaded`` if the used tokens have reached the limit per day or per minute."""
     for period, limit, tokens, seconds in (
         ("day", limits.tokens_per_day, used.day, used.day_ends_s),
         ("minute", limits.tokens_per_minute, used.minute, 60),
@@ -382,7 +389,8 @@ def _is_page_path(path: str) -> bool:
 
 
 def _reject_cross_site(scope: Scope) -> None:
-    """Reject cross-site requests that a browser sends without a preflight (CSRF).
+    """Reject cross-site requests that a browser sends without a preflight (CSRF). Raises
+    ``InvalidRequest``.
 
     Such requests have an Origin header but no JSON content type. Programs send no Origin header.
     Pages of the same origin may upload files.

@@ -1,9 +1,10 @@
 """Error bodies for clients that do not read OpenAI's error format.
 
-- Clients of the Messages API: Anthropic's error format, and the request id in the header
+- Clients of the Messages API get Anthropic's error format, and the request id in the header
   ``request-id``.
-- ``@ai-sdk/open-responses``: strings. OpenAI's errors have null in ``param`` and ``code`` where
-  these do not apply. On null, this client shows the status line instead of the message.
+- ``@ai-sdk/open-responses`` gets empty strings instead of null. In OpenAI's format, ``param`` and
+  ``code`` are null if they do not apply. This client cannot read null: it would show the status
+  line instead of the message.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ __all__ = ["is_messages_client", "send_for_client"]
 _STRICT_CLIENT = b"ai-sdk/open-responses"
 _MESSAGES_PATH = "/v1/messages/"
 
-#: Turns the status and the error of a body into another body.
+#: Takes the HTTP status and the ``error`` object of a body, and returns the new body.
 _Rewrite = Callable[[int, dict[str, Any]], Any]
 
 
 def is_messages_client(scope: Scope) -> bool:
-    """Whether the request comes from a client of the Messages API."""
+    """Return whether the request comes from a client of the Messages API."""
     is_messages_path = f"{route_path(scope)}/".startswith(_MESSAGES_PATH)
     return is_messages_path or header(scope, b"anthropic-version") is not None
 
 
 def send_for_client(scope: Scope, send: Send) -> Send:
-    """Wrap ``send`` so that it rewrites error bodies, if the client needs another error format than
-    OpenAI's."""
+    """Return ``send``, or a wrapper that rewrites error bodies if the client needs another error
+    format than OpenAI's."""
     if scope["type"] != "http":
         return send
     if is_messages_client(scope):
@@ -61,8 +62,8 @@ def _with_request_id(send: Send, id: str) -> Send:
 
 
 def _rewriting(send: Send, rewrite: _Rewrite) -> Send:
-    """Wrap ``send`` so that it rewrites error bodies. An error body must be sent in one ASGI
-    message."""
+    """Return a wrapper of ``send`` that rewrites error bodies. An error body must be sent in one
+    ASGI message."""
     start: Message = {}
 
     async def send_rewritten(message: Message) -> None:
@@ -97,6 +98,6 @@ def _with_strings(status: int, error: dict[str, Any]) -> Any:
 
 def _anthropic_error(request_id: str, status: int, error: dict[str, Any]) -> Any:
     message, param = str(error.get("message")), error.get("param")
-    if param and f"'{param}" not in message:  # the form has no field for it
+    if param and f"'{param}" not in message:  # Anthropic's format has no field for ``param``
         message = f"{param}: {message}"
     return message_error(status, message, error.get("code"), request_id)

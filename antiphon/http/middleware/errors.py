@@ -46,7 +46,8 @@ __all__ = [
     "unknown_url",
 ]
 
-#: ``response.error.code`` → HTTP status. With other codes, a model, an upstream or a tool failed.
+#: ``response.error.code`` → HTTP status. All other codes become 502: a model, an upstream or a tool
+#: failed.
 _FAILURES: Mapping[str, int] = {
     name: code.status
     for name, code in ERROR_CODES.items()
@@ -157,7 +158,8 @@ def status_of(error: RunError | ResponseError) -> int:
 
 
 def type_of(status: int, otherwise: str = "server_error") -> str:
-    """Return OpenAI's error type for an HTTP status."""
+    """Return OpenAI's error type for an HTTP status. For a status without its own error type,
+    return ``otherwise``."""
     return _TYPES.get(status, otherwise)
 
 
@@ -193,7 +195,7 @@ class ErrorMiddleware:
     """Turns exceptions into error responses.
 
     ``reraise`` lets unexpected exceptions through, for tests. If the response has already started,
-    no error response is sent and the response ends truncated.
+    no error response is sent; the started response is cut off.
     """
 
     def __init__(self, app: ASGIApp, *, log: Any, reraise: bool = False) -> None:

@@ -35,7 +35,8 @@ _STARTS = ("http.response.start", "websocket.http.response.start")
 #: Headers of the W3C trace context, by the names in ``TraceHeaders``.
 _TRACE_HEADERS = (("traceparent", b"traceparent"), ("tracestate", b"tracestate"))
 
-#: Polled by monitoring, and the files of the web page: logged at debug level only.
+#: Requests for these paths are logged at debug level only: paths that monitoring polls, and the
+#: files of the web page.
 _QUIET = frozenset({"/health", "/ready", "/metrics"})
 _PAGE_FILES = "/ui/"
 

@@ -34,7 +34,8 @@ class TextSpan(Struct, frozen=True):
 
 
 class FieldRow(Struct, frozen=True, kw_only=True):
-    """A field, a parameter or a header."""
+    """A field, a parameter or a header, as the row of a table. ``spans``: its type in words.
+    ``where``: the part of the request that contains it, such as ``body`` or ``query``."""
 
     name: str
     spans: tuple[TextSpan, ...]
@@ -46,8 +47,9 @@ class FieldRow(Struct, frozen=True, kw_only=True):
 
 class OperationView(Struct, frozen=True, kw_only=True):
     """An operation, ready for display. ``bodies``: media type → request type. ``answers``: status
-    and media type → response type. ``headers``: header → meaning; only headers that some, but not
-    all, successful responses have."""
+    and media type → response type. ``form``: the fields of the form that the operation accepts.
+    ``headers``: header of a successful response → meaning. ``x-request-id`` is left out, because
+    every response has it."""
 
     method: str
     path: str
@@ -129,7 +131,8 @@ def rows(schema: Json) -> tuple[FieldRow, ...]:
 
 
 def type_spans(schema: Json, *, nullable: bool = True) -> tuple[TextSpan, ...]:
-    """Describe a type in words. ``nullable``: whether the description mentions null."""
+    """Describe the type of a schema in words. ``nullable``: whether the description mentions
+    null."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return (TextSpan(name, name),)

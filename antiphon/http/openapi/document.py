@@ -52,7 +52,7 @@ Optional fields of requests may be null, which means "not given". Unknown fields
 ignored unless ignoring them would change the answer. New fields and events may be added at any \
 time."""
 
-#: First segment of a path → tag and what the tag is about. The first match counts.
+#: Start of a path → tag, and description of the tag. The first entry that matches a path counts.
 _TAGS: Mapping[str, tuple[str, str]] = {
     "/v1/responses": ("Responses", "Create, retrieve, follow and cancel responses."),
     "/v1/conversations": ("Conversations", "Items that responses read and extend."),
@@ -98,7 +98,7 @@ _FIELD_TREATMENTS: Mapping[str, str] = {
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """A method of a route with its operation."""
+    """One method of a route, with its operation."""
 
     method: str
     path: str
@@ -136,7 +136,7 @@ def _first_sentence(text: str) -> str:
 
 
 def make_document(routes: Iterable[Any]) -> Json:
-    """Build the document. Takes about a tenth of a second."""
+    """Build the OpenAPI document of the routes. This takes about a tenth of a second."""
     every = list(endpoints(routes))
     types = _Types(every)
     paths: Json = {}
@@ -254,7 +254,7 @@ def _query_param(param: QueryParam, types: _Types) -> Json:
         "name": param.name,
         "in": "query",
         "description": param.description,
-        "allowEmptyValue": True,  # as if it were missing
+        "allowEmptyValue": True,  # an empty value counts as a missing parameter
         "schema": schema,
     }
 
@@ -269,7 +269,7 @@ def _request_content(operation: Operation, types: _Types) -> Json:
 
 
 def _form(form: Form, types: _Types) -> Json:
-    """Describe a form: the fields of its type and the file."""
+    """Return the schema of a form: its file, and the fields of its type."""
     file: Json = {"type": "string", "contentMediaType": "application/octet-stream"}
     if form.many:
         file = {"type": "array", "items": file, "minItems": 1}
@@ -331,7 +331,8 @@ def _error_statuses(endpoint: Endpoint) -> list[int]:
 
 
 def _error_components(every: Sequence[Endpoint], types: _Types) -> Json:
-    """Describe all errors, once in each error format that the endpoints use."""
+    """Return the response components of the error statuses. Each status has one component for each
+    error format that the endpoints use."""
     forms = dict.fromkeys((None, *(endpoint.operation.error_body for endpoint in every)))
     return {
         _error_name(form, status): _error(status, types.sent(form or ErrorReply))
@@ -392,8 +393,8 @@ class _Types:
 
 
 def _with_treatments(components: Mapping[str, Json]) -> dict[str, Json]:
-    """Describe how the server treats each field of a request. Fields that the server simply honours
-    get no description."""
+    """Add a description to each request field that the server echoes, takes as a hint or refuses.
+    Fields that the server simply honours get no description."""
     name = CreateResponse.__name__
     request = components[name]
     properties = {

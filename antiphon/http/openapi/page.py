@@ -32,7 +32,7 @@ class ReferencePage(Struct, frozen=True):
 
 
 def make_page(document: dict[str, Any]) -> ReferencePage:
-    """Render the page."""
+    """Render the API reference of an OpenAPI document."""
     style, script = _resource("reference.css"), _resource("reference.js")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     html = environment.from_string(_resource("reference.html.jinja")).render(

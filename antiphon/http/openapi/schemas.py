@@ -27,12 +27,13 @@ __all__ = [
 ]
 
 Json = dict[str, Any]
-#: (class, field) → the type of what clients may send in this field.
+#: (class, field) → the type of the values that clients may send in this field.
 AcceptedForms = Mapping[tuple[type[Struct], str], Any]
 
 _TEMPLATE = "#/components/schemas/{name}"
 _REF = _TEMPLATE.format(name="")
-#: Suffix of a type in requests, if it differs from the type in answers.
+#: Suffix of the name of a type's component for requests, if the type has another schema in
+#: responses.
 _SUFFIX = "Param"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 
@@ -46,16 +47,17 @@ class Schemas(Struct, frozen=True):
 
 
 def sent_schemas(types: Sequence[Any], unions: Mapping[str, Any]) -> Schemas:
-    """Describe the JSON that the server sends. ``unions``: name → union type that gets a component
-    of its own."""
+    """Return the schemas of the JSON that the server sends. ``unions``: name → union type that gets
+    its own component."""
     return _generate(types, unions, _describe_sent)
 
 
 def accepted_schemas(
     types: Sequence[Any], unions: Mapping[str, Any], forms: AcceptedForms, untagged: Iterable[Any]
 ) -> Schemas:
-    """Describe the JSON that clients may send. ``untagged``: classes whose field ``type`` may be
-    missing."""
+    """Return the schemas of the JSON that clients may send. ``unions``: name → union type that gets
+    its own component. ``forms``: fields that accept more than their own type declares.
+    ``untagged``: classes whose field ``type`` may be missing."""
     names = {cls.__name__ for cls in untagged}
     found = _generate([*types, *forms.values()], unions, _describe_accepted)
     components = {name: {**schema} for name, schema in found.components.items()}
@@ -203,7 +205,8 @@ def _inner_types(info: Any) -> list[Any]:
 
 
 def _describe_sent(cls: type[Struct], schema: Json) -> Json:
-    """Describe a class that the server sends. Every field that is always sent becomes required."""
+    """Return the schema of a class that the server sends. Every field that is always sent becomes
+    required."""
     omits = cls.__struct_config__.omit_defaults
     optional = {
         field.encode_name
@@ -220,7 +223,8 @@ def _describe_sent(cls: type[Struct], schema: Json) -> Json:
 
 
 def _describe_accepted(cls: type[Struct], schema: Json) -> Json:
-    """Describe a class that clients may send. Null means "not given" in optional fields."""
+    """Return the schema of a class that clients may send. In optional fields, null means "not
+    given"."""
     described = _describe(cls, schema)
     required = set(described["required"])
     properties = {
@@ -231,7 +235,8 @@ def _describe_accepted(cls: type[Struct], schema: Json) -> Json:
 
 
 def _describe(cls: type[Struct], schema: Json) -> Json:
-    """Return the schema of a class without its title, with its docstring as Markdown."""
+    """Return the schema of a class without its title. The description is the docstring of the
+    class, as Markdown."""
     text = " ".join((cls.__doc__ or "").split()).replace("``", "`")
     head: Json = {"description": text} if text else {}
     rest = {key: value for key, value in schema.items() if key not in ("title", "description")}

@@ -23,8 +23,9 @@ _ZSTD_WINDOW = 8 * 2**20
 async def read(scope: Scope, receive: Receive, limit: int) -> bytes:
     """Return the whole body, decompressed. ``limit``: maximum bytes before and after decompression.
 
-    Raises ``TooLarge`` (already from the content-length header, if it is too large),
-    ``ClientDisconnected``, and ``InvalidRequest`` for an unsupported encoding.
+    Raises ``TooLarge`` for a larger body; if the content-length header already exceeds the limit,
+    nothing is read. Raises ``ClientDisconnected``. Raises ``InvalidRequest`` for an unsupported or
+    invalid encoding.
     """
     _check_declared(scope, limit)
     encoding = header(scope, b"content-encoding")
@@ -46,8 +47,8 @@ async def _receive_all(receive: Receive, limit: int) -> bytes:
 
 
 async def _read_encoded(receive: Receive, limit: int, encoding: str) -> bytes:
-    """Return the whole body. Decompresses the body if its content-encoding ``encoding`` is a
-    compression."""
+    """Return the whole body. If ``encoding``, the body's content-encoding, is a compression, the
+    body is decompressed."""
     inflate = _INFLATE.get(encoding)
     if inflate is None and encoding not in ("identity", ""):
         raise InvalidRequest(

@@ -1,6 +1,6 @@
 """Idempotency keys: a repeated request returns the response of the first request.
 
-The key is part of the response's id, so no table of keys is needed.
+The response's id is computed from the key, so no table of keys is needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def response_id(scope: Scope, tenant: str, body: bytes) -> str | None:
     """Return the response id for a request with an ``Idempotency-Key``. Returns None if the request
     has no such header.
 
-    The same key with another body gives another id. Raises ``InvalidRequest`` for a malformed key.
+    The id depends on the tenant, the key and the body. Raises ``InvalidRequest`` for a malformed
+    key.
     """
     key = header(scope, b"idempotency-key")
     if key is None:

@@ -19,7 +19,8 @@ from . import body as bodies
 
 __all__ = ["FileForm", "FilesForm", "open_form", "read_files"]
 
-#: Limits besides the file: number of fields, bytes of each, and bytes of boundaries and headers.
+#: Limits of a form besides its file: number of fields, bytes of each field, and bytes of all
+#: boundaries and headers.
 _MAX_FIELDS, _FIELD_BYTES, _FORM_OVERHEAD = 16, 4096, 64 * 2**10
 #: Bytes of boundary and headers of each further file.
 _FILE_OVERHEAD = 2048
@@ -28,9 +29,9 @@ _CHUNK_BYTES = 2**20
 
 
 class FileForm(Struct, frozen=True):
-    """A form with one file: the file's name without folders, its size, and the other form fields.
-    ``chunks`` yields the file's content. It can be read only once, and only while the form is open.
-    """
+    """A form with one file. ``filename``: the file's name without folders. ``size``: the file's
+    size in bytes. ``chunks`` yields the file's content; it can be read only once, and only while
+    the form is open. ``fields``: the other form fields."""
 
     filename: str
     size: int
@@ -39,8 +40,8 @@ class FileForm(Struct, frozen=True):
 
 
 class FilesForm(Struct, frozen=True):
-    """A form with several files. ``files``: the path and the content of each file, with the path
-    that the client sent. ``fields``: the other form fields."""
+    """A form with several files. ``files``: the path that the client sent and the content, for each
+    file. ``fields``: the other form fields."""
 
     files: tuple[tuple[str, bytes], ...]
     fields: Mapping[str, str]

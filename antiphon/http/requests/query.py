@@ -1,4 +1,4 @@
-"""Parse query strings. Accepts all notations in which clients write lists.
+"""Parse query strings. Lists are accepted in every notation that clients use.
 
 Unknown parameters are ignored. An invalid value is an error that names the parameter.
 """
@@ -27,8 +27,8 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class QueryParam(Struct, frozen=True, kw_only=True):
-    """A query parameter for the OpenAPI document. ``default`` is None if the parameter has no
-    default."""
+    """A query parameter as the OpenAPI document describes it. ``default`` is None if the parameter
+    has no default."""
 
     name: str
     type: Any
@@ -53,7 +53,7 @@ PAGE_PARAMS = (
     QueryParam(name="after", type=str, description="The id after which the page starts."),
     QueryParam(name="before", type=str, description="The id before which the page ends."),
 )
-#: Accepted on many endpoints as OpenAI's clients send it.
+#: A parameter that many endpoints accept, because OpenAI's clients send it.
 INCLUDE_PARAM = QueryParam(
     name="include",
     type=tuple[Include, ...],
@@ -62,7 +62,8 @@ INCLUDE_PARAM = QueryParam(
 
 
 class Query:
-    """The parameters of a request. A list is ``name[]=a&name[]=b``, ``name[0]=a`` or ``name=a``."""
+    """The query parameters of a request. A list is ``name[]=a&name[]=b``, ``name[0]=a`` or
+    ``name=a``. Methods raise ``InvalidRequest`` for an invalid value."""
 
     def __init__(self, scope: Scope) -> None:
         value = scope["query_string"].decode("latin-1")
@@ -104,13 +105,14 @@ class Query:
         return self._values.get(name, [""])[-1] or None
 
     def choice(self, name: str, options: Collection[str], default: str) -> str:
-        """Return one of ``options``."""
+        """Return the parameter's value, which must be one of ``options``. If the parameter is
+        missing, return ``default``."""
         value = self.value(name) or default
         _check(name, value, options)
         return value
 
     def flag(self, name: str) -> bool:
-        """Return a boolean parameter; false if the parameter is missing."""
+        """Return a boolean parameter. Returns False if the parameter is missing."""
         value = self.value(name)
         if value is None:
             return False
@@ -119,7 +121,7 @@ class Query:
         return _FLAGS[value.lower()]
 
     def optional_flag(self, name: str) -> bool | None:
-        """Return a boolean parameter; None if the parameter is missing."""
+        """Return a boolean parameter. Returns None if the parameter is missing."""
         return None if self.value(name) is None else self.flag(name)
 
     def page_params(self) -> PageParams:
@@ -132,17 +134,17 @@ class Query:
         )
 
     def limit(self) -> int:
-        """Return the largest number of entries of a page."""
+        """Return the maximum number of entries of a page."""
         limit = self.number("limit", low=1, high=_MAX_LIMIT)
         return _DEFAULT_LIMIT if limit is None else limit
 
     def order(self) -> str:
-        """Return the order of a list."""
+        """Return the order of a list: ``asc`` or ``desc``."""
         return self.choice("order", ("asc", "desc"), "desc")
 
     def number(self, name: str, *, low: int, high: int | None = None) -> int | None:
-        """Return an integer parameter between the bounds, both included. Returns None if the
-        parameter is missing."""
+        """Return an integer parameter. It must lie between ``low`` and ``high``, both included.
+        Returns None if the parameter is missing."""
         value = self.value(name)
         if value is None:
             return None

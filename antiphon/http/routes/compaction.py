@@ -22,7 +22,8 @@ __all__ = ["CompactEndpoint"]
 
 
 class CompactEndpoint:
-    """The endpoint as an ASGI app, so that a disconnect can cancel the model."""
+    """``POST /v1/responses/compact`` as an ASGI app. If the client disconnects, the run is
+    cancelled."""
 
     operation = Operation(
         id="compactResponse",

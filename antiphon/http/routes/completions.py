@@ -41,14 +41,15 @@ __all__ = ["ChoiceStream", "CompletionsEndpoint", "CompletionsRequest"]
 
 
 class ChoiceStream(Protocol):
-    """The interface that encodes the events of one choice."""
+    """Encodes the events of one choice (one of several answers to a request) for a stream."""
 
     def frames(self, events: tuple[Event, ...]) -> bytes: ...
     def usage_frame(self, responses: Sequence[Response]) -> bytes: ...
 
 
 class CompletionsRequest(Protocol):
-    """A parsed request body: one request per choice, and the methods that build the response."""
+    """A parsed request body. It has one request for each choice, and the methods that build the
+    response."""
 
     @property
     def requests(self) -> tuple[CreateResponse, ...]: ...
@@ -67,9 +68,9 @@ _RequestT = TypeVar("_RequestT", bound=CompletionsRequest)
 class CompletionsEndpoint(Generic[_RequestT]):
     """The endpoint of one of these APIs, as an ASGI app.
 
-    ``read`` parses a body. ``start_run`` creates the run of a choice from the context, the request
-    and the index of the choice. ``operation`` describes the endpoint. ``end_mark``: the bytes that
-    end a stream. ``comment``: the bytes that keep an idle stream open.
+    ``read`` parses a body. ``start_run`` creates the run of one choice; its arguments are the
+    context, the request and the index of the choice. ``operation`` describes the endpoint.
+    ``end_mark``: the bytes that end a stream. ``comment``: the bytes that keep an idle stream open.
     """
 
     def __init__(
@@ -157,8 +158,8 @@ class CompletionsEndpoint(Generic[_RequestT]):
 
 
 def _total_usage(runs: Iterable[Run]) -> Usage:
-    """Return the sum of the usage of all runs. The prompt counts once per run, because each run
-    reads the prompt."""
+    """Return the sum of the usage of all runs. The prompt counts once for each run, because each
+    run reads the prompt."""
     used = [run.response.usage for run in runs if run.response.usage is not None]
     cached = sum(one.input_tokens_details.cached_tokens for one in used)
     return Usage(
@@ -170,7 +171,7 @@ def _total_usage(runs: Iterable[Run]) -> Usage:
 
 
 def _no_sink(timing: RunTiming) -> None:
-    """Return no sink, because a response that is not streamed needs none."""
+    """Return None: a response that is not streamed needs no event sink."""
 
 
 async def _run_all(drives: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -21,7 +21,8 @@ __all__ = ["EmbeddingsEndpoint"]
 
 
 class EmbeddingsEndpoint:
-    """The endpoint as an ASGI app, so that a disconnect can cancel a waiting request."""
+    """``POST /v1/embeddings`` as an ASGI app. If the client disconnects, the request is
+    cancelled."""
 
     operation = Operation(
         id="createEmbedding",

@@ -34,15 +34,15 @@ class HealthRoutes:
 
     @operation("getHealth", answer=Health, security="open")
     async def health(self, request: Request) -> Reply:
-        """Return 200 while the event loop runs. On a server with several processes, the body has
-        the state of each process."""
+        """Return 200 while the event loop runs. On a server with several processes, the body
+        contains the state of each process."""
         if self._processes is None:
             return json_reply(Health())
         return json_reply(Health(processes=await self._processes()))
 
     @operation("getReadiness", answer=Readiness, also={503: Readiness}, security="open")
     async def ready(self, request: Request) -> Reply:
-        """Return 200 while the server accepts new work, its store can be written and vectors can be
+        """Return 200 if the server accepts new work, its store is writable and its vectors can be
         searched. Otherwise return 503."""
         if not self._service.ready:
             return json_reply(Readiness(status="not_ready", reason="stopping"), 503)
@@ -54,6 +54,6 @@ class HealthRoutes:
 
     @operation("getMetrics", media_type="text/plain", security="metrics")
     async def metrics(self, request: Request) -> Reply:
-        """Return the metrics in the text format that the scraper accepts."""
+        """Return the metrics in the text format that the client accepts."""
         content, media_type = await self._metrics.exposition(request.headers.get("accept", ""))
         return Reply(content, media_type=media_type)

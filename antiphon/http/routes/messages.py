@@ -1,4 +1,5 @@
-"""``POST /v1/messages/count_tokens``. ``/v1/messages`` itself is a ``CompletionsEndpoint``."""
+"""``POST /v1/messages/count_tokens``. The endpoint ``/v1/messages`` itself is a
+``CompletionsEndpoint``."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ __all__ = ["MessageRoutes"]
 
 
 class MessageRoutes:
-    """``/v1/messages/count_tokens``."""
+    """The route ``/v1/messages/count_tokens``."""
 
     def __init__(self, deps: EndpointDependencies) -> None:
         self._deps = deps

@@ -1,7 +1,7 @@
-"""Endpoints of ``/v1/models``: OpenAI's list and Codex's model catalog in one body. Clients of the
-Messages API get Anthropic's list.
+"""Endpoints of ``/v1/models``. One body contains OpenAI's list of models and Codex's model catalog.
+Clients of the Messages API get Anthropic's list instead.
 
-An alias is listed as a model of its own: some clients choose their behaviour by the model's name.
+Each alias is listed like a model, because some clients choose their behaviour by the model's name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _VERSION = HeaderParam(
 
 
 class ModelRoutes:
-    """``/v1/models`` and ``/v1/models/{model}``."""
+    """The routes ``/v1/models`` and ``/v1/models/{model}``."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -86,7 +86,7 @@ class ModelRoutes:
         raise model_not_found(wanted)
 
     def _names(self, request: Request) -> Iterator[tuple[str, CatalogModel]]:
-        """Yield each model name that the client may use, with its model."""
+        """Yield each model name that the client may use, together with the model."""
         client = request_context(request.scope).client
         for model in self._service.models():
             for name in (model.name, *model.aliases):
@@ -105,7 +105,8 @@ def _entry(name: str, model: CatalogModel) -> ModelEntry:
 
 def _input_modalities(model: CatalogModel) -> tuple[Literal["text", "image"], ...] | UnsetType:
     """Return the input types of a model. Returns ``UNSET`` before the model is loaded, because only
-    a loaded model tells whether it reads images."""
+    a loaded model shows whether it reads images. Models for embeddings and reranking get ``UNSET``
+    too."""
     answers = model.embedding is None and model.reranking is None
     if not answers or model.status.value != "loaded":
         return UNSET

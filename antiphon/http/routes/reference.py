@@ -17,8 +17,8 @@ __all__ = ["ReferenceRoutes"]
 
 
 class ReferenceRoutes:
-    """Routes of the OpenAPI document and its HTML page. Both are built at the first request, in a
-    thread. ``routes``: all routes of the app."""
+    """The routes of the OpenAPI document and of its HTML page. Each is built in a thread when it is
+    first requested. ``routes``: all routes of the app."""
 
     def __init__(self, routes: Sequence[Any]) -> None:
         self._routes = routes

@@ -21,7 +21,7 @@ __all__ = ["RerankEndpoint"]
 
 
 class RerankEndpoint:
-    """The endpoint as an ASGI app, so that a disconnect can cancel a waiting request."""
+    """``POST /v1/rerank`` as an ASGI app. If the client disconnects, the request is cancelled."""
 
     operation = Operation(
         id="rerank",

@@ -57,8 +57,8 @@ __all__ = [
     "record_outcome",
 ]
 
-#: Response header: hosted tools of the request that this server does not run; the model never
-#: sees them.
+#: Response header with the hosted tools of the request that this server does not run. The model
+#: never sees these tools.
 IGNORED_TOOLS = "x-antiphon-ignored-tools"
 
 
@@ -115,7 +115,8 @@ class CreateEndpoint:
             context.model, context.response_id = run.response.model, run.id
             sink = _ClientSink(run, EventStream(scope, send), timing) if request.stream else None
             try:
-                # Here, each delta would resume the coroutines of all middleware.
+                # In a task of its own: otherwise each delta would resume the coroutines of all
+                # middleware.
                 await asyncio.create_task(run.drive(sink))
             finally:
                 record_outcome(context, timing, run, self._deps.metrics, self._deps.clock())
@@ -165,7 +166,7 @@ class CreateEndpoint:
 def record_outcome(
     context: RequestContext, timing: RunTiming, run: Run, metrics: Metrics, now: float
 ) -> None:
-    """Record usage and metrics of a run that ended or was abandoned."""
+    """Record the usage, the trace and the metrics of a run that ended or was abandoned."""
     context.usage = run.response.usage
     record_response(context.span, run.response)
     metrics.record_outcome(timing, run.response, run.event_count, now)
@@ -213,10 +214,11 @@ class _ClientSink(EventSink):
 
 
 class StoredEventStream:
-    """The event stream of a background run, as an ASGI app. The stream contains the events with a
-    sequence number greater than ``after``.
+    """The event stream of a run that continues without its client, as an ASGI app. The stream
+    contains the events with a sequence number greater than ``after``.
 
-    The HTTP response starts only after the run is found.
+    The caller must first check that the events are available. After the HTTP response has started,
+    its status can no longer show an error.
     """
 
     def __init__(
@@ -250,10 +252,11 @@ class StoredEventStream:
     def _keepalive(self, stream: EventStream) -> Callable[[], Awaitable[None]]:
         """Return a function that sends a keepalive to this reader.
 
-        The event log contains no keepalives. The keepalive repeats the last sequence number, so
-        that a client that resumes misses no event. In two cases the keepalive is an SSE comment.
-        The first case is before the first event, because clients reject a stream that begins with a
-        keepalive. The second case is an event format without keepalives.
+        The event log contains no keepalives. The keepalive repeats the last sequence number, so a
+        client that resumes misses no event. In two cases the keepalive is an SSE comment instead of
+        an event. The first case is before the first event, because clients reject a stream that
+        begins with a keepalive event. The second case is the event format of Open Responses, which
+        has no keepalive event.
         """
         first = self._after
 
@@ -284,7 +287,8 @@ def ignored_tools_headers(tools: Sequence[str]) -> list[tuple[bytes, bytes]]:
 
 _STATUSES = get_args(ResponseStatus)
 
-#: OpenAI's dashboard has a list, its public API has none.
+#: Query parameters of the list of responses. OpenAI's dashboard has such a list; its public API
+#: does not.
 _LIST_PARAMS = (
     *(each for each in PAGE_PARAMS if each.name != "before"),
     QueryParam(name="status", type=ResponseStatus, description="Only responses with this status."),
@@ -328,8 +332,8 @@ class ResponseRoutes:
     async def list(self, request: Request) -> Reply:
         """Return a page of the stored responses, without their contents.
 
-        Without a WebSocket library, an upgrade arrives here as a plain GET. Clients react to 426 by
-        using HTTP.
+        If no WebSocket library is installed, a WebSocket upgrade arrives here as a plain GET. It
+        gets the status 426, and clients then use HTTP.
         """
         if request.headers.get("upgrade", "").lower() == "websocket":
             return error_reply(
@@ -383,12 +387,12 @@ class ResponseRoutes:
 
     @operation("cancelResponse", answer=Response)
     async def cancel(self, request: Request) -> Reply:
-        """Cancel a background response and return it."""
+        """Cancel a background response. Returns the response."""
         return json_reply(await self._service.cancel(*_response_key(request)))
 
     @operation("getTranscript", answer=Transcript, errors=(503,))
     async def transcript(self, request: Request) -> Reply:
-        """Return, as text, the tokens that the model read and wrote until the end of a response."""
+        """Return, as text, the tokens that the model read and wrote up to the end of a response."""
         return json_reply(await self._service.transcript(*_response_key(request)))
 
     @operation("getTimeline", answer=Timeline)

@@ -23,7 +23,7 @@ __all__ = ["TokenRoutes"]
 
 
 class TokenRoutes:
-    """``/tokenize``, ``/detokenize``, ``/version`` and ``/load``."""
+    """The routes ``/tokenize``, ``/detokenize``, ``/version`` and ``/load``."""
 
     def __init__(self, deps: EndpointDependencies) -> None:
         self._deps = deps
@@ -67,7 +67,7 @@ class TokenRoutes:
 
     @operation("getLoad", answer=ServerLoad)
     async def load(self, request: Request) -> Reply:
-        """Return the number of running and waiting requests."""
+        """Return how many requests run or wait."""
         admission = self._deps.admission
         return json_reply(ServerLoad(server_load=admission.running + admission.waiting))
 

@@ -68,8 +68,8 @@ class WebSocketEndpoint:
 
 
 class _Lane:
-    """A sequence of frames with one ``stream_id``: the queue, the worker task and the id of the
-    latest response."""
+    """The frames with one ``stream_id``. ``queue``: the frames that wait. ``worker``: the task that
+    processes the queue. ``latest``: the id of the lane's latest response."""
 
     def __init__(self, name: str | None) -> None:
         self.name = name
@@ -103,7 +103,8 @@ class _Connection:
             await asyncio.wait((expiry, *workers))
 
     async def _enqueue_frame(self, text: str | None) -> None:
-        """Put a frame into the queue of its lane. An invalid frame gets an error event at once."""
+        """Put a frame into the queue of its lane. An invalid frame is answered with an error event
+        at once."""
         stream_id: str | None = None
         try:
             if text is None:
@@ -118,7 +119,7 @@ class _Connection:
         except RequestError as error:
             return await self.refuse(error, stream_id)
         if envelope.type == "response.steer":
-            return await self._process(lane, envelope)  # in the queue it would be too late
+            return await self._process(lane, envelope)  # a queued frame would be processed too late
         lane.queue.append(envelope)
         if lane.worker is None:
             lane.worker = asyncio.create_task(self._work(lane))
@@ -137,7 +138,7 @@ class _Connection:
         return self._lanes[name]
 
     async def _work(self, lane: _Lane) -> None:
-        """Process the queue of a lane in order."""
+        """Process the frames in the queue of a lane, in order."""
         try:
             while lane.queue:
                 async with self._run_slots:
@@ -211,8 +212,8 @@ class _Connection:
             self.recent.remove(before)
 
     def evict(self, lane: _Lane, previous: str | None) -> None:
-        """Remove a response from memory if it is the latest response of its lane and its
-        continuation failed, as OpenAI does."""
+        """Remove the response ``previous`` from memory if it is the latest response of its lane.
+        Called when the continuation of this response has failed; OpenAI does the same."""
         if previous is not None and lane.latest == previous:
             lane.latest = None
             self.recent.remove(previous)
@@ -276,7 +277,7 @@ class _Connection:
 
 
 class _FrameSink(EventSink):
-    """Writes the events of a run to its lane."""
+    """Sends the events of a run to the client, as frames of the lane of the run."""
 
     def __init__(self, connection: _Connection, lane: _Lane, run: Run, timing: RunTiming) -> None:
         self._connection = connection

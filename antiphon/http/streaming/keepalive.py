@@ -1,4 +1,4 @@
-"""Keepalives on idle streams, so that no client or proxy closes them."""
+"""Keepalives: small messages that stop clients and proxies from closing an idle stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ __all__ = ["KeepaliveTimer"]
 
 
 class KeepaliveTimer:
-    """Call ``send`` every ``after_s`` seconds while the stream is idle, until the block ends.
+    """A context manager that calls ``send`` about every ``after_s`` seconds while the stream is
+    idle.
 
     ``send`` is never called during ``sending()``. If ``after_s`` is 0, ``send`` is never called.
     """

@@ -50,8 +50,8 @@ class EventStream:
         )
 
     def write(self, piece: bytes) -> Awaitable[None] | None:
-        """Write a chunk. Returns None or an awaitable. Await the awaitable before the next
-        write."""
+        """Write a chunk. Returns None if the chunk is written. Otherwise returns an awaitable that
+        writes the chunk; await it before the next write."""
         if self._direct_write(piece):
             return None
         return self._send_message({"type": "http.response.body", "body": piece, "more_body": True})

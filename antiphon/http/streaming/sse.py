@@ -33,15 +33,16 @@ _HEADS: Mapping[type[Event], bytes] = {
 }
 #: Offset of the type in an event's JSON.
 _TYPE = len(b'{"type":"')
-#: Bytes that the beginning of an event's JSON has at most, up to the end of its type.
+#: Maximum number of bytes from the start of an event's JSON to the end of its type.
 _MAX_HEAD_BYTES = _TYPE + 1 + max(map(len, EVENTS))
-#: Longest piece of a stream of stored events.
+#: Maximum size in bytes of one piece of a stream of stored events.
 _MAX_PIECE_BYTES = 1 << 16
 _encode = msgspec.json.Encoder().encode
 
 
 def frame_lines(lines: Iterable[bytes]) -> bytes:
-    """Frame events that are already JSON. ``type`` must be the first key of each event."""
+    """Return events that are already JSON as SSE frames. ``type`` must be the first key of each
+    event."""
     pieces: list[bytes] = []
     for line in lines:
         name = line[_TYPE : line.index(b'"', _TYPE)]
@@ -50,8 +51,8 @@ def frame_lines(lines: Iterable[bytes]) -> bytes:
 
 
 def frame_pieces(lines: Sequence[bytes | memoryview]) -> Iterator[bytes]:
-    """Frame events that are already JSON. Yields pieces that the caller sends in order, so that
-    long lines are never copied as a whole."""
+    """Yield events that are already JSON as SSE frames, in pieces. The caller sends the pieces in
+    order. A long event is split, so no copy of the whole event is made."""
     if sum(map(len, lines)) <= _MAX_PIECE_BYTES:
         yield frame_lines(map(bytes, lines))
         return
@@ -65,8 +66,8 @@ def frame_pieces(lines: Sequence[bytes | memoryview]) -> Iterator[bytes]:
 
 
 def frame_events(events: Sequence[Event]) -> bytes:
-    """Encode events as SSE, one frame per event. A frame has two lines, because JSON has no raw
-    line ends."""
+    """Encode events as SSE, one frame for each event. A frame has exactly two lines, because the
+    JSON contains no line ends."""
     if len(events) == 1:  # the usual case
         event = events[0]
         return _HEADS[type(event)] + _encode(event) + b"\n\n"

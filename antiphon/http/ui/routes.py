@@ -20,7 +20,8 @@ __all__ = ["STATIC", "PageRoutes"]
 
 STATIC = Path(__file__).parent / "static"
 
-#: What the page may load: only files of this server. Pictures may also be part of a response.
+#: Content security policy of the page. The page may load only files of this server. Images may also
+#: be data that a response contains.
 _CONTENT_POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -36,8 +37,8 @@ _CONTENT_POLICY = "; ".join(
     )
 )
 
-#: What HTML that a model wrote may do in its preview: run in an origin of its own, and send
-#: nothing.
+#: Content security policy of the preview, which shows HTML that a model wrote. The HTML runs in its
+#: own origin and cannot send data.
 _PREVIEW_POLICY = "; ".join(
     (
         "sandbox allow-scripts",
@@ -59,7 +60,7 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
-    # Files are checked by their ETag, so that a new version of the server is seen at once.
+    # Browsers check each file by its ETag, so they load the files of a new server version at once.
     "cache-control": "no-cache",
 }
 
@@ -77,17 +78,17 @@ _MEDIA_TYPES: Mapping[str, str] = {
 
 
 class PageRoutes:
-    """``/`` and ``/ui/…``."""
+    """The routes of the web page: ``/`` and the files below ``/ui/``."""
 
     def __init__(self) -> None:
         self._files = StaticFiles(directory=STATIC)
 
     async def index(self, request: Request) -> Reply:
-        """Return the page."""
+        """Return the web page."""
         return await self._reply("index.html", request)
 
     async def file(self, request: Request) -> Reply:
-        """Return a file of the page. Raises ``NotFound``."""
+        """Return a file of the web page. Raises ``NotFound``."""
         return await self._reply(request.path_params["path"], request)
 
     async def _reply(self, path: str, request: Request) -> Reply:

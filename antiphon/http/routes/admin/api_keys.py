@@ -1,7 +1,7 @@
 """Endpoints of ``/antiphon/keys``: operators manage the API keys in the store.
 
-Only keys listed in ``operators`` may use them; on a server without keys, only clients on this
-machine.
+Only keys listed in ``operators`` may use these endpoints. On a server without keys, only clients on
+this machine may use them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["ApiKeyRoutes"]
 
 
 class ApiKeyRoutes:
-    """All routes below ``/antiphon/keys``. ``keys`` is None if the store has no keys and all keys
+    """All routes below ``/antiphon/keys``. ``keys`` is None if the store has no keys; then all keys
     are in the settings."""
 
     def __init__(
@@ -67,8 +67,8 @@ class ApiKeyRoutes:
         return json_reply(Deleted(id=name, object="antiphon.api_key.deleted"))
 
     def _checked(self, request: Request) -> ApiKeys:
-        """Return the stored keys. Raises ``Forbidden`` for clients that may not manage them, and
-        ``InvalidRequest`` if all keys are in the settings."""
+        """Return the keys in the store. Raises ``Forbidden`` for clients that may not manage them,
+        and ``InvalidRequest`` if all keys are in the settings."""
         if not holds_role(request.scope, self._access, self._access.operators):
             raise Forbidden("You may not manage the API keys of this server.")
         if self._keys is None:

@@ -30,7 +30,7 @@ _PARAMS = (
 
 
 class AuditRoutes:
-    """The audit log."""
+    """The route of the audit log."""
 
     def __init__(self, trail: AuditTrail, access: AuthConfig) -> None:
         self._trail = trail

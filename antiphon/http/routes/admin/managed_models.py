@@ -1,7 +1,7 @@
 """Endpoints of ``/antiphon/models``: operators load, unload and download models.
 
-Only keys listed in ``operators`` may use them; on a server without keys, only clients on this
-machine.
+Only keys listed in ``operators`` may use these endpoints. On a server without keys, only clients on
+this machine may use them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["ManagedModelRoutes", "ManagesModels"]
 
 
 class ManagesModels(Protocol):
-    """Manages the served models."""
+    """The interface that loads, unloads and downloads the served models."""
 
     async def list(self) -> ManagedModelList: ...
     async def retrieve(self, name: str) -> ManagedModel: ...
@@ -41,7 +41,8 @@ class ManagesModels(Protocol):
         ``RequestError``."""
 
     def pull(self, name: str) -> AsyncGenerator[PullEvent, None]:
-        """Download the files of a model. Raises ``RequestError``."""
+        """Download the files of a model, and yield the events of the download. Raises
+        ``RequestError``."""
 
 
 class ManagedModelRoutes:
@@ -97,7 +98,7 @@ class ManagedModelRoutes:
         return _PullStream(events, self._keepalive_s)
 
     def _check(self, request: Request) -> None:
-        """Raise ``Forbidden`` for clients that may not manage the server."""
+        """Raise ``Forbidden`` for clients that may not manage the models."""
         if not holds_role(request.scope, self._access, self._access.operators):
             raise Forbidden("You may not manage the models of this server.")
 

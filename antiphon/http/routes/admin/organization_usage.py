@@ -1,7 +1,7 @@
 """Endpoints of ``/v1/organization/usage``: operators read the usage of all tenants.
 
-Only keys listed in ``operators`` may use them; on a server without keys, only clients on this
-machine.
+Only keys listed in ``operators`` may use these endpoints. On a server without keys, only clients on
+this machine may use them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ __all__ = ["OrganizationUsageRoutes"]
 
 
 class _Width(Struct, frozen=True):
-    """A bucket width in seconds. ``default_limit`` and ``max_limit``: the default and the maximum
-    number of buckets on a page."""
+    """A width of buckets (the periods for which usage is summed), in seconds. ``default_limit`` and
+    ``max_limit``: the default and the maximum number of buckets on a page."""
 
     seconds: int
     default_limit: int
@@ -90,8 +90,8 @@ _PARAMS = (
 
 
 class _Listing(Struct, frozen=True):
-    """A page of buckets. ``query`` selects the sums to read. ``end``: Unix time at which the last
-    page ends."""
+    """A request for one page of buckets. ``query`` selects the sums of this page. ``end``: the Unix
+    time at which the last page ends."""
 
     query: UsageQuery
     end: int
@@ -132,7 +132,8 @@ class OrganizationUsageRoutes:
         return json_reply(EmbeddingsUsagePage(data=tuple(buckets), **_more(listing)))
 
     def _listing(self, request: Request, kind: UsageKind) -> _Listing:
-        """Parse the request's query string. Raises ``Forbidden`` and ``InvalidRequest``."""
+        """Check the client's role and parse the query string. Raises ``Forbidden`` and
+        ``InvalidRequest``."""
         if not holds_role(request.scope, self._access, self._access.operators):
             raise Forbidden("You may not read the usage of this server.")
         query = Query(request.scope)
@@ -163,8 +164,9 @@ class OrganizationUsageRoutes:
 
 
 def _page_start(page: str | None, first: int, end: int, width: _Width) -> int:
-    """Return the Unix time at which a page starts. Without ``page``, return ``first``, the start of
-    the first page."""
+    """Return the Unix time at which a page starts. ``page``: the name of the page; None for the
+    first page, which starts at ``first``. Raises ``InvalidRequest`` if the page does not belong to
+    the query."""
     if page is None:
         return first
     digits = page.removeprefix(_PAGE)

@@ -14,7 +14,7 @@ __all__ = ["SettingRoutes"]
 
 
 class SettingRoutes:
-    """``/antiphon/settings``."""
+    """The route ``/antiphon/settings``."""
 
     def __init__(self, settings: SettingList, access: AuthConfig) -> None:
         self._settings = settings

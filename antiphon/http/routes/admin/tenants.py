@@ -1,7 +1,7 @@
 """Endpoints of ``/antiphon/tenants``: operators export and delete tenants.
 
-Only keys listed in ``operators`` may use them; on a server without keys, only clients on this
-machine.
+Only keys listed in ``operators`` may use these endpoints. On a server without keys, only clients on
+this machine may use them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from antiphon.wire.pagination import Deleted
 
 __all__ = ["TenantRoutes"]
 
-#: Bytes that are sent at a time.
+#: Minimum size in bytes of a chunk of the archive, except the last chunk.
 _CHUNK_BYTES = 1 << 18
 
 
@@ -49,7 +49,7 @@ class TenantRoutes:
         return json_reply(Deleted(id=name, object="antiphon.tenant.deleted"))
 
     def _checked_name(self, request: Request) -> str:
-        """Return the name of the tenant. Raises ``Forbidden`` for clients that are not
+        """Return the name of the tenant in the path. Raises ``Forbidden`` for clients that are not
         operators."""
         if not holds_role(request.scope, self._access, self._access.operators):
             raise Forbidden("You may not manage the tenants of this server.")
@@ -67,7 +67,7 @@ class _Archive:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_started = False
         async for chunk in _chunks(self._lines):
-            if not is_started:  # an error before is an answer of its own
+            if not is_started:  # an error before the first chunk becomes an error response
                 is_started = True
                 headers = [(b"content-type", b"application/jsonl")]
                 await send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -17,7 +17,7 @@ __all__ = ["ToolRoutes"]
 
 
 class ToolRoutes:
-    """``/antiphon/tools``."""
+    """The route ``/antiphon/tools``."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

@@ -14,14 +14,14 @@ __all__ = ["UsageRoutes"]
 
 
 class UsageRoutes:
-    """``/antiphon/usage``."""
+    """The route ``/antiphon/usage``."""
 
     def __init__(self, deps: EndpointDependencies) -> None:
         self._deps = deps
 
     @operation("getUsage", answer=UsageReport)
     async def retrieve(self, request: Request) -> Reply:
-        """Return the usage and the limits of the key's tenant."""
+        """Return the usage and the limits of the tenant to which the API key belongs."""
         tenant = request_context(request.scope).tenant
         storage, background_runs = await self._deps.service.usages.read(tenant)
         admission = self._deps.admission

@@ -1,1 +1,2 @@
-"""Endpoints of the objects, other than responses, that clients manage."""
+"""Endpoints of the objects that clients manage, such as files and conversations. The endpoints of
+responses are in ``responses.py``."""

@@ -70,7 +70,8 @@ class ContainerRoutes:
         "createContainerFile", body=FileReference, form=Form(file="file"), answer=ContainerFile
     )
     async def add_file(self, request: Request) -> Reply:
-        """Add a file from a form, or a copy of an uploaded file."""
+        """Add a file to a container. The file comes from a form, or is a copy of an uploaded
+        file."""
         tenant, container_id = _container_key(request)
         await self._containers.check_active(tenant, container_id)
         kind = (header(request.scope, b"content-type") or b"").partition(b";")[0].strip().lower()

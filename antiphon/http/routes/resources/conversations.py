@@ -61,7 +61,7 @@ class ConversationRoutes:
 
     @operation("updateConversation", body=ConversationMetadata, answer=ConversationResource)
     async def update(self, request: Request) -> Reply:
-        """Replace the metadata."""
+        """Replace the metadata of a conversation."""
         metadata = parse_conversation_metadata(await self._body(request), self._limits.body)
         return json_reply(await self._conversations.update(*_conversation_key(request), metadata))
 
@@ -80,14 +80,14 @@ class ConversationRoutes:
         errors=(409,),
     )
     async def add_items(self, request: Request) -> Reply:
-        """Append items and return them with their ids."""
+        """Append items to a conversation. Returns the items with their ids."""
         Query(request.scope).choices("include", INCLUDES)
         items = parse_new_items(await self._body(request), self._limits.body)
         return json_reply(await self._conversations.add_items(*_conversation_key(request), items))
 
     @operation("listConversationItems", query=(*PAGE_PARAMS, INCLUDE_PARAM), answer=Page[Item])
     async def list_items(self, request: Request) -> Reply:
-        """Return a page of items, by default newest first."""
+        """Return a page of a conversation's items, by default newest first."""
         query = Query(request.scope)
         query.choices("include", INCLUDES)
         return json_reply(
@@ -96,7 +96,7 @@ class ConversationRoutes:
 
     @operation("getConversationItem", query=(INCLUDE_PARAM,), answer=Item)
     async def retrieve_item(self, request: Request) -> Reply:
-        """Return one item."""
+        """Return one item of a conversation."""
         Query(request.scope).choices("include", INCLUDES)
         item = await self._conversations.retrieve_item(
             *_conversation_key(request), request.path_params["item_id"]
@@ -105,7 +105,7 @@ class ConversationRoutes:
 
     @operation("deleteConversationItem", answer=ConversationResource)
     async def delete_item(self, request: Request) -> Reply:
-        """Remove an item and return the conversation."""
+        """Remove an item and return its conversation."""
         conversation = await self._conversations.delete_item(
             *_conversation_key(request), request.path_params["item_id"]
         )

@@ -1,5 +1,5 @@
-"""Endpoints of ``/v1/files``. Contents of every type are returned as downloads, so that browsers do
-not render them."""
+"""Endpoints of ``/v1/files``. Contents of every type are sent as downloads, so browsers do not
+render them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["FileRoutes"]
 
 _MAX_LIMIT = 10_000
-#: Purposes that a list can be filtered by: those of uploads and those of files of a server.
+#: Purposes by which a list can be filtered: the purposes of uploads, and the purposes of files that
+#: a server creates.
 _LISTABLE_PURPOSES = (*PURPOSES, "assistants_output", "batch_output", "fine-tune-results")
 
 _LIST_PARAMS = (
@@ -96,7 +97,8 @@ class FileRoutes:
         response_headers=("accept-ranges", "etag"),
     )
     async def read_content(self, request: Request) -> Reply:
-        """Return the content, or a range of it, as a download, which browsers do not render."""
+        """Return the content of a file, or a range of the content, as a download. Browsers do not
+        render a download."""
         stored = await self._files.open(*_file_key(request))
         if (url := await self._files.download_url(stored)) is not None:
             return Reply(status_code=307, headers={"location": url})

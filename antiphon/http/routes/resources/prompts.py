@@ -1,7 +1,7 @@
 """Endpoints of ``/v1/prompts``: the operator's stored prompts.
 
-Only keys listed in ``prompt_editors`` may use them; on a server without keys, only clients on this
-machine.
+Only keys listed in ``prompt_editors`` may use these endpoints. On a server without keys, only
+clients on this machine may use them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PromptRoutes:
 
     @operation("createPrompt", body=CreatePrompt, answer=PromptResource, errors=(403, 404))
     async def create(self, request: Request) -> Reply:
-        """Create a prompt, or a new version of an existing one."""
+        """Create a prompt, or a new version of an existing prompt."""
         self._check(request)
         body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
         return json_reply(await self._prompts.create(parse_create_prompt(body, self._limits.body)))
@@ -70,6 +70,6 @@ class PromptRoutes:
 
 
 def _prompt_key(request: Request) -> tuple[str, str | None]:
-    """Return the prompt id and the requested version; the version is None if the request has
-    none."""
+    """Return the prompt id and the requested version of a request. The version is None if the
+    request names no version."""
     return request.path_params["prompt_id"], Query(request.scope).value("version")

@@ -43,7 +43,7 @@ class SkillRoutes:
 
     @operation("createSkill", form=Form(file="files", many=True), answer=Skill)
     async def create(self, request: Request) -> Reply:
-        """Create a skill from a form. The form contains files with their paths, or one zip."""
+        """Create a skill from a form that contains files with their paths, or one zip."""
         form = await self._form(request)
         return json_reply(await self._skills.create(_tenant(request), _files(form)))
 
@@ -61,7 +61,7 @@ class SkillRoutes:
 
     @operation("updateSkill", body=DefaultVersion, answer=Skill)
     async def update(self, request: Request) -> Reply:
-        """Set the default version."""
+        """Set the default version of a skill."""
         body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
         version = parse_default_version(body, self._limits.body)
         return json_reply(await self._skills.set_default_version(*_skill_key(request), version))
@@ -75,7 +75,7 @@ class SkillRoutes:
 
     @operation("getSkillContent", media_type="application/zip")
     async def read_content(self, request: Request) -> Reply:
-        """Return the files of the default version as a zip."""
+        """Return the files of the skill's default version as a zip."""
         return _zip(await self._skills.read_bundle(*_skill_key(request)))
 
     @operation(
@@ -84,7 +84,7 @@ class SkillRoutes:
         answer=SkillVersion,
     )
     async def add_version(self, request: Request) -> Reply:
-        """Create a version from a form."""
+        """Create a version of a skill from a form."""
         key = _skill_key(request)
         await self._skills.retrieve(*key)
         form = await self._form(request)
@@ -95,7 +95,7 @@ class SkillRoutes:
 
     @operation("listSkillVersions", query=PAGE_PARAMS, answer=Page[SkillVersion])
     async def list_versions(self, request: Request) -> Reply:
-        """Return a page of versions, by default newest first."""
+        """Return a page of a skill's versions, by default newest first."""
         return json_reply(
             await self._skills.list_versions(
                 *_skill_key(request), Query(request.scope).page_params()
@@ -104,20 +104,20 @@ class SkillRoutes:
 
     @operation("getSkillVersion", answer=SkillVersion)
     async def retrieve_version(self, request: Request) -> Reply:
-        """Return a version without its files."""
+        """Return a version of a skill without its files."""
         return json_reply(
             await self._skills.retrieve_version(*_skill_key(request), _version(request))
         )
 
     @operation("deleteSkillVersion", answer=DeletedSkillVersion)
     async def delete_version(self, request: Request) -> Reply:
-        """Delete a version."""
+        """Delete a version of a skill."""
         deleted = await self._skills.delete_version(*_skill_key(request), _version(request))
         return json_reply(DeletedSkillVersion(id=deleted.id, version=deleted.version))
 
     @operation("getSkillVersionContent", media_type="application/zip")
     async def read_version_content(self, request: Request) -> Reply:
-        """Return the files of a version as a zip."""
+        """Return the files of a skill's version as a zip."""
         return _zip(await self._skills.read_bundle(*_skill_key(request), _version(request)))
 
     async def _form(self, request: Request) -> multipart.FilesForm:
@@ -128,9 +128,10 @@ class SkillRoutes:
 
 
 def _files(form: multipart.FilesForm) -> Mapping[str, bytes]:
-    """Return the files of a form by path.
+    """Return the files of a form: path → content.
 
-    A duplicate path gets the prefix ``./``, so that the later check of the skill refuses it.
+    If two files have the same path, the later file gets the path with the prefix ``./``. The check
+    of the skill refuses this path.
     """
     found: dict[str, bytes] = {}
     for path, content in form.files:
@@ -139,7 +140,7 @@ def _files(form: multipart.FilesForm) -> Mapping[str, bytes]:
 
 
 def _zip(content: bytes) -> Reply:
-    """Return a response with a zip as a download, which browsers do not render."""
+    """Return a response that sends a zip as a download. Browsers do not render a download."""
     headers = {
         "content-disposition": "attachment; filename=skill.zip",
         "x-content-type-options": "nosniff",

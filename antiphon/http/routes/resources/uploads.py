@@ -40,7 +40,7 @@ class UploadRoutes:
 
     @operation("addUploadPart", form=Form(file="data"), answer=ChunkedUploadPart)
     async def add_part(self, request: Request) -> Reply:
-        """Store a part from a form."""
+        """Store one part of an upload, from a form."""
         key = _upload_key(request)
         await self._uploads.check_pending(*key)
         limit = min(self._limits.max_file_bytes, MAX_PART_BYTES)
@@ -50,7 +50,7 @@ class UploadRoutes:
 
     @operation("completeUpload", body=CompleteUpload, answer=ChunkedUpload)
     async def complete(self, request: Request) -> Reply:
-        """Join the parts into one file."""
+        """Join the parts of an upload into one file."""
         parsed = parse_complete(await self._body(request), self._limits.body)
         return json_reply(await self._uploads.complete(*_upload_key(request), parsed))
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VectorStoreRoutes"]
 
-#: Tells clients that poll a file to wait this many milliseconds.
+#: Response header that tells a polling client how many milliseconds to wait before the next poll.
 _SOON = {"openai-poll-after-ms": "200"}
 _STATUSES: tuple[FileStatus, ...] = get_args(FileStatus)
 _FILE_LIST_PARAMS = (
@@ -70,7 +70,7 @@ class VectorStoreRoutes:
 
     @operation("modifyVectorStore", body=wire.UpdateVectorStoreBody, answer=VectorStore)
     async def update(self, request: Request) -> Reply:
-        """Replace the given fields."""
+        """Change the fields of a vector store that the request contains."""
         parsed = wire.parse_update_vector_store(await self._body(request), self._limits.body)
         return json_reply(await self._stores.update(*_store_key(request), parsed))
 
@@ -83,7 +83,7 @@ class VectorStoreRoutes:
 
     @operation("searchVectorStore", body=wire.SearchBody, answer=SearchResultPage, errors=(502,))
     async def search(self, request: Request) -> Reply:
-        """Return the best matching chunks of the files."""
+        """Return the chunks of the vector store's files that match the query best."""
         parsed = wire.parse_search(await self._body(request), self._limits.body)
         tenant, store_id = _store_key(request)
         found = await self._stores.search(tenant, (store_id,), parsed)
@@ -91,13 +91,13 @@ class VectorStoreRoutes:
 
     @operation("createVectorStoreFile", body=wire.AddFileBody, answer=VectorStoreFile)
     async def add_file(self, request: Request) -> Reply:
-        """Add a file; it is indexed in the background."""
+        """Add a file to a vector store. The file is indexed in the background."""
         parsed = wire.parse_add_file(await self._body(request), self._limits.body)
         return json_reply(await self._stores.add_file(*_store_key(request), parsed))
 
     @operation("listVectorStoreFiles", query=_FILE_LIST_PARAMS, answer=Page[VectorStoreFile])
     async def list_files(self, request: Request) -> Reply:
-        """Return a page of files."""
+        """Return a page of the files of a vector store."""
         query = Query(request.scope)
         found = self._stores.list_files(
             *_store_key(request), query.page_params(), status=_status(query)
@@ -132,7 +132,7 @@ class VectorStoreRoutes:
 
     @operation("createVectorStoreFileBatch", body=wire.FileBatchBody, answer=FileBatch)
     async def create_batch(self, request: Request) -> Reply:
-        """Add several files at once."""
+        """Add several files to a vector store at once, as a batch."""
         parsed = wire.parse_file_batch(await self._body(request), self._limits.body)
         return json_reply(await self._stores.create_batch(*_store_key(request), parsed))
 
@@ -144,12 +144,12 @@ class VectorStoreRoutes:
 
     @operation("cancelVectorStoreFileBatch", answer=FileBatch)
     async def cancel_batch(self, request: Request) -> Reply:
-        """Cancel the indexing of the files that are not finished."""
+        """Cancel the indexing of those files of a batch that are not indexed yet."""
         return json_reply(await self._stores.cancel_batch(*_store_key(request), _batch(request)))
 
     @operation("listFilesInVectorStoreBatch", query=_FILE_LIST_PARAMS, answer=Page[VectorStoreFile])
     async def list_batch_files(self, request: Request) -> Reply:
-        """Return a page of a batch's files."""
+        """Return a page of the files of a batch."""
         query = Query(request.scope)
         found = self._stores.list_files(
             *_store_key(request), query.page_params(), status=_status(query), batch=_batch(request)
