@@ -255,8 +255,8 @@ class FunctionCallArgumentsDelta(
 class FunctionCallArgumentsDone(
     _ItemEvent, frozen=True, kw_only=True, tag="response.function_call_arguments.done"
 ):
-    """Sent when the arguments of a call are complete. OpenAI's specification requires ``name``.
-    Event logs of earlier versions of this server lack it."""
+    """Sent when the arguments of a call are complete. OpenAI's specification requires ``name``, but
+    event logs of earlier versions of this server lack ``name``."""
 
     name: str | UnsetType = UNSET
     arguments: str

@@ -21,15 +21,16 @@ from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, parse_json_object
 __all__ = ["Guide", "StructuredOutputs", "read_generation_config", "read_structured_outputs"]
 
 Json = dict[str, Any]
-#: A rule of EBNF or GBNF, at the beginning of a line. Lark writes ":".
+#: A rule of EBNF or GBNF, at the beginning of a line. Lark writes ":" instead of "::=".
 _EBNF_RULE = re.compile(r"(?m)^[ \t]*[A-Za-z_][A-Za-z0-9_-]*[ \t]*::=")
 
 
 class Guide(Struct, frozen=True, kw_only=True):
     """A grammar that the whole answer must match.
 
-    ``path``: path of the request field that holds the grammar. A definition in ``ebnf`` is written
-    as for xgrammar and llama.cpp. A definition in ``structural_tag`` is xgrammar's JSON.
+    ``path``: path of the request field that contains the grammar. With the syntax ``ebnf``,
+    ``definition`` is a grammar in the form that xgrammar and llama.cpp read. With the syntax
+    ``structural_tag``, ``definition`` is xgrammar's JSON.
     """
 
     syntax: Literal["lark", "ebnf", "regex", "structural_tag"]
@@ -129,7 +130,8 @@ _DESCRIPTIVE_FIELDS = frozenset(
         "use_cache",
     }
 )
-#: Other fields of ``GenerationConfig`` → the value that has no effect, unless it is null or false.
+#: Other fields of ``GenerationConfig`` → the value that has no effect. In these fields, null and
+#: false have no effect either.
 _NEUTRAL_VALUES: Mapping[str, Any] = {
     "assistant_confidence_threshold": 0.4,
     "assistant_lookbehind": 10,
@@ -155,11 +157,12 @@ _NEUTRAL_VALUES: Mapping[str, Any] = {
 
 
 def read_generation_config(raw: Any, path: str) -> Json:
-    """Translate ``generation_config`` of ``transformers serve`` into request fields. It is an
+    """Translate ``generation_config`` of ``transformers serve`` into request fields. ``raw`` is an
     object, or the JSON text of an object.
 
-    ``GenerationConfig.to_json_string`` writes the library's version, and leaves out ``do_sample``
-    if it is false. Raises ``InvalidRequest`` for an option that has no corresponding request field.
+    If ``raw`` has ``transformers_version`` but no ``do_sample``, sampling is off. The reason:
+    ``GenerationConfig.to_json_string`` always writes the version, and leaves out ``do_sample`` if
+    it is false. Raises ``InvalidRequest`` for an option that has no corresponding request field.
     """
     fields = read_object(_parse_object(raw, path) if isinstance(raw, str) else raw, path)
     do_sample = fields.pop("do_sample", "transformers_version" not in fields)
@@ -172,7 +175,7 @@ def read_generation_config(raw: Any, path: str) -> Json:
 
 
 def _is_neutral(name: str, value: Any) -> bool:
-    """Whether a field of ``generation_config`` has no effect."""
+    """Return whether a field of ``generation_config`` has no effect."""
     if name in _DESCRIPTIVE_FIELDS:
         return True
     if name in _GENERATION_FIELDS:

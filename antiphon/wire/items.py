@@ -110,16 +110,17 @@ _Id = Annotated[str, Meta(max_length=1024)]
 
 
 class DirectCaller(Struct, frozen=True, tag_field="type", tag="direct"):
-    """The model itself."""
+    """The caller of a tool: the model itself."""
 
 
 class ProgramCaller(Struct, frozen=True, tag_field="type", tag="program"):
-    """A program that the model wrote. ``caller_id``: the ``call_id`` of its item."""
+    """The caller of a tool: a program that the model wrote. ``caller_id``: the ``call_id`` of the
+    program's item."""
 
     caller_id: _CallId
 
 
-#: Who made a call. Absent unless the request enables programmatic tool calls.
+#: The caller of a tool. Items have it only if the request enables programmatic tool calls.
 Caller = DirectCaller | ProgramCaller
 
 
@@ -198,9 +199,9 @@ class CustomToolCallOutput(ItemBase, frozen=True, kw_only=True, tag="custom_tool
 class FileSearchCall(ItemBase, frozen=True, kw_only=True, tag="file_search_call"):
     """A search of files. ``results`` is set only if the request asks for it with ``include``.
 
-    ``passage_files`` is an extension for items without results, so that later responses can cite
-    the passages. It lists ``file_id`` and ``filename`` of each passage that the model was shown, in
-    order.
+    ``passage_files`` is an extension. It lists ``file_id`` and ``filename`` of each passage that
+    the model was shown, in order. With this list, later responses can cite the passages of an item
+    without ``results``.
     """
 
     queries: tuple[str, ...]
@@ -210,7 +211,7 @@ class FileSearchCall(ItemBase, frozen=True, kw_only=True, tag="file_search_call"
 
 
 class WebSearchCall(ItemBase, frozen=True, kw_only=True, tag="web_search_call"):
-    """``action`` is a search, an open_page or a find_in_page."""
+    """A call of the web search. ``action`` is a search, an open_page or a find_in_page."""
 
     status: Literal["in_progress", "searching", "completed", "incomplete", "failed"] = "completed"
     action: Json | UnsetType = UNSET
@@ -234,7 +235,7 @@ class CodeInterpreterCall(ItemBase, frozen=True, kw_only=True, tag="code_interpr
 
 
 class ImageGenerationCall(ItemBase, frozen=True, kw_only=True, tag="image_generation_call"):
-    """A generated image. ``result`` is the image in base64."""
+    """A call that generates an image. ``result`` is the image in base64."""
 
     result: str | None = None
     status: Literal["in_progress", "generating", "completed", "failed"] = "completed"
@@ -389,7 +390,7 @@ class ItemReference(ItemBase, frozen=True, kw_only=True, tag="item_reference"):
 
 class Program(ItemBase, frozen=True, kw_only=True, tag="program"):
     """A program that the model wrote. ``code`` is JavaScript. The calls that the program makes
-    refer to it as their ``caller``."""
+    refer to this item in their field ``caller``."""
 
     call_id: _CallId
     code: str
@@ -436,7 +437,7 @@ Item = (
     | ProgramOutput
 )
 
-#: Items that only clients send. All others may also occur in an output.
+#: Items that only clients send. All other items may also occur in an output.
 _INPUT_ONLY = (CompactionTrigger, ConfigurationUpdate, ItemReference)
 
 INPUT_ITEMS: tuple[type[ItemBase], ...] = tuple(Item.__args__)

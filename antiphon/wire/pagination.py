@@ -1,4 +1,4 @@
-"""Small answers: list pages, deletions, token counts."""
+"""Simple answers: pages of lists, deletions, token counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 class Page(Struct, Generic[_T], frozen=True, kw_only=True):
-    """A page of a list. ``last_id``: the cursor of the next page."""
+    """A page of a list. ``last_id``: the value of ``after`` for the request of the next page."""
 
     object: Literal["list"] = "list"
     data: tuple[_T, ...]

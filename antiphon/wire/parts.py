@@ -41,7 +41,8 @@ _FileContent = Annotated[str, Meta(max_length=73_400_320)]
 
 
 class TopLogprob(Struct, frozen=True, kw_only=True):
-    """An alternative token. ``logprob`` is a natural logarithm; ``bytes`` are its UTF-8 bytes."""
+    """An alternative token. ``logprob`` is a natural logarithm. ``bytes``: the UTF-8 bytes of the
+    token."""
 
     token: str
     logprob: float

@@ -1,7 +1,7 @@
 """Request bodies: create a response, count its input tokens, compact a conversation.
 
-``None`` means that a field was not set. ``FIELDS`` defines how the server treats each field, so
-that no accepted field is ignored silently. ``wire.parsing.requests`` creates these values.
+``None`` means that a field was not set. ``FIELDS`` lists how the server treats each field, so no
+accepted field is silently ignored. ``wire.parsing.requests`` creates these values.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Json = dict[str, Any]
 
 #: How the server treats a field. ``honoured``: it changes the answer. ``echoed``: it is returned in
 #: the response. ``hint``: it may change the speed, never the answer. ``refused``: it causes a 400
-#: that names it.
+#: that names the field.
 FieldTreatment = Literal["honoured", "echoed", "hint", "refused"]
 
 Include = Literal[
@@ -86,7 +86,8 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     """A request for a response.
 
     ``multi_agent`` belongs to OpenAI's beta. The fields after ``multi_agent`` are extensions that
-    self-hosted servers have in common. Two of them are Open Responses' penalties.
+    self-hosted servers have in common. Two of these fields, ``presence_penalty`` and
+    ``frequency_penalty``, are also part of Open Responses.
     """
 
     model: _Key | None = None
@@ -161,7 +162,8 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
 
     @property
     def has_context(self) -> bool:
-        """Whether the request has a conversation or prompt to answer even without ``input``."""
+        """Whether the request refers to a previous response, a conversation or a stored prompt.
+        Such a request needs no ``input``."""
         sources = (self.previous_response_id, self.conversation, self.prompt)
         return any(source is not None for source in sources)
 
@@ -210,7 +212,8 @@ class CompactRequest(Struct, frozen=True, kw_only=True):
     image: Json | None = None
 
     def as_create(self) -> CreateResponse:
-        """Return a request for a response that compacts the same input and is not stored."""
+        """Return a request for a response that compacts the same conversation. This response is not
+        stored."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         items = self.input or ()
         if not (items and isinstance(items[-1], CompactionTrigger)):
@@ -284,7 +287,7 @@ FIELDS: Mapping[str, FieldTreatment] = {
 
 _REFUSED = tuple(name for name, fate in FIELDS.items() if fate == "refused")
 
-#: Refused field → whether its value has no effect, so that it may be accepted.
+#: Refused field → function that returns whether a value has no effect. Such a value is accepted.
 _NO_EFFECT: Mapping[str, Callable[[Any], bool]] = {
     "multi_agent": lambda value: not value.get("enabled"),
     # Special tokens delimit items and are never part of a text.
@@ -309,8 +312,8 @@ def refuse_unsupported(request: CreateResponse) -> None:
 
 
 def _refuse_async(tools: tuple[Tool, ...], path: str) -> None:
-    """Refuse asynchronous tools: the model would have to continue without waiting for their
-    result."""
+    """Refuse asynchronous tools. With such tools, the model would have to continue before their
+    results arrive."""
     for index, tool in enumerate(tools):
         if isinstance(tool, Function | Custom) and tool.async_ is True:
             raise _unsupported_error(f"{path}[{index}].async")

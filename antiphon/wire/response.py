@@ -1,5 +1,4 @@
-"""The response object. It is the snapshot in the first and the last event of a run, and the stored
-form of a response.
+"""The response object. The first and the last event of a run contain it, and the store keeps it.
 
 ``None`` is null on the wire. ``UNSET`` means that the field is absent. Open Responses requires some
 fields even if they are null, and forbids null in the other fields.
@@ -76,7 +75,7 @@ class Usage(Struct, frozen=True, kw_only=True):
 
 
 class ResponseError(Struct, frozen=True, kw_only=True):
-    """Why a run failed. ``type`` and ``param`` are there for the AI SDK, which requires them."""
+    """Why a run failed. The AI SDK requires ``type`` and ``param``."""
 
     code: str
     message: str
@@ -142,7 +141,7 @@ class PromptRef(Struct, frozen=True, kw_only=True):
 
 
 class ContextManagement(Struct, frozen=True, kw_only=True):
-    """When the server compacts the context. It does so if the rendered prompt exceeds
+    """When the server compacts the context: if the rendered prompt has more than
     ``compact_threshold`` tokens. If no threshold is set, the server chooses one."""
 
     type: Literal["compaction"]
@@ -150,10 +149,10 @@ class ContextManagement(Struct, frozen=True, kw_only=True):
 
 
 class InputTransformation(Struct, frozen=True, kw_only=True):
-    """A report that the model was not shown an input item.
+    """A report that an input item was not shown to the model.
 
-    OpenAI reports only reasoning items in this way. For items that were encrypted elsewhere, it
-    gives the reason ``organization_mismatch``.
+    OpenAI sends such reports only for reasoning items. For items that another server encrypted,
+    OpenAI gives the reason ``organization_mismatch``.
     """
 
     id: str
@@ -169,8 +168,8 @@ class InputTransformation(Struct, frozen=True, kw_only=True):
 
 
 class IgnoredTool(Struct, frozen=True, kw_only=True):
-    """A tool of the request that the server does not run. The model is not told of it. ``reason``:
-    why the server does not run the tool, and what would enable it."""
+    """A tool of the request that the server does not run. The model does not see this tool.
+    ``reason``: why the server does not run the tool, and what would enable it."""
 
     type: str
     reason: str
@@ -221,7 +220,7 @@ class Response(Struct, frozen=True, kw_only=True):
     access_programs: Json | UnsetType = UNSET
     input_transformations: tuple[InputTransformation, ...] | UnsetType = UNSET
     tool_usage: Json | UnsetType = UNSET
-    #: Extension: tools of the request that nobody ran.
+    #: Extension: tools of the request that the server does not run.
     ignored_tools: tuple[IgnoredTool, ...] | UnsetType = UNSET
     #: Extension: the stop string of the request that ended the output.
     matched_stop: str | UnsetType = UNSET

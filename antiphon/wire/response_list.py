@@ -49,13 +49,13 @@ class ResponseSummary(Struct, frozen=True, kw_only=True):
 
     @property
     def search_text(self) -> str:
-        """The text in which a search looks for words: both previews in lower case."""
+        """The text that a search compares with the searched text: both previews in lower case."""
         return f"{self.input_preview}\n{self.output_preview}".casefold()
 
 
 class Transcript(Struct, frozen=True, kw_only=True):
-    """A response and the conversation before it, as the text of their tokens. This is what the
-    model read and wrote, including the control tokens of its format."""
+    """A response and the conversation before it, as the text of their tokens. The text contains
+    everything that the model read and wrote, including the control tokens of its format."""
 
     id: str
     object: Literal["antiphon.transcript"] = "antiphon.transcript"
@@ -86,8 +86,9 @@ def summarize(response: Response, input: tuple[Item, ...]) -> ResponseSummary:
 
 
 def _last_message(input: tuple[Item, ...]) -> tuple[Message, ...]:
-    """Return the last input message that is not from the model. If there is none, return the
-    model's last message, because a client may send one for the model to continue."""
+    """Return the last input message that is not from the model, as a tuple of one. If all messages
+    are from the model, return the last message, because a client may send a message of the model
+    for the model to continue. Without messages, return an empty tuple."""
     last: tuple[Message, ...] = ()
     for item in reversed(input):
         if isinstance(item, Message):
@@ -98,7 +99,7 @@ def _last_message(input: tuple[Item, ...]) -> tuple[Message, ...]:
 
 
 def is_call(item: Item) -> bool:
-    """Whether an item is the call of a tool."""
+    """Return whether an item is the call of a tool."""
     return _called_tool(type(item)) is not None
 
 
@@ -116,8 +117,8 @@ def _called_tools(output: tuple[Item, ...]) -> tuple[str, ...]:
 
 
 def _preview(items: Iterable[Item]) -> str:
-    """Return the beginning of the messages' text in one line. U+0000 is left out: PostgreSQL cannot
-    store it."""
+    """Return the beginning of the messages' text, in one line. U+0000 is left out, because
+    PostgreSQL cannot store it."""
     text = ""
     for item in items:
         for part in item.content if isinstance(item, Message) else ():

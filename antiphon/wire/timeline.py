@@ -1,4 +1,4 @@
-"""The times of the steps of a response: the times that are stored with it, and the answer of ``GET
+"""The times of a response: the times that are stored with it, and the answer of ``GET
 /antiphon/responses/{response_id}/timeline``.
 
 All times are Unix seconds with fractions. A time is None if it is unknown.
@@ -18,8 +18,8 @@ __all__ = ["ItemTimes", "RunTimes", "Timeline", "TimelineItem", "timeline_of"]
 class ItemTimes(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The times of one output item.
 
-    ``written_at``: when the model had written all arguments of a call, so that a tool of the server
-    could start.
+    ``written_at``: when the model had written all arguments of a call. From then on, a tool of the
+    server could start.
     """
 
     started_at: float | None = None

@@ -48,7 +48,7 @@ Callers = Annotated[tuple[Literal["direct", "programmatic"], ...], Meta(min_leng
 
 
 class ToolBase(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """The base of all tools."""
+    """The base class of all tools."""
 
 
 class Function(ToolBase, frozen=True, kw_only=True, tag="function"):
@@ -247,7 +247,8 @@ HOSTED_CHOICES = (
 )
 
 
-#: Types of tools that a key may be limited to, in their usual spelling: all but functions.
+#: Types of tools to which an API key can be limited, in their usual spelling. Functions are not
+#: among them.
 HostedTool = Literal[
     "apply_patch",
     "code_interpreter",

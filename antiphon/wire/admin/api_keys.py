@@ -16,7 +16,7 @@ _Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.@:/-]{1,128}$")]
 
 
 class CreateApiKey(Struct, frozen=True, kw_only=True):
-    """A key to create.
+    """A request to create an API key.
 
     ``name``: identifies the key in the log, in usage reports and in the settings ``operators`` and
     ``prompt_editors``. The token limits count input and output tokens. ``models``: names or aliases
@@ -36,7 +36,8 @@ class CreateApiKey(Struct, frozen=True, kw_only=True):
 
 
 class ManagedApiKey(Struct, frozen=True, kw_only=True):
-    """A key without its secret. ``redacted_value`` shows the end of the secret."""
+    """An API key in the store, without its secret. ``redacted_value`` shows the end of the
+    secret."""
 
     object: Literal["antiphon.api_key"] = "antiphon.api_key"
     name: str
@@ -54,14 +55,14 @@ class ManagedApiKey(Struct, frozen=True, kw_only=True):
 
 
 class NewApiKey(ManagedApiKey, frozen=True, kw_only=True):
-    """A key that was created or rotated. ``value`` is the secret of the key. Only this answer
-    contains it."""
+    """An API key that was created or rotated. ``value`` is the secret of the key. Only this answer
+    contains the secret."""
 
     value: str
 
 
 class ApiKeyList(Struct, frozen=True, kw_only=True):
-    """All keys of the store, by name."""
+    """All API keys in the store, ordered by name."""
 
     object: Literal["list"] = "list"
     data: tuple[ManagedApiKey, ...]

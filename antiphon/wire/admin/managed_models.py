@@ -23,11 +23,11 @@ class ManagedModel(Struct, frozen=True, kw_only=True):
     """A served model and its state.
 
     - ``status``: as in ``/v1/models``: ``value``, and the progress of a load.
-    - ``can_unload``: the model runs on this server. A model on another server is neither loaded nor
-      unloaded.
+    - ``can_unload``: whether the model runs on this server. A model on another server is neither
+      loaded nor unloaded.
     - ``source``: where the model's files come from; null for a model without files.
-    - ``size_bytes``: size of these files on this machine; null if there are none, or if they are
-      not downloaded yet.
+    - ``size_bytes``: size of these files on this machine; null for a model without files, and
+      before the files are downloaded.
     - ``memory_bytes``: estimated memory when loaded; null if not known.
     - ``running_requests``: requests that use the model or wait for it.
     """

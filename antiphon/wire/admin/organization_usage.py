@@ -1,4 +1,4 @@
-"""Usage of requests, in the form of OpenAI's organization usage.
+"""Usage of requests, in the format of OpenAI's organization usage.
 
 Projects are tenants, and an API key is identified by its name. ``num_failed_requests`` and the
 fields after it are extensions.
@@ -21,8 +21,8 @@ __all__ = [
 
 
 class EmbeddingsUsage(Struct, frozen=True, kw_only=True):
-    """Sums over embeddings requests. ``project_id``, ``api_key_id`` and ``model`` are null unless
-    the sums are grouped by that field."""
+    """Sums over embeddings requests. ``project_id``, ``api_key_id`` and ``model`` are set only if
+    the sums are grouped by that field; otherwise they are null."""
 
     object: Literal["organization.usage.embeddings.result"] = "organization.usage.embeddings.result"
     input_tokens: int
@@ -36,7 +36,7 @@ class EmbeddingsUsage(Struct, frozen=True, kw_only=True):
 
 class CompletionsUsage(Struct, frozen=True, kw_only=True):
     """Sums over responses, chat completions and completions. ``project_id``, ``api_key_id`` and
-    ``model`` are null unless the sums are grouped by that field.
+    ``model`` are set only if the sums are grouped by that field; otherwise they are null.
 
     ``latency_ms``: total time of all requests in milliseconds. The time of a request ends with the
     end of its response.
@@ -75,7 +75,8 @@ class CompletionsUsageBucket(Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingsUsageBucket(Struct, frozen=True, kw_only=True):
-    """As ``CompletionsUsageBucket``."""
+    """The sums over embeddings requests for the period from ``start_time`` to before ``end_time``,
+    in Unix seconds. ``results`` is empty if there were no requests."""
 
     object: Literal["bucket"] = "bucket"
     start_time: int
@@ -94,7 +95,8 @@ class CompletionsUsagePage(Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingsUsagePage(Struct, frozen=True, kw_only=True):
-    """As ``CompletionsUsagePage``."""
+    """One page of buckets of embeddings requests, ordered by time. ``next_page``: the value of
+    ``page`` for the request of the next page."""
 
     object: Literal["page"] = "page"
     data: tuple[EmbeddingsUsageBucket, ...]

@@ -39,14 +39,14 @@ class Health(Struct, frozen=True, kw_only=True):
 
 
 class Readiness(Struct, frozen=True, kw_only=True):
-    """Whether the server accepts work. ``reason``: why not."""
+    """Whether the server accepts work. ``reason``: why the server does not accept work."""
 
     status: Literal["ready", "not_ready"]
     reason: Literal["stopping", "store", "vectors"] | UnsetType = UNSET
 
 
 class Tokenized(Struct, frozen=True, kw_only=True):
-    """The tokens of a text. ``max_model_len``: the context of the model, in tokens."""
+    """The tokens of a text. ``max_model_len``: the context size of the model, in tokens."""
 
     count: int
     max_model_len: int | None
@@ -55,7 +55,7 @@ class Tokenized(Struct, frozen=True, kw_only=True):
 
 
 class Detokenized(Struct, frozen=True, kw_only=True):
-    """The text of tokens."""
+    """The text that was made from tokens. ``prompt``: this text."""
 
     prompt: str
 

@@ -1,4 +1,4 @@
-"""What a tenant uses of its quotas: an extension of the API."""
+"""The usage of a tenant's quotas: an extension of the API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["BackgroundUsage", "QuotaUsage", "RequestUsage", "StorageUsage", "Usa
 
 
 class QuotaUsage(Struct, frozen=True):
-    """How much of a quota is used; ``limit`` is null if there is none."""
+    """How much of a quota is used. ``limit`` is null if there is no quota."""
 
     used: int
     limit: int | None = None

@@ -23,7 +23,7 @@ _Text = Annotated[str, Meta(min_length=1, max_length=256)]
 _Conversation = str | ConversationRef
 _Bias = Annotated[float, Meta(ge=-100, le=100)]
 
-#: (class, field) → the type of what clients may send.
+#: (class, field) → the type of the values that clients may send in this field.
 ACCEPTED_FORMS: Mapping[tuple[type[Struct], str], Any] = {
     (CreateResponse, "input"): _Input,
     (CreateResponse, "stop"): _Text | Annotated[tuple[_Text, ...], Meta(max_length=16)],
@@ -35,7 +35,7 @@ ACCEPTED_FORMS: Mapping[tuple[type[Struct], str], Any] = {
     (InputTokensRequest, "input"): _Input,
     (InputTokensRequest, "conversation"): _Conversation,
     (CompactRequest, "input"): _Input,
-    # Gateways invent types of their own.
+    # Gateways invent their own types of annotations.
     (it.OutputText, "annotations"): tuple[Json, ...],
     (it.Message, "role"): Literal["user", "assistant", "system", "developer"],
     (it.Message, "content"): str | tuple[it.Part, ...],

@@ -106,8 +106,8 @@ def invalid_value(path: str, value: str, supported: Iterable[Any] = ()) -> Inval
 
 
 def duplicate_item(path: str, id: str) -> InvalidRequest:
-    """Return the error for two items with the same id. Clients read the id from the message, so up
-    to 64 characters of it are shown. Ids of this server have 52 characters."""
+    """Return the error for two items with the same id. The message shows up to 64 characters of the
+    id, because clients read the id from the message. Ids of this server have 52 characters."""
     return InvalidRequest(
         f"Duplicate item found with id {id[:_MAX_ID_CHARS]}. Remove duplicate items from your input"
         " and try again.",

@@ -1,4 +1,4 @@
-"""Steps that all parsers of the wire types share."""
+"""Functions that all parsers of the wire types share."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def read_object(raw: Any, path: str) -> Json:
 def known_fields(raw: Mapping[str, Any], names: Collection[str], path: str) -> Json:
     """Return the fields of a JSON object. Null fields are dropped.
 
-    Raises ``InvalidRequest`` for a field that is not in ``names``, because an unknown field would
-    be ignored. An empty array in an unknown field is allowed.
+    Raises ``InvalidRequest`` for a field that is not in ``names``. Ignoring such a field could
+    mislead the client. An empty array in an unknown field is allowed.
     """
     given = drop_nulls(dict(raw))
     for name, value in given.items():
@@ -84,14 +84,16 @@ def read_array(raw: Any, path: str, limit: int, expected: str = "an array") -> l
 
 
 def read_choice(raw: Any, path: str, allowed: Collection[str]) -> str:
-    """Return one of the ``allowed`` words. Raises ``InvalidRequest`` for anything else."""
+    """Return ``raw`` if it is one of the ``allowed`` words. Raises ``InvalidRequest`` for any other
+    value."""
     if not isinstance(raw, str) or raw not in allowed:
         raise invalid_value(path, str(raw), allowed)
     return raw
 
 
 def read_tag(fields: Json, path: str, allowed: Collection[str]) -> str:
-    """Return the ``type`` of an object, one of ``allowed``. Raises ``InvalidRequest``."""
+    """Return the ``type`` of an object. Raises ``InvalidRequest`` if the type is not in
+    ``allowed``."""
     tag = fields.get("type")
     if tag is None:
         raise missing_parameter(f"{path}.type")
@@ -103,7 +105,8 @@ def read_tag(fields: Json, path: str, allowed: Collection[str]) -> str:
 
 
 def convert(fields: Json, cls: type[_S], path: str) -> _S:
-    """Convert fields to a ``cls``. Raises ``InvalidRequest`` with the path of the faulty field."""
+    """Convert fields to an object of the class ``cls``. Raises ``InvalidRequest`` with the path of
+    the faulty field."""
     try:
         return msgspec.convert(fields, cls)
     except msgspec.ValidationError as error:

@@ -21,7 +21,7 @@ __all__ = ["ID_TYPES", "check_conversation_id", "check_response_id"]
 _MAX_ID_CHARS = 64
 _ALLOWED = re.compile(r"[A-Za-z0-9_-]+")
 
-#: Path parameter → its type, where ids are checked.
+#: Path parameter → type of its value. Only the ids that are checked have an entry.
 ID_TYPES: Mapping[str, Any] = {
     f"{name}_id": Annotated[
         str, Meta(pattern=f"^{prefix}[A-Za-z0-9_-]*$", max_length=_MAX_ID_CHARS)
@@ -31,14 +31,14 @@ ID_TYPES: Mapping[str, Any] = {
 
 
 def check_response_id(value: str, path: str) -> str:
-    """Return a response id after checking its form. Raises ``InvalidRequest`` for an id that cannot
-    exist."""
+    """Return a response id unchanged. Raises ``InvalidRequest`` for an id that no response can
+    have."""
     return _check_id(value, path, "resp")
 
 
 def check_conversation_id(value: str, path: str) -> str:
-    """Return a conversation id after checking its form. Raises ``InvalidRequest`` for an id that
-    cannot exist."""
+    """Return a conversation id unchanged. Raises ``InvalidRequest`` for an id that no conversation
+    can have."""
     return _check_id(value, path, "conv")
 
 

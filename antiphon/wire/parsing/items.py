@@ -42,7 +42,7 @@ _ROLE_PARTS: Mapping[str, tuple[str, ...]] = {
     "system": _INPUT_CONTENT_PARTS,
     "developer": _INPUT_CONTENT_PARTS,
 }
-#: Part type → fields of which one is required.
+#: Part type → fields of which at least one is required.
 _SOURCES: Mapping[str, tuple[str, ...]] = {
     "input_image": ("image_url", "file_id"),
     "input_file": ("file_data", "file_id", "file_url"),
@@ -60,7 +60,7 @@ def read_items(raw: Any, path: str, limits: BodyLimits = DEFAULT_LIMITS) -> tupl
     for index, each in enumerate(items):
         item = _read_item(each, f"{path}[{index}]", limits)
         if item.id in ids and isinstance(item, it.LocalShellCallOutput):
-            # OpenAI's clients put the id of the call there; other clients set call_id.
+            # OpenAI's clients put the id of the call into ``id``; other clients set ``call_id``.
             call = item.id if item.call_id is UNSET else item.call_id
             item = replace(item, id="", call_id=call)
         if item.id and item.id in ids:
@@ -180,7 +180,8 @@ def _drop_logprob_nulls(raw: Any) -> Any:
 
 
 def _normalize_reasoning(fields: Json, path: str, limits: BodyLimits) -> None:
-    """Accept ``text`` parts: other servers use this type in ``content`` and in ``summary``."""
+    """Accept parts of the type ``text``: other servers use this type in ``content`` and in
+    ``summary``."""
     for name, tag, into in (
         ("content", "reasoning_text", it.ReasoningText),
         ("summary", "summary_text", it.SummaryText),
@@ -214,7 +215,7 @@ def _normalize_tools(fields: Json, path: str, limits: BodyLimits) -> None:
 
 
 def _normalize_mcp_tools(fields: Json, path: str, limits: BodyLimits) -> None:
-    """Drop null fields of tools: clients require that they are absent."""
+    """Drop the null fields of tools, because clients require that such fields are absent."""
     if isinstance(fields.get("tools"), list):
         fields["tools"] = [
             drop_nulls(tool) if isinstance(tool, dict) else tool for tool in fields["tools"]

@@ -25,13 +25,13 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 class BodyLimits(Struct, frozen=True, kw_only=True):
     """Limits of a request body.
 
-    ``items``: maximum number per array of items. ``parts``: maximum number per item. ``tools``:
-    maximum number per list. ``nesting``: depth of arrays and objects, including the body itself.
-    ``containers``: total number of arrays and objects. ``members``: total number of members of
-    objects.
+    ``items``: maximum number of items in one array. ``parts``: maximum number of parts in one item.
+    ``tools``: maximum number of tools in one list. ``nesting``: maximum depth of arrays and
+    objects, including the body itself. ``containers``: maximum number of arrays and objects in the
+    body. ``members``: maximum number of members of all objects together.
 
-    ``containers`` and ``members`` stop bodies that are slow to parse. They are counted as brackets
-    and colons, including brackets and colons in strings.
+    ``containers`` and ``members`` stop bodies that are slow to parse. For speed, all brackets and
+    colons in the body are counted, even those inside strings.
     """
 
     items: int = 10_000
@@ -48,7 +48,8 @@ DEFAULT_LIMITS = BodyLimits()
 def parse_json_object(body: bytes, limits: BodyLimits, *, nulls: bool = False) -> dict[str, Any]:
     """Parse a body that must be a JSON object. Raises ``InvalidRequest``.
 
-    Null fields at the top level mean "not given" and are dropped, unless ``nulls`` is true.
+    Null fields at the top level mean "not given" and are dropped. If ``nulls`` is true, they are
+    kept.
     """
     brackets = body.count(b"[") + body.count(b"{")
     if brackets > limits.containers:
@@ -69,7 +70,7 @@ def parse_json_object(body: bytes, limits: BodyLimits, *, nulls: bool = False) -
             f"but got {json_type_name(raw)} instead.",
             code="invalid_type",
         )
-    # The number of brackets is a cheap upper bound of the depth: few requests need the walk.
+    # The number of brackets is a cheap upper bound of the depth: few requests need the exact check.
     if brackets > limits.nesting:
         _check_depth(raw, limits.nesting)
     if nulls or None not in raw.values():
@@ -78,10 +79,10 @@ def parse_json_object(body: bytes, limits: BodyLimits, *, nulls: bool = False) -
 
 
 def _decode_with_surrogates(body: bytes, limits: BodyLimits) -> Any:
-    """Parse JSON with lone surrogates and replace them by U+FFFD.
+    """Parse JSON that contains lone surrogates. Each lone surrogate is replaced by U+FFFD.
 
-    JSON allows them, and clients that cut text inside a surrogate pair send them. No tokenizer can
-    encode them.
+    JSON allows lone surrogates. Clients send them when they cut a text inside a surrogate pair. No
+    tokenizer can encode them.
     """
     try:
         raw = json.loads(body.decode(), parse_constant=_refuse_constant)

@@ -32,12 +32,12 @@ _ROLES = ("assistant", "developer", "system", "tool", "user")
 _FUNCTION_PREFIX = "functions."
 #: Built-in tools of gpt-oss.
 _BUILTIN_TOOLS = frozenset({"browser", "container", "python"})
-#: The prompt and the output of one response.
+#: One response has two raw messages: one for its prompt and one for its output.
 _MAX_RAW_MESSAGES = 2
 
 
 class _RawMessage(Struct, frozen=True, kw_only=True):
-    """The tokens of a raw message. Another parser reads its ``items``."""
+    """The tokens of a raw message. The field ``items`` of the message is read by ``read_items``."""
 
     tokens: tuple[Annotated[int, Meta(ge=0, lt=2**32)], ...] = ()
     tokenizer: str | None = None
@@ -46,8 +46,8 @@ class _RawMessage(Struct, frozen=True, kw_only=True):
 def read_previous_messages(raw: Any, path: str, limits: BodyLimits) -> PreviousMessages:
     """Translate the messages to items. Raises ``InvalidRequest``.
 
-    A result is matched with its call by id. Harmony has no ids, so its results are matched in
-    order.
+    A tool result is matched with its call by id. Harmony messages have no ids, so their results are
+    matched with the calls in order.
     """
     messages = read_array(raw, path, limits.items)
     raw_count = next(
@@ -68,7 +68,7 @@ def _is_raw(message: Any) -> bool:
 
 
 def _read_raw_messages(messages: list[Any], path: str, limits: BodyLimits) -> PreviousMessages:
-    """Read ``input_messages`` and ``output_messages`` of a response of this server."""
+    """Read the ``input_messages`` and ``output_messages`` that this server sent in a response."""
     items: list[it.Item] = []
     token_ids: list[int] = []
     tokenizers = set()
@@ -95,7 +95,7 @@ def _read_raw_messages(messages: list[Any], path: str, limits: BodyLimits) -> Pr
 
 
 class _PreviousMessageReader:
-    """Translates messages one by one and remembers the calls without a result."""
+    """Translates messages one by one. Remembers the tool calls that have no result yet."""
 
     def __init__(self) -> None:
         self._open: list[str] = []

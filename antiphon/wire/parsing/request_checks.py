@@ -69,7 +69,7 @@ def _check_compaction_trigger(items: tuple[it.Item, ...]) -> None:
 
 
 def _all_tools(tools: tuple[Tool, ...], items: Iterable[it.Item]) -> Iterator[Tool]:
-    """Yield the tools of the request and those that input items add."""
+    """Yield the tools of the request, and the tools that its input items add."""
     yield from tools
     for item in items:
         if isinstance(item, it.AdditionalTools | it.ToolSearchOutput):

@@ -1,7 +1,8 @@
 """Parse request bodies into frozen values, or raise a 400 with the path of the faulty field.
 
-Null means "not given". Unknown fields are ignored, except fields of the Chat Completions API, whose
-errors name their new place. ``wire.request`` decides which features the server supports.
+Null means "not given". Unknown fields are ignored, with two exceptions. A field of the Chat
+Completions API causes an error that names the field that replaces it. A field of another API that
+would change the answer is refused. ``wire.request`` decides which features the server supports.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def parse_create_prompt(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> Cre
 
 
 def read_template(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> CreateResponse:
-    """Read the fields that a stored prompt sets. Raises ``InvalidRequest``."""
+    """Read the request fields that a stored prompt sets. Raises ``InvalidRequest``."""
     for name in raw:
         if name not in TEMPLATE_FIELDS:
             raise InvalidRequest(
@@ -169,9 +170,8 @@ def read_template(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> CreateRespo
 def parse_create_conversation(
     body: bytes, limits: BodyLimits = DEFAULT_LIMITS
 ) -> CreateConversation:
-    """Parse the body of ``POST /conversations``; an empty body is an empty conversation. Raises
-    ``InvalidRequest``.
-    """
+    """Parse the body of ``POST /conversations``. An empty body means a conversation without items.
+    Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits) if body.strip() else {}
     return CreateConversation(
         items=read_items(raw["items"], "items", _item_limits(limits)) if "items" in raw else (),
@@ -342,9 +342,8 @@ def _read_metadata(raw: Any, path: str, limits: BodyLimits) -> dict[str, str]:
 
 
 def read_metadata(raw: Any, path: str = "metadata") -> dict[str, str]:
-    """Read metadata: at most 16 entries; keys up to 64 and values up to 512 characters. Raises
-    ``InvalidRequest``.
-    """
+    """Read metadata. It has at most 16 entries, with keys up to 64 characters and values up to 512
+    characters. Raises ``InvalidRequest``."""
     if not isinstance(raw, dict):
         raise invalid_type(path, "an object", json_type_name(raw))
     if len(raw) > 16:

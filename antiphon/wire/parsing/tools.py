@@ -45,7 +45,8 @@ _REQUIRED_FIELDS: Mapping[str, tuple[str, ...]] = {
     "mcp": ("server_label",),
     "allowed_tools": ("mode", "tools"),
 }
-#: Types that name the same tool: a choice of one matches a tool declared with any of them.
+#: Groups of types that name the same tool. A choice with one type of a group matches a tool that
+#: was declared with any type of this group.
 _SPELLINGS = (
     ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"),
     ("computer", "computer_use", "computer_use_preview"),
@@ -53,7 +54,7 @@ _SPELLINGS = (
 TOOL_TYPE_SPELLINGS: Mapping[str, tuple[str, ...]] = {
     name: group for group in _SPELLINGS for name in group
 }
-#: Tools by the names of gpt-oss's servers → our fields.
+#: Tool type of gpt-oss's servers → the fields of the tool of this server.
 _ALIASES: Mapping[str, Mapping[str, Any]] = {
     "browser_search": {"type": "web_search"},
     "container": {"type": "shell", "environment": {"type": "container_auto"}},
@@ -94,7 +95,7 @@ def _read_tool(raw: Any, path: str, limit: int, allowed: Mapping[str, type[tl.To
 
 def _resolve_alias(fields: Json) -> Json:
     """Replace an alias of a tool type by the type that this server uses. Add the fields that the
-    alias implies, unless the request sets them."""
+    alias implies. Fields that the request sets are kept."""
     kind = fields.get("type")
     alias = _ALIASES.get(kind) if isinstance(kind, str) else None
     return fields if alias is None else {**alias, **fields, "type": alias["type"]}
@@ -154,7 +155,7 @@ def _read_allowed_tools(raw: Any, path: str) -> tuple[tl.ToolChoiceObject, ...]:
 
 
 def check_tool_choice(choice: tl.ToolChoiceParam, tools: Iterable[tl.Tool]) -> None:
-    """Check that a choice names declared tools only. Raises ``InvalidRequest``."""
+    """Check that a tool choice names only declared tools. Raises ``InvalidRequest``."""
     declared = tuple(tools)
     if choice == "required" and not declared:
         raise InvalidRequest(

@@ -60,10 +60,10 @@ _NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
 def refuse_unsupported_fields(
     raw: Mapping[str, Any], known: Collection[str] = (), path: str | None = None
 ) -> None:
-    """Raise ``InvalidRequest`` for a field of another API, unless its value has no effect.
+    """Raise ``InvalidRequest`` for a field of another API whose value has an effect.
 
-    ``known``: fields that the current API supports. ``path``: path of the object that holds the
-    fields.
+    ``known``: fields that the current API supports. ``path``: path of the object that contains the
+    fields; None for the body.
     """
     if _NEUTRAL_VALUES.keys().isdisjoint(raw):
         return

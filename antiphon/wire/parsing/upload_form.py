@@ -26,8 +26,8 @@ _EXPIRY_SECONDS = (3600, 2_592_000)  # an hour, 30 days: OpenAI's bounds
 
 
 class UploadForm(Struct, frozen=True, kw_only=True):
-    """The form fields of ``POST /files`` besides the file, with the field names of the form. It is
-    the type for the OpenAPI document."""
+    """The form fields of ``POST /files`` besides the file, under the names that the form uses. Only
+    the OpenAPI document uses this type; ``UploadFields`` holds the parsed fields."""
 
     purpose: Purpose
     anchor: Literal["created_at"] | UnsetType = field(name="expires_after[anchor]", default=UNSET)
@@ -37,7 +37,7 @@ class UploadForm(Struct, frozen=True, kw_only=True):
 
 
 class UploadFields(Struct, frozen=True):
-    """The form fields of ``POST /files`` besides the file."""
+    """The parsed form fields of ``POST /files`` besides the file."""
 
     purpose: str
     expires_after: FileExpiresAfter | None
@@ -58,7 +58,8 @@ def safe_filename(filename: str) -> str:
 
 
 def check_purpose(purpose: str | None) -> str:
-    """Return the purpose of a file if clients may set it. Raises ``InvalidRequest``."""
+    """Return the purpose of a file unchanged. Raises ``InvalidRequest`` for a purpose that clients
+    may not set."""
     if not purpose:
         raise missing_parameter("purpose")
     if purpose not in PURPOSES:
@@ -67,7 +68,8 @@ def check_purpose(purpose: str | None) -> str:
 
 
 def check_expiry_seconds(seconds: int) -> int:
-    """Return the seconds until a file expires if they are allowed. Raises ``InvalidRequest``."""
+    """Return the seconds until a file expires unchanged. Raises ``InvalidRequest`` if OpenAI's
+    bounds do not allow them."""
     least, most = _EXPIRY_SECONDS
     if not least <= seconds <= most:
         sign, bound = (">=", least) if seconds < least else ("<=", most)

@@ -16,7 +16,7 @@ from .upload_form import check_expiry_seconds, check_purpose, safe_filename
 
 __all__ = ["MAX_PARTS", "CompleteUpload", "CreateUpload", "parse_complete", "parse_create"]
 
-#: Largest number of parts of one upload.
+#: Maximum number of parts of one upload.
 MAX_PARTS = 10_000
 _MD5 = "^[0-9a-fA-F]{32}$"
 _S = TypeVar("_S", bound=Struct)

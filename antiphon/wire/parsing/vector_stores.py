@@ -62,7 +62,8 @@ Attributes = dict[str, str | int | float | bool]
 
 
 class AddFile(Struct, frozen=True, kw_only=True):
-    """A file to add to a vector store. ``path``: path of the field that names it."""
+    """A file to add to a vector store. ``path``: path of the request field that contains the file's
+    id."""
 
     file_id: str
     path: str = "file_id"
@@ -81,7 +82,8 @@ class CreateVectorStore(Struct, frozen=True, kw_only=True):
 
 
 class UpdateVectorStore(Struct, frozen=True, kw_only=True):
-    """Changes of a vector store. UNSET leaves a field unchanged; None removes the expiry."""
+    """Changes of a vector store. A field that is UNSET stays unchanged. An ``expires_after`` of
+    None removes the expiry."""
 
     name: str | UnsetType = UNSET
     metadata: dict[str, str] | UnsetType = UNSET
@@ -91,9 +93,9 @@ class UpdateVectorStore(Struct, frozen=True, kw_only=True):
 class RankingOptions(Struct, frozen=True, kw_only=True):
     """Options for ranking search results.
 
-    Results with a score below ``threshold`` are dropped. ``embedding_weight`` and ``text_weight``
-    are the weights of the vector ranking and the word ranking. ``ranker``: the ranker that reorders
-    the results of these two rankings.
+    Results with a score below ``threshold`` are dropped. ``embedding_weight`` is the weight of the
+    ranking by vectors; ``text_weight`` is the weight of the ranking by words. ``ranker``: the
+    ranker that reorders the combined results.
     """
 
     ranker: str = "auto"
@@ -103,7 +105,7 @@ class RankingOptions(Struct, frozen=True, kw_only=True):
 
 
 class SearchRequest(Struct, frozen=True, kw_only=True):
-    """A search. ``filter`` selects the files."""
+    """A parsed search request. ``filter`` selects the files to search."""
 
     queries: tuple[str, ...]
     limit: int = 10
@@ -200,7 +202,8 @@ class FileAttributesBody(Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class HybridSearchBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The weights of the vector ranking and the word ranking; at least one is above 0."""
+    """The weights of the ranking by vectors and of the ranking by words. At least one weight is
+    above 0."""
 
     embedding_weight: _Weight | None = None
     text_weight: _Weight | None = None
@@ -318,7 +321,8 @@ def parse_file_batch(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> tuple[
 
 
 def parse_file_attributes(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> Attributes:
-    """Parse the attributes that replace the file's attributes. Raises ``InvalidRequest``."""
+    """Parse the new attributes of a file. They replace all attributes that the file has. Raises
+    ``InvalidRequest``."""
     raw = parse_json_object(body, limits, nulls=True)
     known_fields(raw, FileAttributesBody.__struct_fields__, "")
     if "attributes" not in raw:

@@ -26,8 +26,9 @@ _TYPES = ("response.create", "response.steer")
 class FrameEnvelope(Struct, frozen=True):
     """A frame whose ``type`` is valid.
 
-    ``stream_id``: the lane that the frame belongs to. None means the unnamed lane. ``fields``: the
-    other fields of the frame, which are not checked yet.
+    ``stream_id``: the name of the frame's lane. The frames of one lane are processed in order. None
+    means the lane without a name. ``fields``: the other fields of the frame, which are not checked
+    yet.
     """
 
     type: str
@@ -36,14 +37,15 @@ class FrameEnvelope(Struct, frozen=True):
 
 
 class CreateFrame(Struct, frozen=True):
-    """A request for a response. If ``generate`` is false, the frame only warms up the model."""
+    """A request for a response. If ``generate`` is false, the model only caches the prompt and
+    writes no text."""
 
     request: CreateResponse
     generate: bool = True
 
 
 class SteerFrame(Struct, frozen=True):
-    """A request to change the course of a response in progress."""
+    """A request to change a response that is in progress."""
 
     previous_response_id: str | None
 

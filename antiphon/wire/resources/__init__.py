@@ -1,1 +1,2 @@
-"""Wire types of what clients manage besides responses."""
+"""Wire types of the objects that clients manage besides responses, such as files and
+conversations."""

@@ -22,7 +22,7 @@ Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
     Meta(max_length=16),
 ]
-#: The most items that a conversation takes at a time.
+#: Maximum number of items that one request may add to a conversation.
 MAX_NEW_ITEMS = 20
 _NewItems = Annotated[tuple[Item, ...], Meta(max_length=MAX_NEW_ITEMS)]
 

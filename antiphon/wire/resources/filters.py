@@ -27,7 +27,7 @@ __all__ = ["Attributes", "Comparison", "Compound", "Filter", "matches", "read_fi
 
 Attributes = Mapping[str, str | float | bool]
 
-_MAX_FILTERS = 128  # filters within one
+_MAX_FILTERS = 128  # filters directly inside one compound filter
 
 
 class Comparison(Struct, frozen=True):
@@ -39,7 +39,7 @@ class Comparison(Struct, frozen=True):
 
 
 class Compound(Struct, frozen=True):
-    """A conjunction or a disjunction of filters."""
+    """Several filters, joined by ``and`` or ``or``."""
 
     type: Literal["and", "or"]
     filters: tuple[Comparison | Compound, ...]
@@ -49,8 +49,8 @@ Filter = Comparison | Compound
 
 
 def _ordering(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    """Return a comparison that is true only for values of the same type: two numbers or two
-    texts."""
+    """Return a comparison function that is true only for values of the same type: two numbers or
+    two texts."""
 
     def compare_same_type(actual: Any, wanted: Any) -> bool:
         texts = isinstance(actual, str) and isinstance(wanted, str)
@@ -67,7 +67,7 @@ def _equals(actual: Any, wanted: Any) -> bool:
     return isinstance(actual, bool) == isinstance(wanted, bool) and bool(actual == wanted)
 
 
-#: Comparison → its function of the file's value and the filter's value.
+#: Type of comparison → function that compares the file's value with the filter's value.
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "eq": _equals,
     "ne": lambda actual, wanted: not _equals(actual, wanted),

@@ -44,7 +44,7 @@ _SkillDescription = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
 class Skill(Struct, frozen=True, kw_only=True):
-    """A skill as the API shows it. Name and description are those of its default version."""
+    """A skill as the API shows it. ``name`` and ``description`` come from its default version."""
 
     id: str
     object: Literal["skill"] = "skill"
@@ -77,7 +77,8 @@ class DeletedSkillVersion(Struct, frozen=True, kw_only=True):
 
 
 class SkillReference(Struct, frozen=True, kw_only=True, tag_field="type", tag="skill_reference"):
-    """A stored skill. ``version``: its number, ``latest``, or None for the default version."""
+    """A reference to a stored skill. ``version``: the number of the version, or ``latest``. None
+    means the default version."""
 
     skill_id: str
     version: Annotated[str, Meta(pattern="^([1-9][0-9]*|latest)$")] | None = None
@@ -150,12 +151,14 @@ def parse_default_version(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> s
 
 
 class DefaultVersion(Struct, frozen=True):
-    """The default version of a skill, which is used if a request names no version."""
+    """The new default version of a skill. The default version is used if a request names no
+    version."""
 
     default_version: str
 
 
 class SkillVersionForm(Struct, frozen=True):
-    """The form fields of a new version. ``default``: make it the default version."""
+    """The form fields of a new version. ``default``: whether the new version becomes the default
+    version."""
 
     default: Literal["true", "false"] | UnsetType = UNSET
