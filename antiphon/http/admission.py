@@ -131,8 +131,9 @@ class AdmissionQueue:
         self._limiter.release(tenant)
 
     def _make_room(self, tenant: str) -> None:
-        """Reject the newest queued request of the tenant with the most queued requests. Raises
-        ``Overloaded`` if that tenant has at most one queued request more than ``tenant``."""
+        """Make room in the queue for a request of ``tenant``: reject the newest queued request of
+        the tenant with the most queued requests. Raises ``Overloaded`` if no other tenant has at
+        least two queued requests more than ``tenant``."""
         limiter, wait = self._limiter, self._retry_after_s
         error = Overloaded(
             f"The server is busy: too many requests are waiting. Please try again in {wait}s.",

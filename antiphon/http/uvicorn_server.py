@@ -545,7 +545,7 @@ class _BufferedTransport:
 class _Server(uvicorn.Server):
     """uvicorn's server with a graceful shutdown.
 
-    uvicorn itself cuts streams after a timeout and raises the signal again.
+    uvicorn's own shutdown cuts streams after a timeout and raises the signal again.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class ResponseSummary(Struct, frozen=True, kw_only=True):
 
     @property
     def search_text(self) -> str:
-        """The text that a search compares with the searched text: both previews in lower case."""
+        """The text in which a search looks for words: both previews, in lower case."""
         return f"{self.input_preview}\n{self.output_preview}".casefold()
 
 

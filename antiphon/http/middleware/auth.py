@@ -355,8 +355,8 @@ def _token_headers(
     """Return OpenAI's ``x-ratelimit`` headers for tokens, for the limit with the fewest remaining
     tokens.
 
-    A scope counts with its limit per minute, or with its limit per day if it has no limit per
-    minute.
+    ``scopes``: limits and used tokens of the API key and of its tenant, where they have limits. Of
+    each, the limit per minute counts; if there is no limit per minute, the limit per day counts.
     """
     found = [
         (limits.tokens_per_minute, used.minute, 60)

@@ -47,8 +47,8 @@ async def _receive_all(receive: Receive, limit: int) -> bytes:
 
 
 async def _read_encoded(receive: Receive, limit: int, encoding: str) -> bytes:
-    """Return the whole body. If ``encoding``, the body's content-encoding, is a compression, the
-    body is decompressed."""
+    """Return the whole body, decompressed if necessary. ``encoding``: the content-encoding of the
+    body."""
     inflate = _INFLATE.get(encoding)
     if inflate is None and encoding not in ("identity", ""):
         raise InvalidRequest(

@@ -28,7 +28,7 @@ class ReferenceRoutes:
 
     @operation("getOpenapi", answer=dict[str, Any], security="open", errors=(400,))
     async def document(self, request: Request) -> Reply:
-        """Return this document."""
+        """Return the OpenAPI document of this server."""
         document = await self._load()
         if root := request.scope.get("root_path", ""):
             document = {**document, "servers": [{"url": root}]}

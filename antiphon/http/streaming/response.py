@@ -1,7 +1,8 @@
 """A streamed HTTP response: headers, chunks of the body, end.
 
-Chunks go directly to the connection if the server offers ``DIRECT_WRITE_EXTENSION``. An ASGI
-message and a coroutine per token would cost as much as all processing before them.
+Chunks go directly to the connection if the server offers ``DIRECT_WRITE_EXTENSION``. Without this
+extension, each token needs an ASGI message and a coroutine. These cost as much time as all earlier
+processing of the token.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ class RequestUsage(Struct, frozen=True, kw_only=True):
 
 
 class StorageUsage(Struct, frozen=True, kw_only=True):
-    """The stored amounts with their quotas. For containers, only the containers of this server
-    process are counted."""
+    """How much of each storage quota the tenant uses. For containers, only the containers of this
+    server process are counted."""
 
     responses: QuotaUsage
     responses_bytes: QuotaUsage

@@ -58,8 +58,8 @@ def safe_filename(filename: str) -> str:
 
 
 def check_purpose(purpose: str | None) -> str:
-    """Return the purpose of a file unchanged. Raises ``InvalidRequest`` for a purpose that clients
-    may not set."""
+    """Return ``purpose``, the purpose of a file. Raises ``InvalidRequest`` if it is missing or
+    clients may not set it."""
     if not purpose:
         raise missing_parameter("purpose")
     if purpose not in PURPOSES:
@@ -68,8 +68,8 @@ def check_purpose(purpose: str | None) -> str:
 
 
 def check_expiry_seconds(seconds: int) -> int:
-    """Return the seconds until a file expires unchanged. Raises ``InvalidRequest`` if OpenAI's
-    bounds do not allow them."""
+    """Return ``seconds``, the time until a file expires. Raises ``InvalidRequest`` if the time is
+    outside OpenAI's bounds."""
     least, most = _EXPIRY_SECONDS
     if not least <= seconds <= most:
         sign, bound = (">=", least) if seconds < least else ("<=", most)

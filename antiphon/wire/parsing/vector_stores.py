@@ -126,7 +126,7 @@ _Weight = Annotated[float, Meta(ge=0)]
 class AutoChunkingBody(
     Struct, frozen=True, kw_only=True, tag_field="type", tag="auto", forbid_unknown_fields=True
 ):
-    """Chunks of 800 tokens that overlap by 400."""
+    """The default chunking: chunks of 800 tokens that overlap by 400 tokens."""
 
 
 class ChunkSizes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -174,7 +174,7 @@ class UpdateVectorStoreBody(Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class AddFileBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file to add."""
+    """A file to add to a vector store."""
 
     file_id: str
     attributes: _Attributes | None = None
@@ -182,8 +182,8 @@ class AddFileBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class FileBatchBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Files to add. The body has either ``file_ids``, with the same attributes and chunking for all
-    files, or ``files``, with attributes and chunking for each file."""
+    """Files to add to a vector store. The body has either ``file_ids``, with the same attributes
+    and chunking for all files, or ``files``, with attributes and chunking for each file."""
 
     file_ids: Annotated[tuple[str, ...], Meta(min_length=1, max_length=_MAX_BATCH_FILES)] | None = (
         None
@@ -420,7 +420,7 @@ def _read_attributes(raw: Json, path: str = "") -> Attributes:
 
 def _read_chunking(raw: Json, path: str = "") -> StaticChunking:
     """Parse a chunking strategy. As in OpenAI's API, ``auto`` means chunks of 800 tokens that
-    overlap by 400."""
+    overlap by 400 tokens."""
     where = f"{path}chunking_strategy"
     fields = known_fields(
         read_object(raw.get("chunking_strategy", {"type": "auto"}), where),

@@ -24,5 +24,6 @@ class ToolRoutes:
 
     @operation("listTools", answer=ToolList)
     async def list(self, request: Request) -> Reply:
-        """List the server-side tools. A tool that does not work now has a reason."""
+        """List the server-side tools. For a tool that does not work now, the list gives the
+        reason."""
         return json_reply(ToolList(data=self._service.tools()))
