@@ -132,8 +132,8 @@ class AdmissionQueue:
 
     def _make_room(self, tenant: str) -> None:
         """Make room in the queue for a request of ``tenant``: reject the newest queued request of
-        the tenant with the most queued requests. Raises ``Overloaded`` if no other tenant has at
-        least two queued requests more than ``tenant``."""
+        the tenant with the most queued requests. That tenant must have at least two queued requests
+        more than ``tenant``; otherwise raise ``Overloaded``."""
         limiter, wait = self._limiter, self._retry_after_s
         error = Overloaded(
             f"The server is busy: too many requests are waiting. Please try again in {wait}s.",
