@@ -25,7 +25,7 @@ async def migrate(settings: Settings, source: str, show: Callable[[str], None]) 
     the exit code: 1 if a content could not be moved, else 0. Raises ``SetupError``."""
     if source == settings.files:
         command = antiphon_command(f"files migrate --from {FILES_IN_STORE}")
-        raise SetupError(f"files: contents are there already; name another source: {command}")
+        raise SetupError(f"files: contents are already in {source}; name another source: {command}")
     moved = size = failures = 0
     async with AsyncExitStack() as stack:
         store = await open_store(settings.store)
@@ -58,7 +58,7 @@ async def collect(settings: Settings, show: Callable[[str], None]) -> None:
         stack.push_async_callback(store.close)
         blobs = await files_blobs(settings, store, await open_encryptor(settings, store))
         if blobs is None:
-            raise SetupError("files: contents are in the store, which deletes them itself")
+            raise SetupError("files: the store holds the contents and deletes unused ones itself")
         collector = BlobCollector(
             store,
             blobs,

@@ -236,8 +236,9 @@ def _models_argument(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=argparse.SUPPRESS,
         metavar="MODEL",
-        help="a GGUF file, a folder with one, hf:owner/repo, owner/repo:Q4_K_M, NAME=SOURCE, or the"
-        " name of a configured model (default: all configured models, or else a small one)",
+        help="a GGUF file, a folder with a GGUF file, hf:owner/repo, owner/repo:Q4_K_M,"
+        " NAME=SOURCE, or the name of a configured model (default: all configured models, or"
+        " else a small one)",
     )
 
 
@@ -253,9 +254,11 @@ def _models_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         default="list",
         choices=["list", "load", "unload", "pull"],
-        help="list them; load, unload or pull one on the running server (default: list)",
+        help="list the models (default); load, unload or pull a model on the running server",
     )
-    parser.add_argument("name", nargs="?", metavar="MODEL", help="its name, or a source to pull")
+    parser.add_argument(
+        "name", nargs="?", metavar="MODEL", help="name of a model, or a source to pull"
+    )
 
 
 def _launch_arguments(parser: argparse.ArgumentParser) -> None:
@@ -271,12 +274,16 @@ def _key_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
         choices=["new", "list", "rotate", "revoke"],
-        help="create a key; with --store also list them, give one a new secret, revoke one",
+        help="new: create a key; only with --store: list the keys, rotate (give a key a new secret)"
+        " or revoke a key",
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="name of a key in the store")
     parser.add_argument("--tenant", default="default", help="tenant of the key")
     parser.add_argument(
-        "--store", dest="in_store", action="store_true", help="keys in the store of the servers"
+        "--store",
+        dest="in_store",
+        action="store_true",
+        help="manage keys in the servers' store",
     )
     for limit in (*_KEY_LIMITS, *_KEY_LISTS):
         is_list = limit in _KEY_LISTS
@@ -311,11 +318,11 @@ def _audit_arguments(parser: argparse.ArgumentParser) -> None:
     for flag, name, help in (
         ("--type", "type", "acts of this type, such as api_key.created"),
         ("--by", "key", "acts with the API key of this name"),
-        ("--target", "target", "changes of what has this name or id"),
+        ("--target", "target", "acts on the object with this name or id"),
     ):
         parser.add_argument(flag, dest=f"audit_{name}", metavar="NAME", help=f"only {help}")
     parser.add_argument(
-        "--last", type=_period_count, metavar="N", default=20, help="how many (default: 20)"
+        "--last", type=_period_count, metavar="N", default=20, help="number of acts (default: 20)"
     )
 
 
@@ -323,16 +330,19 @@ def _usage_arguments(parser: argparse.ArgumentParser) -> None:
     from .usage import GROUPS
 
     width = parser.add_mutually_exclusive_group()
-    width.add_argument("--day", action="store_true", help="sums of days (default)")
-    width.add_argument("--hour", action="store_true", help="sums of hours")
+    width.add_argument("--day", action="store_true", help="sums for each day (default)")
+    width.add_argument("--hour", action="store_true", help="sums for each hour")
     parser.add_argument(
         "--by",
         action="append",
         choices=list(GROUPS),
-        help="one row for each; may be repeated",
+        help="separate sums for each key, model or tenant; may be repeated",
     )
     parser.add_argument(
-        "--last", type=_period_count, metavar="N", help="how many (default: 7 days or 24 hours)"
+        "--last",
+        type=_period_count,
+        metavar="N",
+        help="number of days or hours (default: 7 days or 24 hours)",
     )
     parser.add_argument("--csv", action="store_true", help="print CSV")
 
@@ -361,15 +371,16 @@ def _files_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
         choices=["migrate", "collect"],
-        help="migrate: move contents to where the setting `files` says; collect: delete contents"
-        " that no file has, which servers do every day",
+        help="migrate: move contents to the storage that the setting `files` names; collect: delete"
+        " contents that belong to no file, as servers do every day",
     )
     parser.add_argument(
         "--from",
         dest="source",
         default="store",
         metavar="URL",
-        help="where the contents are now: `store` (default) or as in the setting `files`",
+        help="storage that holds the contents now: `store` (default) or a value of the setting"
+        " `files`",
     )
 
 
@@ -545,7 +556,7 @@ async def _run_migrations(settings: Settings) -> None:
         settings.store, vectors=settings.vectors, vectors_key=settings.vectors_key
     )
     await store.close()
-    _print_line("The tables of the store are those of this version.")
+    _print_line("The tables of the store are up to date.")
 
 
 def _settings(loaded: Loaded, arguments: argparse.Namespace) -> None:
@@ -654,9 +665,7 @@ def _tenant(loaded: Loaded, arguments: argparse.Namespace) -> None:
         return tenants.export_tenant(loaded, arguments.name, arguments.output)
 
     def confirm() -> str:
-        sys.stderr.write(
-            f"This deletes everything of the tenant {arguments.name}. Repeat its name: "
-        )
+        sys.stderr.write(f"This deletes all data of the tenant {arguments.name}. Repeat its name: ")
         sys.stderr.flush()
         return sys.stdin.readline().strip()
 
@@ -724,13 +733,13 @@ COMMANDS: Mapping[str, Command] = {
         arguments=_models_arguments,
     ),
     "usage": Command(
-        help="Show what the requests to a running server used.",
+        help="Show the usage of a running server: requests, tokens and tool calls.",
         run=_usage,
         flags=("port", "chat_url", "chat_key"),
         arguments=_usage_arguments,
     ),
     "tenant": Command(
-        help="Export or delete everything that a running server stores of a tenant.",
+        help="Export or delete everything that a running server stores for a tenant.",
         run=_tenant,
         flags=("port", "chat_url", "chat_key"),
         takes="export|delete NAME ",
@@ -757,7 +766,7 @@ COMMANDS: Mapping[str, Command] = {
         arguments=_index_arguments,
     ),
     "files": Command(
-        help="Move the contents of uploaded files, or delete unused ones.",
+        help="Move the contents of uploaded files, or delete unused contents.",
         run=_files,
         groups=("Storage",),
         takes="migrate|collect ",
@@ -785,7 +794,7 @@ COMMANDS: Mapping[str, Command] = {
         arguments=_demo_arguments,
     ),
     "key": Command(
-        help="Create an API key; list, rotate and revoke those in the store.",
+        help="Create an API key; list, rotate and revoke the API keys in the store.",
         run=_key,
         flags=("port", "chat_url", "chat_key"),
         takes="new|list|rotate|revoke [NAME] ",

@@ -21,7 +21,10 @@ __all__ = ["RANGE_HEADERS", "download_reply", "requested_range"]
 
 RANGE_HEADERS = (
     HeaderParam(name="range", description="One range of bytes, such as `bytes=0-1023`."),
-    HeaderParam(name="if-range", description="The `etag` without which the whole file is sent."),
+    HeaderParam(
+        name="if-range",
+        description="An `etag`. If the file has another one, the whole file is sent.",
+    ),
 )
 _MEDIA_TYPE = "application/octet-stream"
 _RANGE = re.compile(r"bytes=\s*([0-9]{0,18})-([0-9]{0,18})\s*\Z", re.IGNORECASE)
@@ -48,7 +51,7 @@ async def download_reply(request: Request, stored: StoredFile) -> Reply:
     if wanted is not None and start >= end:
         return error_reply(
             416,
-            f"The file has {size} bytes: the range lies behind its end.",
+            f"The range is outside the file, which has {size} bytes.",
             code="range_not_satisfiable",
             headers={"content-range": f"bytes */{size}"},
         )

@@ -179,7 +179,7 @@ def _bind_error(error: OSError | OverflowError, host: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"port {port} on {host} is in use: stop its server or choose another port"
     if error.errno == errno.EACCES:
-        return f"port {port} on {host} is not permitted to this user: choose one above 1023"
+        return f"this user may not open port {port} on {host}: choose a port above 1023"
     return f"cannot listen on {host}:{port}: {error.strerror or error}"
 
 

@@ -200,4 +200,6 @@ def _parse_object(text: str, path: str) -> Json:
     try:
         return parse_json_object(text.encode(), DEFAULT_LIMITS, nulls=True)
     except InvalidRequest:
-        raise invalid_type(path, "an object, or one as JSON text", json_type_name(text)) from None
+        raise invalid_type(
+            path, "an object, or the JSON text of an object", json_type_name(text)
+        ) from None

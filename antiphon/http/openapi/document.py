@@ -67,10 +67,10 @@ _TAGS: Mapping[str, tuple[str, str]] = {
     "/v1/chat": ("Chat Completions", "OpenAI's older APIs, translated to responses."),
     "/v1/completions": ("Chat Completions", ""),
     "/v1/messages": ("Messages", "Anthropic's Messages API, translated to responses."),
-    "/v1/organization": ("Usage", "What all tenants used, for operators."),
+    "/v1/organization": ("Usage", "The usage of all tenants, for operators."),
     "/v1": ("Other", "Further endpoints."),
-    "/antiphon": ("Administration", "Endpoints of this server that OpenAI has no equivalent of."),
-    "": ("Operations", "For monitoring, and vLLM's endpoints about tokens."),
+    "/antiphon": ("Administration", "Endpoints of this server that OpenAI's API does not have."),
+    "": ("Operations", "Endpoints for monitoring, and vLLM's endpoints about tokens."),
 }
 
 _STATUS_TEXTS: Mapping[int, str] = {
@@ -80,8 +80,8 @@ _STATUS_TEXTS: Mapping[int, str] = {
     404: "The object does not exist, or belongs to another tenant.",
     405: "The method is not allowed here. WebSockets need an upgrade.",
     409: "The request conflicts with the current state.",
-    413: "The body, or a quota by this object alone, is exceeded.",
-    416: "The range lies behind the end of the file.",
+    413: "The body is too large, or this object alone exceeds a quota.",
+    416: "The range is outside the file.",
     424: "The tools of an MCP server cannot be listed.",
     426: "The server cannot upgrade the connection to a WebSocket.",
     429: "A rate limit or a quota is reached. `retry-after` says when to try again.",
@@ -182,7 +182,7 @@ _HEADERS: Json = {
     },
     "accept-ranges": {"description": "`bytes`.", "schema": {"type": "string"}},
     "etag": {
-        "description": "Names the content, for `if-range`.",
+        "description": "Identifies the content, for `if-range`.",
         "schema": {"type": "string"},
     },
     "retry-after": {

@@ -57,7 +57,7 @@ PAGE_PARAMS = (
 INCLUDE_PARAM = QueryParam(
     name="include",
     type=tuple[Include, ...],
-    description="What to include; this server includes everything it has.",
+    description="Additional data to include. This server always includes all data that it has.",
 )
 
 

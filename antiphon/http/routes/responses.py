@@ -338,7 +338,7 @@ class ResponseRoutes:
         if request.headers.get("upgrade", "").lower() == "websocket":
             return error_reply(
                 426,
-                "This server does not speak the WebSocket mode. Use POST /v1/responses.",
+                "This server does not support the WebSocket mode. Use POST /v1/responses.",
                 code="websocket_not_supported",
                 headers={"upgrade": "HTTP/1.1", "connection": "upgrade, close"},
             )

@@ -108,14 +108,14 @@ class _Connection:
         stream_id: str | None = None
         try:
             if text is None:
-                raise InvalidRequest("Frames must be text: JSON, one object each.")
+                raise InvalidRequest("Each frame must be a text frame with one JSON object.")
             envelope = read_envelope(text, self._endpoint.deps.limits.body)
             stream_id = envelope.stream_id
             if self._has_expired:
                 raise _expired_error()
             lane = self._lane(stream_id)
             if sum(len(each.queue) for each in self._lanes.values()) >= _MAX_QUEUED_FRAMES:
-                raise Overloaded("Too many frames wait on this connection for their turn.")
+                raise Overloaded("Too many frames are waiting on this connection.")
         except RequestError as error:
             return await self.refuse(error, stream_id)
         if envelope.type == "response.steer":

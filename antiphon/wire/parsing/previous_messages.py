@@ -76,8 +76,8 @@ def _read_raw_messages(messages: list[Any], path: str, limits: BodyLimits) -> Pr
         where = f"{path}[{at}]"
         if at >= _MAX_RAW_MESSAGES:
             raise InvalidRequest(
-                f"Invalid '{where}': raw messages of several responses. The raw messages of the"
-                " last response contain the whole conversation.",
+                f"Invalid '{where}': the raw messages belong to several responses. Send only the"
+                " raw messages of the last response; they contain the whole conversation.",
                 param=where,
                 code="invalid_value",
             )

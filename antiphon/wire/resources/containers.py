@@ -183,7 +183,7 @@ def _check_network_policy(policy: NetworkPolicy | None, path: str) -> None:
         for name in ("allowed_domains", "domain_secrets"):
             if getattr(policy, name) is not UNSET:
                 raise InvalidRequest(
-                    f"Only a policy of type 'allowlist' has {name}.",
+                    f"Only a policy of type 'allowlist' may have '{name}'.",
                     param=f"{path}.{name}",
                     code="invalid_value",
                 )

@@ -23,9 +23,11 @@ _PARAMS = (
     *(each for each in PAGE_PARAMS if each.name != "before"),
     QueryParam(name="type", type=str, description="Only acts of this type."),
     QueryParam(name="key", type=str, description="Only acts with this API key, by its name."),
-    QueryParam(name="target", type=str, description="Only changes of what has this name or id."),
-    QueryParam(name="start_time", type=_Seconds, description="The first second, in unix time."),
-    QueryParam(name="end_time", type=_Seconds, description="The second after the last."),
+    QueryParam(
+        name="target", type=str, description="Only acts on the object with this name or id."
+    ),
+    QueryParam(name="start_time", type=_Seconds, description="Begin in unix seconds."),
+    QueryParam(name="end_time", type=_Seconds, description="End in unix seconds, not included."),
 )
 
 

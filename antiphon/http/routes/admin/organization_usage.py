@@ -72,7 +72,7 @@ _PARAMS = (
     QueryParam(
         name="group_by",
         type=tuple[Literal["project_id", "api_key_id", "model"], ...],
-        description="What has sums of its own. Projects are tenants.",
+        description="Fields that group the sums. Projects are tenants.",
     ),
     QueryParam(name="project_ids", type=tuple[str, ...], description="Only these tenants."),
     QueryParam(
@@ -82,10 +82,10 @@ _PARAMS = (
     QueryParam(
         name="limit",
         type=Annotated[int, Meta(ge=1, le=1440)],
-        description="The largest number of buckets: of minutes up to 1440 (60 if missing), of hours"
-        " up to 168 (24), of days up to 31 (7).",
+        description="The maximum number of buckets: up to 1440 minutes (default 60), 168 hours"
+        " (default 24) or 31 days (default 7).",
     ),
-    QueryParam(name="page", type=str, description="`next_page` of the page before."),
+    QueryParam(name="page", type=str, description="`next_page` of the previous page."),
 )
 
 

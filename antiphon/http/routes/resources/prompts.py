@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PromptRoutes"]
 
-_VERSION = QueryParam(name="version", type=str, description="One version instead of the default.")
+_VERSION = QueryParam(name="version", type=str, description="Only this version of the prompt.")
 
 
 class PromptRoutes:
