@@ -231,7 +231,8 @@ class Response(Struct, frozen=True, kw_only=True):
 
 
 class CompactedResponse(Struct, frozen=True, kw_only=True):
-    """The answer to ``POST /responses/compact``. ``output``: the input of the next request."""
+    """The answer to ``POST /responses/compact``. The client sends ``output`` as the input of its
+    next request."""
 
     id: str
     created_at: int

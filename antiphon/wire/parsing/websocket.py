@@ -51,7 +51,8 @@ class SteerFrame(Struct, frozen=True):
 
 
 def read_envelope(text: str, limits: BodyLimits = DEFAULT_LIMITS) -> FrameEnvelope:
-    """Parse the JSON of a frame and check its type and lane. Raises ``InvalidRequest``."""
+    """Parse the JSON of a frame and check its ``type`` and ``stream_id``. Raises
+    ``InvalidRequest``."""
     fields = parse_json_object(text.encode(), limits)
     kind = fields.pop("type", None)
     if kind is None:
