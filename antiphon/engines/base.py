@@ -1,6 +1,6 @@
-"""The contract of an engine: token ids in, token ids out.
+"""The interface of an engine. An engine gets the token ids of a prompt and continues them.
 
-Messages and tools are rendered to ids by dialects.
+A dialect renders messages and tools to token ids before the engine is called.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Sampling(SamplingOptions, frozen=True, kw_only=True):
     """How to continue a prompt.
 
     ``max_tokens``: the maximum number of tokens to sample. ``stop_ids``: ids that end the
-    continuation. The last id is yielded, like an end-of-turn token; the text of a ``stop`` string
-    is not. ``constraint``: the grammar that the engine enforces. ``is_matched``: the caller matches
-    the continuation to a grammar. The engine then leaves out its own extra samplers, as it does for
-    a constraint.
+    continuation. The engine yields such an id as the last id. It does not yield the text of a
+    ``stop`` string. ``constraint``: the grammar that the engine enforces. ``is_matched``: the
+    caller itself checks the continuation against a grammar. In this case, and with a constraint,
+    the engine does not use its own extra samplers.
     """
 
     max_tokens: int
@@ -45,15 +45,16 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
 
     ``name``: the model's name on its card. The default is the name of its file or folder.
     ``threads``: number of CPU threads. ``context_size``: maximum tokens of one generation, prompt
-    and output together. It is limited by the size that the model was trained for, which is also the
-    default unless the engine has a lower default. ``parallel``: the largest number of generations
-    in one batch. ``gpu_layers``: number of layers computed on the GPU; -1 for as many as fit.
-    ``projector``: the GGUF file of the model's image encoder. ``adapters``: name of a LoRA adapter
-    → its file or folder, or its name on the upstream. ``separate_caches``: requests have different
-    ``Sampling.cache_scope``. The engine then does not use a cache that it cannot divide among
-    scopes. ``engine_options``: the engine's own options by their own names; they override the other
-    fields. ``progress``: callback for the loading progress. Its arguments are a name, the bytes
-    read so far and the total bytes, which may be None. It may be called from any thread.
+    and output together. The upper limit is the size that the model was trained for. This size is
+    also the default, except for engines with a lower default. ``parallel``: the largest number of
+    generations in one batch. ``gpu_layers``: number of layers computed on the GPU. The value -1
+    means as many layers as fit. ``projector``: the GGUF file of the model's image encoder.
+    ``adapters``: name of a LoRA adapter → its file or folder, or its name on the upstream.
+    ``separate_caches``: requests will have different values of ``Sampling.cache_scope``. The engine
+    then does not use any cache that it cannot divide among scopes. ``engine_options``: options of
+    this engine, under the engine's own names. They override the other fields. ``progress``:
+    callback for the loading progress. Its arguments are a name, the bytes read so far, and the
+    total bytes or None. It may be called from any thread.
     """
 
     name: str | None = None
@@ -78,13 +79,14 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     log-probabilities. ``constraints``: the engine enforces any Lark grammar. ``grammars``: for an
     engine that enforces only some Lark grammars, a function that returns whether it enforces a
     given grammar. ``schemas``: the engine enforces JSON schemas (``Constraint.schema``).
-    ``schema_keywords``: the keywords that such a schema may use; None for all. ``images``: None if
-    the engine accepts no images. With ``apart``, images are inserted between ids. With
-    ``template``, images replace the placeholders of the chat template. ``adapters``: names of the
-    LoRA adapters. ``separates_caches``: requests of different ``Sampling.cache_scope`` share no
-    cached prefix. For an engine without it, requests with a scope report no cached tokens.
-    ``extra``: names allowed in ``Sampling.extra``; None for all. ``may_refuse``: a remote engine
-    may reject a request that passed all checks here.
+    ``schema_keywords``: the keywords that such a schema may use; None if it may use all keywords.
+    ``images``: how the engine accepts images; None if it accepts no images. With ``apart``, images
+    are inserted between ids. With ``template``, images replace the placeholders of the chat
+    template. ``adapters``: names of the LoRA adapters. ``separates_caches``: requests of different
+    ``Sampling.cache_scope`` share no cached prefix. If an engine does not separate caches, requests
+    with a scope report no cached tokens. ``extra``: names allowed in ``Sampling.extra``; None if
+    all names are allowed. ``may_refuse``: the engine is remote and may reject a request that passed
+    all checks here.
     """
 
     max_logprobs: int | None = None
@@ -106,7 +108,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
 
 class Engine(Protocol):
-    """Continues token ids. A factory creates the engine; its owner closes it once."""
+    """Continues token ids. The caller that creates an engine must close it once."""
 
     @property
     def card(self) -> ModelCard: ...
@@ -123,8 +125,8 @@ class Engine(Protocol):
 
         Each chunk is yielded as soon as its tokens exist. The last chunk has ``finish``. If the
         engine reports a sampled end token, this token is yielded as the last id. Raises
-        ``BackendError`` when the engine fails, ``InvalidRequest`` when it does not support the
-        constraint.
+        ``BackendError`` when the engine fails. Raises ``InvalidRequest`` when the engine does not
+        support the constraint.
         """
 
     async def close(self) -> None:
@@ -136,7 +138,7 @@ class MeasuresImages(Protocol):
     """An engine that can tell how many tokens an image takes."""
 
     async def image_tokens(self, image: EncodedImage) -> int:
-        """Return the tokens of context that the image takes besides the prompt's ids.
+        """Return how many tokens of the context the image takes, in addition to the prompt's ids.
 
         Raises ``InvalidRequest`` if the image cannot be read.
         """

@@ -1,7 +1,7 @@
-"""The engine over TensorRT-LLM in this process: its ``LLM`` class, token ids in and out.
+"""An engine that uses TensorRT-LLM in this process, through its class ``LLM``.
 
-TensorRT-LLM runs its workers in other processes. Its text processing is not used. Needs an NVIDIA
-GPU.
+Token ids are passed in and out, so TensorRT-LLM's text processing is not used. TensorRT-LLM runs
+its workers in other processes. It needs an NVIDIA GPU.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ __all__ = ["TensorrtEngine", "load"]
 
 EXTRA = "tensorrt-llm"
 MAX_LOGPROBS = 20
-#: Fields of ``SamplingParams`` that requests may set by name.
+#: Fields of TensorRT-LLM's ``SamplingParams`` that requests may set in ``Sampling.extra``.
 _EXTRA_FIELDS = frozenset({"bad_token_ids", "min_tokens", "no_repeat_ngram_size"})
 
 
 async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> TensorrtEngine:
     """Load the model in ``folder``.
 
-    ``options.context_size``: maximum tokens of a generation. The default, and the limit, is the
-    size that the model was trained for. ``options.engine_options``: arguments of ``LLM``; they
-    override the arguments set here.
+    ``options.context_size``: maximum tokens of a generation. The size that the model was trained
+    for is the default and the upper limit. ``options.engine_options``: arguments of ``LLM``. They
+    override the arguments that this function sets.
 
     Raises ``SetupError`` if the package is not installed or cannot load the model.
     """
@@ -64,20 +64,20 @@ def _create_llm(folder: Path, arguments: Mapping[str, Any]) -> Any:
 
     try:
         return tensorrt_llm.LLM(**arguments)
-    except Exception as error:  # its parts raise exceptions of many kinds, with long messages
+    except Exception as error:  # TensorRT-LLM raises many kinds of exceptions, with long messages
         raise SetupError(f"TensorRT-LLM cannot load {folder}: {first_line(error)}") from None
 
 
 class TensorrtEngine:
-    """``Engine`` over one ``LLM``. Created by ``load``; belongs to the event loop that uses it
-    first."""
+    """``Engine`` that uses one TensorRT-LLM ``LLM``. ``load`` creates it. Use it on one event loop
+    only."""
 
     def __init__(self, llm: Any, tokenizer: Tokenizer, card: ModelCard, *, parallel: int) -> None:
         self._llm = llm
         self.tokenizer = tokenizer
         self.card = card
         self._requests = AsyncRequests(parallel)
-        #: Arguments of the installed version; ``priority`` exists since 1.3.
+        #: Arguments that the installed version supports. ``priority`` exists since version 1.3.
         self._supported_arguments = frozenset(inspect.signature(llm.generate_async).parameters)
         self.capabilities = Capabilities(
             max_logprobs=MAX_LOGPROBS,
@@ -142,7 +142,7 @@ class TensorrtEngine:
         from tensorrt_llm.llmapi import GuidedDecodingParams
 
         values = sampling_values(sampling, self.card)
-        # Its default temperature means greedy sampling.
+        # TensorRT-LLM samples greedily if the temperature is not set, so always set it.
         if values.setdefault("temperature", 1.0) == 0:
             values = {**values, "top_k": 1, "top_p": 1.0}
             del values["temperature"]
@@ -151,7 +151,7 @@ class TensorrtEngine:
             **values,
             **sampling.extra,
             max_tokens=min(sampling.max_tokens, context_left),
-            # Its default seed is the same for all requests.
+            # TensorRT-LLM's default seed is the same for all requests.
             seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
             stop_token_ids=stop_token_ids(sampling, self.tokenizer),
             include_stop_str_in_output=True,
@@ -183,10 +183,10 @@ class TensorrtEngine:
 
 
 def _priority(priority: int) -> float:
-    """Convert our priority to TensorRT-LLM's priority.
+    """Convert a request's priority to TensorRT-LLM's priority.
 
-    Our priority is any integer, and lower values run first. TensorRT-LLM's priority is from 0 to 1,
-    and higher values run first.
+    A request's priority is any integer, and lower values run first. TensorRT-LLM's priority is from
+    0 to 1, and higher values run first.
     """
     return 0.5 - priority / (2 * (1 + abs(priority)))
 

@@ -1,7 +1,7 @@
-"""The engine over vLLM in this process. It uses vLLM's ``AsyncLLM`` class with token ids as input
-and output.
+"""An engine that uses vLLM in this process, through vLLM's class ``AsyncLLM``.
 
-vLLM runs its workers in other processes. vLLM's text processing is not used.
+Token ids are passed in and out, so vLLM's text processing is not used. vLLM runs its workers in
+other processes.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ __all__ = ["VllmEngine", "load"]
 
 EXTRA = "vllm"
 MAX_LOGPROBS = 20
-#: Fields of ``SamplingParams`` that requests may set by name.
+#: Fields of vLLM's ``SamplingParams`` that requests may set in ``Sampling.extra``.
 _EXTRA_FIELDS = frozenset({"allowed_token_ids", "bad_words", "min_tokens"})
 
 
 async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> VllmEngine:
     """Load the model in ``folder``.
 
-    ``options.context_size``: the default is the size that vLLM derives from the model's
-    configuration. ``options.adapters``: name → folder of a LoRA adapter.
-    ``options.engine_options``: arguments of vLLM's engine; they override the arguments that this
-    function sets.
+    ``options.context_size``: maximum tokens of a generation. The default is the size that vLLM
+    derives from the model's configuration. ``options.adapters``: name of a LoRA adapter → its
+    folder. ``options.engine_options``: arguments of vLLM's engine. They override the arguments that
+    this function sets.
 
-    Raises ``SetupError`` if the extra is not installed or vLLM cannot load the model.
+    Raises ``SetupError`` if vLLM is not installed or cannot load the model.
     """
     if importlib.util.find_spec("vllm") is None:
         raise SetupError(needs_extra("vLLM is not installed", EXTRA))
@@ -86,12 +86,13 @@ def _create_engine(folder: Path, arguments: Mapping[str, Any]) -> Any:
 
     try:
         return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
-    except Exception as error:  # its parts raise exceptions of many kinds, with long messages
+    except Exception as error:  # vLLM raises many kinds of exceptions, with long messages
         raise SetupError(f"vLLM cannot load {folder}: {first_line(error)}") from None
 
 
 class VllmEngine:
-    """The ``Engine`` over an ``AsyncLLM``, created by ``load``. It belongs to one event loop."""
+    """``Engine`` that uses one ``AsyncLLM`` of vLLM. ``load`` creates it. Use it on one event loop
+    only."""
 
     def __init__(
         self,
@@ -173,8 +174,8 @@ class VllmEngine:
             raise _rejection(error) from None
 
     async def image_tokens(self, image: EncodedImage) -> int:
-        """Return the number of tokens of an image, measured with vLLM's own prompt processor.
-        Implements ``MeasuresImages``."""
+        """Return how many tokens of the context the image takes. vLLM's own prompt processor
+        measures the image. See ``MeasuresImages``."""
         if not self._accepts_images:
             raise images_unsupported()
         return await self._image_token_cache.get_or_measure(image, self._measure_image)
@@ -186,8 +187,8 @@ class VllmEngine:
             "multi_modal_data": {"image": pictures},
         }
         try:
-            # Skip the front end's cache: cached images are not sent to the workers, and a later
-            # request would miss this one there.
+            # Skip vLLM's cache in this process. It does not send cached images to the workers, so
+            # the workers would not have this image for a later request.
             (rendered,) = await self._engine.renderer.render_cmpl_async(
                 [vllm_prompt], skip_mm_cache=True
             )
@@ -213,7 +214,7 @@ class VllmEngine:
             structured_outputs=(
                 None if constraint is None else StructuredOutputsParams(grammar=constraint.lark)
             ),
-            # We detokenize and match stop strings ourselves.
+            # Antiphon detokenizes the output and matches stop strings.
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
         )

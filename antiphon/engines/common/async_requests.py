@@ -1,8 +1,8 @@
 """Turn the outputs of an asynchronous engine into chunks.
 
-A separate task reads the outputs of each request. So closing the engine can fail all readers that
-wait. Requests beyond the engine's concurrency wait here instead of in the engine's queue, because
-here tenants take turns.
+A separate task reads the outputs of each request. So ``close`` can send an error to every consumer
+that waits for chunks. Requests beyond the engine's concurrency wait here and not in the engine's
+queue, because the engine's queue does not let tenants take turns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ __all__ = ["AsyncRequests", "EngineOutput", "token_logprob"]
 
 
 class EngineOutput(Struct, frozen=True):
-    """One output of an engine. ``reason``: the engine's finish reason, in the last output."""
+    """One output of an asynchronous engine: the new tokens of one request.
+
+    ``reason``: the engine's finish reason; None before the last output. ``cached``: number of
+    prompt tokens taken from the cache; None if this output does not report the number.
+    """
 
     tokens: list[TokenLogprob]
     reason: str | None = None
@@ -34,8 +38,10 @@ class EngineOutput(Struct, frozen=True):
 
 
 class AsyncRequests:
-    """Runs the requests of one engine, at most ``max_concurrent`` at a time. Belongs to one event
-    loop."""
+    """Runs the requests of one engine, at most ``max_concurrent`` at a time.
+
+    All methods must be called on the same event loop.
+    """
 
     def __init__(self, max_concurrent: int) -> None:
         self._slots = FairLimiter(max_concurrent)
@@ -48,11 +54,11 @@ class AsyncRequests:
         stop_conditions: StopConditions,
         sampling: Sampling,
     ) -> AsyncGenerator[Chunk, None]:
-        """Wait for a slot and yield the chunks of one request.
+        """Wait until fewer than ``max_concurrent`` requests run. Then yield a request's chunks.
 
-        Waiting tenants take turns; the requests of one tenant are ordered by priority. The first
-        read of ``outputs`` starts the request. Closing the iterator closes ``outputs``, which
-        aborts the request.
+        Waiting tenants take turns. The requests of one tenant are ordered by priority. The first
+        read of ``outputs`` starts the request. Closing the returned iterator closes ``outputs``,
+        which aborts the request.
         """
         async with self._slots.slot(sampling.tenant, priority=sampling.priority or 0):
             chunks = self._chunks(outputs, stop_conditions)
@@ -77,7 +83,7 @@ class AsyncRequests:
             await asyncio.wait([task])
 
     async def close(self) -> None:
-        """Fail all running requests."""
+        """Abort all running requests. Their consumers get a ``BackendError``."""
         self._closed = True
         running = dict(self._running)
         for task, out in running.items():
@@ -118,8 +124,8 @@ def token_logprob(
 ) -> TokenLogprob:
     """Convert the log-probabilities that vLLM and TensorRT-LLM report for one sampled token.
 
-    ``candidates``: the likeliest ids and the sampled one, each with a ``logprob``. ``top_count``:
-    requested number of alternatives.
+    ``candidates``: the likeliest ids and the sampled id, each mapped to an object with a
+    ``logprob``. ``top_count``: the requested number of alternatives.
     """
     if candidates is None:
         return TokenLogprob(id, 0.0)
@@ -129,6 +135,8 @@ def token_logprob(
 
 
 def _finite(logprob: float) -> float:
-    """Clamp to a finite value: JSON has no infinity. In this argument order NaN gives the minimum
-    too."""
+    """Return ``logprob``, or -9999 if it is lower: JSON has no infinity.
+
+    With this argument order, ``max`` returns -9999 for NaN too.
+    """
     return max(-9999.0, logprob)

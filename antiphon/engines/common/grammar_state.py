@@ -1,9 +1,10 @@
-"""The state of a grammar after tokens that were sampled before an interruption.
+"""Track the state of a grammar while an interrupted reply is continued.
 
-Engines apply a grammar from the first token of a request. A reply that continues in the middle is
-therefore sampled without the grammar and matched here. If a token does not match, one token is
-sampled again from the matching tokens. So the distribution of the text is the same as without an
-interruption. With greedy sampling, the text is the same.
+Engines apply a grammar from the first token of a request, but an interrupted reply continues in the
+middle of its grammar. So the engine samples it without the grammar, and the tokens are matched
+here. If a token does not match, the engine samples this one token again, from the matching tokens.
+The distribution of the text is then the same as without an interruption. With greedy sampling, the
+text is the same.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _BIAS = 100.0
 
 
 class GrammarTracker:
-    """Creates the grammar state of a reply, for the replies of one model."""
+    """Creates a ``GrammarState`` for each reply of one model."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -45,16 +46,16 @@ class GrammarTracker:
     def start(
         self, lark: str, sampled: Sequence[int], end_ids: Collection[int]
     ) -> GrammarState | None:
-        """Return the grammar's state after the sampled ids. ``end_ids``: ids that end the output
-        where the output is complete.
+        """Return the grammar's state after the sampled ids.
 
-        Return None if the ids do not match the grammar, if the grammar cannot be compiled, or if
-        llguidance is not installed. The first call takes up to a second, so run this method on a
-        thread.
+        ``end_ids``: ids that may end the output once it matches the whole grammar. Returns None if
+        the ids do not match the grammar, if the grammar cannot be compiled, if llguidance is not
+        installed, or if the tokenizer has no end ids. The first call takes up to a second, so run
+        this method on a thread.
         """
         if importlib.util.find_spec("llguidance") is None or not self._tokenizer.end_ids:
             return None
-        # Other kinds of servers than llguidance's take grammars that were never compiled here.
+        # A server that does not use llguidance accepts grammars that were never compiled here.
         if grammar_fault(lark) is not None:
             return None
         import llguidance
@@ -66,7 +67,11 @@ class GrammarTracker:
 
 
 class GrammarState:
-    """The state of one reply's grammar. ``size``: number of ids in the vocabulary."""
+    """The state of the grammar of one reply: which tokens may come next.
+
+    ``matcher``: an ``llguidance.LLMatcher``. ``end_ids``: see ``GrammarTracker.start``. ``size``:
+    number of ids in the vocabulary.
+    """
 
     def __init__(self, matcher: Any, end_ids: Collection[int], size: int) -> None:
         self._matcher = matcher
@@ -74,7 +79,8 @@ class GrammarState:
         self._size = size
 
     def accept(self, ids: Sequence[int]) -> int:
-        """Advance over sampled ids. Returns how many of them match."""
+        """Advance the state over sampled ids, up to the first id that does not match. Return the
+        number of ids that match."""
         for count, id in enumerate(ids):
             is_end = id in self._end_ids and self.may_end
             if not self._matcher.try_consume_tokens([id]) and not is_end:
@@ -82,11 +88,11 @@ class GrammarState:
         return len(ids)
 
     def match(self, ids: Sequence[int], reason: str | None) -> tuple[int, bool]:
-        """Advance over sampled ids. ``reason``: the engine's finish reason after these ids, or
-        None.
+        """Advance the state over sampled ids, up to the first id that does not match.
 
-        Return how many ids match the grammar, and whether something is rejected: the remaining ids,
-        or an end of the output at this position.
+        ``reason``: the engine's finish reason after these ids, or None. Returns two values: the
+        number of ids that match, and whether the grammar rejects something. It rejects the first id
+        that does not match, or the end of the output where the grammar requires more text.
         """
         count = self.accept(ids)
         has_end = count > 0 and ids[count - 1] in self._end_ids
@@ -95,7 +101,8 @@ class GrammarState:
         return count, not self.may_end
 
     def mask(self, sampling: Sampling) -> Sampling:
-        """Return sampling options for one token that allow only matching tokens."""
+        """Return the options for a request that samples one token, with a bias that allows only
+        matching tokens."""
         given = sampling.logit_bias
         bias = {id: each + given.get(id, 0) for id, each in self.bias().items()}
         return replace(sampling, max_tokens=1, logit_bias={**given, **bias})
@@ -108,7 +115,8 @@ class GrammarState:
     def bias(self) -> dict[int, float]:
         """Return a ``logit_bias`` that allows only matching ids.
 
-        It raises the matching ids or lowers all other ids, so that it has the fewest entries.
+        The bias either raises the matching ids or lowers all other ids. The choice with fewer
+        entries is used.
         """
         mask = self._matcher.compute_bitmask()
         allowed = [id for id in range(self._size) if mask[id >> 3] >> (id & 7) & 1]

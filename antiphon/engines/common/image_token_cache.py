@@ -1,4 +1,4 @@
-"""A cache of the number of tokens of each image."""
+"""A cache that stores how many tokens each image takes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ _MAX_IMAGES = 4096
 
 
 class ImageTokenCache:
-    """Maps the hash of an image's content to its number of tokens; the oldest entry is evicted
-    first."""
+    """Maps the hash of an image's content to the number of tokens of the image.
+
+    When the cache is full, the oldest entry is removed.
+    """
 
     def __init__(self) -> None:
         self._tokens: OrderedDict[bytes, int] = OrderedDict()
@@ -23,8 +25,8 @@ class ImageTokenCache:
     async def get_or_measure(
         self, image: EncodedImage, measure: Callable[[EncodedImage], Awaitable[int]]
     ) -> int:
-        """Return the number of tokens of the image. If it is not cached, ``measure`` is called.
-        Raises the exceptions of ``measure``."""
+        """Return the number of tokens of the image. If the number is not cached, call ``measure``
+        and store its result. Raises the exceptions of ``measure``."""
         known = self.get(image)
         return self.put(image, await measure(image)) if known is None else known
 
@@ -32,7 +34,7 @@ class ImageTokenCache:
         return self._tokens.get(sha256(image.content).digest())
 
     def put(self, image: EncodedImage, tokens: int) -> int:
-        """Store and return ``tokens``."""
+        """Store ``tokens`` as the number of tokens of the image. Return ``tokens``."""
         self._tokens[sha256(image.content).digest()] = tokens
         if len(self._tokens) > _MAX_IMAGES:
             self._tokens.popitem(last=False)

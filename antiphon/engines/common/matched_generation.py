@@ -1,5 +1,8 @@
-"""Continue a reply within its grammar, on an engine that can apply a grammar only from the first
-token of a request."""
+"""Matched generation: continue an interrupted reply so that it still matches its grammar.
+
+An engine can apply a grammar only from the first token of a request. For an interrupted reply, the
+engine therefore samples without the grammar, and the sampled tokens are matched here.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,11 @@ __all__ = ["MatchedGeneration"]
 
 
 class MatchedGeneration:
-    """One continuation of a prompt. The engine must support ``logit_bias``.
+    """One continuation of a prompt that is matched to a grammar here.
 
-    The engine samples without the grammar, and the output is matched here. At a token that does not
-    match, the request ends. The next request samples one token from the matching tokens.
-    ``grammar``: the state of the grammar after the prompt.
+    The engine samples without the grammar and must support ``logit_bias``. At a token that does not
+    match, the request ends. The next request samples one token from the matching tokens. Later
+    requests sample freely again. ``grammar``: the state of the grammar after the prompt.
     """
 
     def __init__(
@@ -33,14 +36,14 @@ class MatchedGeneration:
         self._engine = engine
         self._grammar = grammar
         self._prompt = prompt
-        # Stop strings may begin in one request and end in the next: they are matched here.
+        # A stop string may begin in one request and end in the next, so it is matched here.
         self._sampling = replace(sampling, constraint=None, stop=(), is_matched=True)
         context_left = engine.card.context_size - len(prompt.ids)
         self._stop_conditions = StopConditions(engine.tokenizer, sampling, context_left)
         self._sampled: list[int] = []
-        #: The next request samples one token among those that match.
+        #: The next request samples one token, only from the tokens that match.
         self._is_masked = False
-        #: The current request has to end.
+        #: The current request must end, and another request must follow.
         self._is_cut = False
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
@@ -70,8 +73,10 @@ class MatchedGeneration:
         return prompt, sampling
 
     def _feed(self, chunk: Chunk) -> Chunk | None:
-        """Match a chunk of the engine to the grammar. Return the tokens that can be released as a
-        chunk, or None."""
+        """Match a chunk of the engine to the grammar.
+
+        Returns a chunk of the tokens that can be released now, or None if no token can be released.
+        """
         if not chunk.ids and chunk.finish is None:
             return None
         count, is_rejected = self._grammar.match(chunk.ids, chunk.finish)

@@ -15,14 +15,17 @@ __all__ = ["as_png", "open_images", "require_pillow"]
 
 
 def require_pillow(extra: str) -> None:
-    """Raise ``SetupError`` if Pillow is missing. ``extra``: the extra of this package that installs
-    Pillow."""
+    """Raise ``SetupError`` if Pillow is not installed.
+
+    ``extra``: the optional dependency group of Antiphon that installs Pillow, for the message.
+    """
     if importlib.util.find_spec("PIL") is None:
         raise SetupError(needs_extra("Pillow is not installed", extra))
 
 
 def open_images(images: Sequence[EncodedImage]) -> list[Any]:
-    """Decode each image to RGB. Raises ``UnreadableImage``."""
+    """Decode the images to Pillow images in RGB. Raises ``UnreadableImage`` if an image cannot be
+    decoded."""
     import PIL.Image
 
     opened = []
@@ -37,7 +40,8 @@ def open_images(images: Sequence[EncodedImage]) -> list[Any]:
 def as_png(content: bytes, mime: str) -> bytes:
     """Convert an image to PNG.
 
-    Raises ``UnreadableImage``, and ``InvalidRequest`` if Pillow is not installed.
+    Raises ``UnreadableImage`` if the image cannot be decoded. Raises ``InvalidRequest`` if Pillow
+    is not installed.
     """
     try:
         import PIL.Image

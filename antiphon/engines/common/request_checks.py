@@ -61,8 +61,11 @@ def too_long(tokens: int, card: ModelCard) -> InvalidRequest:
 
 
 def sampling_values(sampling: Sampling, card: ModelCard) -> dict[str, Any]:
-    """Return the sampling values of the request. For missing values, use the defaults in the
-    model's files."""
+    """Return the sampling values for a request, by field name.
+
+    A value that the request does not set comes from the model's files. A value that is set in
+    neither place is left out.
+    """
     requested = {name: getattr(sampling, name) for name in _SAMPLING_FIELDS}
     values = {name: card.generation.get(name) if v is None else v for name, v in requested.items()}
     return {name: value for name, value in values.items() if value is not None}

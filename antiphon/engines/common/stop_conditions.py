@@ -1,6 +1,6 @@
 """Stop conditions of a generation: stop strings, stop ids, end tokens, token limits. Sans-IO.
 
-Turns tokens into chunks. Tokens that may be the start of a stop string are held back.
+Sampled tokens are turned into chunks. Tokens that may be the start of a stop string are held back.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["StopConditions"]
 class StopConditions:
     """The stop conditions of one generation.
 
-    ``context_left``: tokens left in the context. ``finished`` is true once the last chunk was
-    built.
+    ``context_left``: number of tokens that still fit into the context. ``finished``: whether the
+    last chunk was built.
     """
 
     def __init__(self, tokenizer: Tokenizer, sampling: Sampling, context_left: int) -> None:
@@ -37,8 +37,10 @@ class StopConditions:
         self.finished = False
 
     def feed(self, tokens: Iterable[TokenLogprob]) -> Chunk | None:
-        """Add sampled tokens. Return the tokens that can be released as a chunk, or None. Tokens
-        after the end are dropped."""
+        """Add sampled tokens. Tokens after the end of the generation are dropped.
+
+        Returns a chunk of the tokens that can be released now, or None if no token can be released.
+        """
         released = 0
         for token in tokens:
             self._pending.append(token)
@@ -62,8 +64,8 @@ class StopConditions:
         return Chunk(ids, logprobs)
 
     def finish(self, reason: Literal["stop", "length"]) -> Chunk:
-        """End the generation because the engine ended it. Return the last chunk, with all tokens
-        that were held back."""
+        """End the generation with ``reason``. Return the last chunk, with all tokens that were held
+        back."""
         self.finished = True
         ids, logprobs = self._release(len(self._pending))
         return Chunk(ids, logprobs, reason)

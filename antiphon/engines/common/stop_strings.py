@@ -1,6 +1,6 @@
-"""Match stop strings in a stream of tokens, across token boundaries. Sans-IO.
+"""Find stop strings in a stream of tokens, also across token boundaries. Sans-IO.
 
-Works on the tokens' bytes and counts tokens.
+The search reads the bytes of the tokens. Its results are numbers of tokens.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ __all__ = ["StopStrings"]
 
 
 class StopStrings:
-    """Holds back the pieces of a stream that may contain a stop string, and counts the pieces that
-    may be released.
+    """Searches one stream for stop strings. A piece is the bytes of one token.
 
-    ``matched_stop``: the stop string that was found, or None. ``tail``: the text before the stop
-    string in the token where the stop string starts.
+    Pieces that may contain a part of a stop string are held back. ``matched_stop``: the stop string
+    that was found, or None. ``tail``: the text before the stop string in the piece where the stop
+    string starts.
     """
 
     def __init__(self, stops: tuple[str, ...]) -> None:
@@ -47,8 +47,8 @@ class StopStrings:
         return count
 
     def _release(self, length_limit: int) -> tuple[int, int]:
-        """Drop the pieces that end within the first ``length_limit`` bytes; return their count and
-        length."""
+        """Remove the pieces that end within the first ``length_limit`` bytes of the buffer. Return
+        the number of these pieces, and their total length in bytes."""
         count = length = 0
         while self._lengths and length + self._lengths[0] <= length_limit:
             length += self._lengths.popleft()

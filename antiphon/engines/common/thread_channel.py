@@ -1,6 +1,7 @@
-"""A channel for chunks from a thread to the event loop.
+"""A channel that passes chunks from a thread to the event loop.
 
-Chunks that arrive while the consumer is busy are merged, so that few wake-ups are needed.
+Chunks that arrive while the consumer is busy are merged into one chunk. So the event loop is woken
+less often.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ __all__ = ["ThreadChannel", "merge_chunks"]
 
 
 class ThreadChannel:
-    """The chunks of one generation. ``send`` and ``fail`` may be called from any thread; the rest
-    belongs to the event loop."""
+    """The channel for the chunks of one generation.
+
+    ``send`` and ``fail`` may be called from any thread. The channel is created and read on the
+    event loop.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -51,8 +55,7 @@ class ThreadChannel:
         return self.send(failure)
 
     async def __aiter__(self) -> AsyncGenerator[Chunk, None]:
-        """Yield queued chunks, merged, until one has a finish reason. Raises the error that was
-        sent."""
+        """Yield merged chunks until a chunk has a finish reason. Raises an error that was sent."""
         while True:
             await self._wakeup.wait()
             self._wakeup.clear()
@@ -69,7 +72,7 @@ class ThreadChannel:
 
 
 def merge_chunks(chunks: Sequence[Chunk]) -> Chunk | None:
-    """Merge chunks in order into one; None if there are none."""
+    """Merge chunks, in order, into one chunk. Return None if ``chunks`` is empty."""
     if len(chunks) <= 1:
         return chunks[0] if chunks else None
     last = chunks[-1]

@@ -1,6 +1,7 @@
-"""Token masks from grammars, with llguidance.
+"""Compute token masks from grammars with llguidance. A mask says which tokens may come next.
 
-For engines that leave the choice of the next token to us. Needs only the tokenizer's file.
+This is for engines that let this process change the logits before a token is sampled. Of the model,
+only ``tokenizer.json`` is needed.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ _CONTROL = 0xFF
 
 
 def check_grammar(constraint: Constraint, extra: str) -> str:
-    """Return the constraint in llguidance's format. ``extra``: the extra of this package that
-    installs llguidance.
+    """Return the constraint's grammar in llguidance's format.
 
-    Raises ``InvalidRequest`` for an unusable grammar, ``SetupError`` if llguidance is missing.
+    ``extra``: the optional dependency group of Antiphon that installs llguidance, for the message.
+    Raises ``InvalidRequest`` if the grammar is unusable, and ``SetupError`` if llguidance is not
+    installed.
     """
     if importlib.util.find_spec("llguidance") is None:
         raise SetupError(needs_extra("llguidance is not installed", extra))
@@ -41,7 +43,7 @@ class TokenMaskFactory:
     """Creates masks for one vocabulary.
 
     ``path``: the vocabulary's ``tokenizer.json``. ``size``: number of logits, which may exceed the
-    number of tokens. ``ends``: ids that are allowed where a grammar is complete.
+    number of tokens. ``ends``: ids that are allowed once the output matches the whole grammar.
     """
 
     def __init__(self, path: Path, size: int, ends: Sequence[int]) -> None:
@@ -53,7 +55,7 @@ class TokenMaskFactory:
         )
 
     def mask(self, grammar: str) -> TokenMask:
-        """Create the mask of one generation. ``grammar``: from ``check_grammar``."""
+        """Create the mask of one generation. ``grammar``: a result of ``check_grammar``."""
         import llguidance
 
         matcher = llguidance.LLMatcher(self._tokenizer, grammar)
@@ -61,7 +63,7 @@ class TokenMaskFactory:
 
 
 class TokenMask:
-    """The grammar state of one generation. Belongs to one thread."""
+    """The state of the grammar of one generation. Not thread-safe."""
 
     def __init__(self, matcher: Any, tokenizer: Any, size: int) -> None:
         import numpy

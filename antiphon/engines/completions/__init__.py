@@ -1,1 +1,1 @@
-"""An engine over a server's token-level completions endpoint."""
+"""An engine that continues token ids on a server, through the server's completions endpoint."""

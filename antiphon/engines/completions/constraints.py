@@ -1,7 +1,8 @@
-"""Encode constraints for servers that continue token ids, and probe what a server enforces.
+"""Encode constraints for servers that continue token ids, and find out what a server enforces.
 
-Servers report little about their features and ignore unknown fields. So each syntax is probed: a
-probe demands a text that the model would not write without the constraint.
+A constraint is a grammar or a JSON schema that the output must match. Servers report little about
+their features and ignore unknown fields. So each syntax is tested with a probe: a request whose
+constraint demands a text that the model would not write otherwise.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["SYNTAXES", "ConstraintEncoder", "ConstraintSyntax", "probe_constrain
 
 
 class ConstraintSyntax(Struct, frozen=True):
-    """One syntax for a constraint in a server's request.
+    """One way to write a constraint in a request to a server.
 
     ``kind``: the language of the constraint, which is llguidance's Lark, xgrammar's EBNF, or JSON
     Schema. ``fields``: returns the request fields for a constraint in that language.
@@ -38,8 +39,8 @@ class ConstraintSyntax(Struct, frozen=True):
 #: Prefix that makes servers read a grammar as llguidance's Lark.
 _LLGUIDANCE_MARK = "%llguidance {}\n"
 
-#: Server → the syntaxes it may accept, best first. A vLLM server with ``backend: auto`` keeps the
-#: grammar backend that its first constrained request selects.
+#: Kind of server → the syntaxes that it may accept, best first. A vLLM server with ``backend:
+#: auto`` keeps the grammar backend that its first constrained request selects.
 SYNTAXES: Mapping[str, Sequence[ConstraintSyntax]] = {
     "vllm": (
         ConstraintSyntax("ebnf", lambda value: {"structured_outputs": {"grammar": value}}),
@@ -75,14 +76,17 @@ SYNTAXES: Mapping[str, Sequence[ConstraintSyntax]] = {
 
 
 class ConstraintEncoder:
-    """Encodes constraints in one server's syntax. ``syntax``: None if the server enforces none."""
+    """Encodes constraints in the syntax of one server.
+
+    ``syntax``: None if the server enforces no constraints.
+    """
 
     def __init__(self, syntax: ConstraintSyntax | None, tokenizer: Tokenizer) -> None:
         self._syntax = syntax
         self._ebnf = EbnfConverter(tokenizer)
 
     def capabilities(self, server: Capabilities) -> Capabilities:
-        """Return ``server`` with the constraint capabilities of this syntax."""
+        """Return the capabilities ``server``, changed to say which constraints are enforced."""
         kind = None if self._syntax is None else self._syntax.kind
         return replace(
             server,
@@ -94,7 +98,7 @@ class ConstraintEncoder:
     def encode(self, sampling: Sampling) -> Mapping[str, Any]:
         """Return the request fields for the constraint of ``sampling``.
 
-        Raises ``InvalidRequest`` when the server cannot enforce it.
+        Raises ``InvalidRequest`` if the server cannot enforce the constraint.
         """
         constraint, syntax = sampling.constraint, self._syntax
         if constraint is None:
@@ -114,8 +118,10 @@ class ConstraintEncoder:
         return syntax.fields(value)
 
     def enforced_grammar(self, constraint: Constraint) -> str:
-        """Return the grammar that the server enforces for the constraint in this syntax, as a Lark
-        grammar."""
+        """Return the Lark grammar that the server enforces for the constraint.
+
+        If the server takes only JSON schemas, this grammar is made from the constraint's schema.
+        """
         if self._syntax is not None and self._syntax.kind == "schema":
             return f"start: %json {msgspec.json.encode(constraint.schema).decode()}"
         return constraint.lark
@@ -123,14 +129,14 @@ class ConstraintEncoder:
 
 _PROBE_OUTPUT = '"qz"'
 _PROBE_CONSTRAINT = Constraint('start: %json {"const": "qz"}', schema={"const": "qz"})
-#: Length of the probe's output in tokens, and its timeout in seconds.
+#: Maximum output of a probe in tokens, and the timeout of a probe in seconds.
 _PROBE_TOKENS, _PROBE_TIMEOUT_S = 12, 60
 
 
 async def probe_constraints(engine: Engine) -> bool:
     """Return whether the engine enforces constraints.
 
-    The engine writes the expected output of the probe only if it enforces the probe's constraint.
+    Sends a probe: only an engine that enforces its constraint writes the expected output.
     """
     prompt = Prompt(tuple(engine.tokenizer.encode("a", special=False)))
     output = b""

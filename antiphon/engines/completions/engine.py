@@ -1,7 +1,8 @@
-"""The engine over HTTP: token ids in and out.
+"""An engine that continues token ids on a server, over HTTP.
 
-Supports vLLM, SGLang, TensorRT-LLM and llama-server; ``servers`` holds their differences. Prompts
-are rendered on this side, so the model's tokenizer has to be on this machine.
+Supports vLLM, SGLang, TensorRT-LLM and llama-server. The module ``servers`` lists their
+differences. Antiphon renders prompts to token ids itself, so the model's tokenizer must be on this
+machine.
 """
 
 from __future__ import annotations
@@ -50,15 +51,15 @@ async def load(
     """Connect to one model of the server at ``url``.
 
     ``model``: the name of the model on the server. If None, the first model that the server lists
-    is used. ``key``: the API key of the server. ``options.name``: the name of the model here;
-    ``url`` is the default. ``options.context_size``: size of the context in tokens, instead of the
-    size that the server reports. ``options.adapters``: name of a LoRA adapter here → its name on
-    the server. ``options.engine_options``: see ``EndpointOptions``. Its field ``tokenizer`` is the
-    path of a Hugging Face folder, a ``tokenizer.json`` or a GGUF file. The field is optional if the
-    server reports a path that exists on this machine.
+    is used. ``key``: the API key of the server. ``options.name``: the name of the model in
+    Antiphon; the default is ``url``. ``options.context_size``: size of the context in tokens; it
+    replaces the size that the server reports. ``options.adapters``: name of a LoRA adapter in
+    Antiphon → its name on the server. ``options.engine_options``: see ``EndpointOptions``. The
+    option ``tokenizer`` is the path of a Hugging Face folder, a ``tokenizer.json`` or a GGUF file.
+    This option is not needed if the server reports a path that exists on this machine.
 
-    Raises ``SetupError`` if the server does not answer or is of an unknown kind, if its tokenizer
-    is not on this machine, or if the extra is not installed.
+    Raises ``SetupError`` if the server does not answer or is of an unknown kind, if the model's
+    tokenizer is not on this machine, or if a required package is not installed.
     """
     name, adapters = options.name or url, options.adapters
     upstream, endpoint = open_upstream(name, url, key, options.engine_options)
@@ -110,9 +111,11 @@ async def load(
 
 
 class CompletionsEngine:
-    """``Engine`` for one model of an upstream. It owns the upstream.
+    """``Engine`` for one model of an upstream, which is a server. ``close`` also closes the
+    ``Upstream``.
 
-    ``body``: extra fields for every request; they override the fields set here. ``image_encoder``:
+    ``body``: extra fields for every request. They override the fields that are set here.
+    ``adapters``: name of a LoRA adapter in Antiphon → its name on the server. ``image_encoder``:
     None if the model accepts no images. ``constraint_syntax``: None if the server enforces no
     constraints.
     """
@@ -184,12 +187,12 @@ class CompletionsEngine:
     ) -> AsyncGenerator[Chunk, None]:
         """Send one request and yield its chunks.
 
-        The request ends with the last chunk of the generation, or earlier if another request must
-        follow.
+        The request ends with the last chunk of the generation, or earlier if the grammar requires
+        another request.
         """
         prompt, sampling = await generation.next_request()
         request = await self._encode_request(prompt, sampling)
-        # A later request finds in the cache what this reply has put there.
+        # A continuing request finds this reply's own tokens in the cache. They must not count.
         counts_cached = not generation.is_continued
         last: Chunk | None = None
         cached: int | None = None
@@ -218,8 +221,10 @@ class CompletionsEngine:
         yield replace(last, cached_tokens=cached)
 
     def _check_vocabulary(self, parsed: ParsedPayload) -> None:
-        """Raise ``BackendError`` for ids outside the vocabulary, because they would be stored and
-        sent again with later requests."""
+        """Raise ``BackendError`` for ids outside the vocabulary.
+
+        Without this check, such ids would be stored and sent again with later requests.
+        """
         if any(token.id >= self._tokenizer.size for token in parsed.tokens):
             raise BackendError(
                 "The upstream's token ids do not belong to the configured tokenizer.",
@@ -227,7 +232,8 @@ class CompletionsEngine:
             )
 
     async def image_tokens(self, image: EncodedImage) -> int:
-        """Implement ``MeasuresImages``: ask the upstream once per image."""
+        """Return how many tokens of the context the image takes. The upstream is asked once per
+        image. See ``MeasuresImages``."""
         if self._image_encoder is None:
             raise images_unsupported()
         return await self._image_token_cache.get_or_measure(
@@ -243,8 +249,8 @@ class CompletionsEngine:
             raise UnreadableImage(error.message.rstrip("."), image.content) from None
 
     async def _extra_tokens(self, prompt: Prompt) -> int:
-        """Return the number of prompt tokens that the upstream reports, minus the number of the
-        prompt's ids."""
+        """Return the number of prompt tokens that the upstream reports, minus the number of ids in
+        the prompt. The difference is the number of image tokens."""
         sampling = Sampling(max_tokens=1)
         request = await self._encode_request(prompt, sampling)
         async with aclosing(self._stream(request, sampling)) as batches:
@@ -292,8 +298,10 @@ class CompletionsEngine:
 def _parse_payloads(
     parser: CompletionsStreamParser, payloads: list[bytes]
 ) -> tuple[ParsedPayload, BackendError | None]:
-    """Parse payloads that arrived together, and merge their contents. Parsing stops at the first
-    error. Return the merged content, and the error or None."""
+    """Parse payloads that arrived together, and merge their contents. Stop at the first error.
+
+    Returns the merged content, and the error or None.
+    """
     merged = ParsedPayload()
     for payload in payloads:
         try:
@@ -311,8 +319,8 @@ def _parse_payloads(
 async def _read_usage(
     parser: CompletionsStreamParser, batches: AsyncGenerator[list[bytes], None]
 ) -> int | None:
-    """Read the payloads after the finish reason. Return the number of cached tokens, or None if the
-    server does not report it.
+    """Read the payloads after the finish reason. Return the number of cached prompt tokens, or None
+    if the server does not report this number.
 
     A failure is ignored, because the output is already complete.
     """
@@ -350,13 +358,15 @@ def _find_flavour(
 
 
 def _adapters(flavour: Flavour, listed: Any) -> frozenset[str]:
-    """Return the adapters that the server lists as models with a parent."""
+    """Return the names of the server's LoRA adapters. The server lists them as models with a
+    parent."""
     ids = (each.get("id") for each in model_entries(listed) if each.get("parent"))
     return frozenset(id for id in ids if flavour.has_adapters and isinstance(id, str))
 
 
 async def _server_properties(upstream: Upstream, kind: str) -> Mapping[str, Any]:
-    """Return the server's information endpoints merged; endpoints that fail are skipped."""
+    """Read the endpoints where the server describes itself. Return their JSON objects merged into
+    one. Endpoints that fail are skipped."""
     properties: dict[str, Any] = {}
     for path in _PROPERTY_PATHS.get(kind, ()):
         with suppress(BackendError):
@@ -372,8 +382,8 @@ _PROPERTY_PATHS: Mapping[str, tuple[str, ...]] = {
 
 
 def _local_tokenizer(entry: Mapping[str, Any], properties: Mapping[str, Any]) -> str | None:
-    """Return the path of the tokenizer or model that the server reports, if this path exists on
-    this machine. If not, return None."""
+    """Return a path of the tokenizer or the model that the server reports and that exists on this
+    machine. Return None if there is no such path."""
     for path in (
         properties.get("tokenizer_path"),
         properties.get("model_path"),

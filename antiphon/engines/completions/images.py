@@ -1,7 +1,7 @@
 """Encode prompts with images for servers that continue token ids.
 
-llama-server takes such a prompt as text. vLLM and SGLang take ids and replace the placeholder
-tokens of the model's chat template. TensorRT-LLM supports no images.
+llama-server takes a prompt with images as text. vLLM and SGLang take ids and replace the
+placeholder tokens of the model's chat template. Images are not supported for TensorRT-LLM.
 """
 
 from __future__ import annotations
@@ -44,15 +44,17 @@ class ImageRequestEncoder(Protocol):
     async def encode(self, request: StreamRequest) -> EncodedRequest:
         """Encode a prompt with images.
 
-        Raises ``InvalidRequest``, and ``BackendError`` if the server no longer accepts images.
+        Raises ``InvalidRequest`` if the prompt or an image is not usable. Raises ``BackendError``
+        if the server no longer accepts images.
         """
 
 
 class _TextImageEncoder:
-    """Encoder for llama-server with an image encoder (projector).
+    """Encoder for llama-server, if its model has an image encoder (projector).
 
-    Each llama-server process chooses a new random image marker. The server may have been restarted,
-    so the marker is read before each request. ``bos``: see ``PromptDetokenizer``.
+    The text of a prompt has a marker at the position of each image. Each llama-server process
+    chooses a new random marker. The server may have been restarted, so the marker is read before
+    each request. ``bos``: see ``PromptDetokenizer``.
     """
 
     image_mode: Literal["apart", "template"] = "apart"
@@ -85,12 +87,12 @@ class _TextImageEncoder:
 
 
 class _TokenImageEncoder:
-    """Encoder for a server that takes ids and replaces the template's image placeholder by image
-    tokens.
+    """Encoder for a server that takes ids and replaces the image placeholder of the chat template
+    by image tokens.
 
-    ``encode_body``: returns the body for a prompt and the data URLs of its images, in order.
-    ``detokenizer``: set for a server that searches the detokenized text for placeholders. It
-    escapes user text that looks like a placeholder.
+    ``encode_body``: returns the request body for a prompt and the data URLs of its images, in
+    order. ``detokenizer``: escapes user text that looks like a placeholder. It is needed only for a
+    server that searches the detokenized text for placeholders.
     """
 
     image_mode: Literal["apart", "template"] = "template"
@@ -133,9 +135,11 @@ def _data_url(image: EncodedImage) -> str:
 async def image_encoder(
     kind: str, upstream: Upstream, model: str, tokenizer: Tokenizer, properties: Mapping[str, Any]
 ) -> ImageRequestEncoder | None:
-    """Return the image encoder for the server's ``model``; None if it takes no images.
+    """Return the image encoder for the server's ``model``. Return None if the server takes no
+    images for this model.
 
-    ``kind``: the server's flavour. ``properties``: what the server reports about itself.
+    ``kind``: the server's name in ``FLAVOURS``. ``properties``: the values that the server reports
+    about itself.
     """
     if kind not in _ENCODER_FACTORIES:
         return None
@@ -158,7 +162,7 @@ async def _llama_image_encoder(
 
 
 def _marker(properties: Any) -> str | None:
-    """Return llama-server's image marker; None if its model takes no images."""
+    """Return llama-server's image marker, or None if its model takes no images."""
     modalities = properties.get("modalities") if isinstance(properties, Mapping) else None
     if not isinstance(modalities, Mapping) or not modalities.get("vision"):
         return None
@@ -168,11 +172,11 @@ def _marker(properties: Any) -> str | None:
 async def _vllm_image_encoder(
     upstream: Upstream, model: str, tokenizer: Tokenizer, properties: Mapping[str, Any]
 ) -> ImageRequestEncoder | None:
-    """Return the image encoder for vLLM, after generating one token to check that the endpoint
-    exists.
+    """Check that the server has vLLM's endpoint for images, and return the image encoder.
 
-    vLLM has the endpoint only with ``--enable-scale-out``. The check does not show whether the
-    model accepts images, because this depends on its chat template.
+    vLLM has this endpoint only with ``--enable-scale-out``. The check generates one token and
+    raises ``BackendError`` if the endpoint does not exist. It does not show whether the model
+    accepts images, because this depends on the model's chat template.
     """
     url = f"{upstream.root}/inference/v1/generate"
     ids = tokenizer.encode("a", special=False)

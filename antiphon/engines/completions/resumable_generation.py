@@ -1,7 +1,7 @@
-"""One continuation of a prompt, in as many requests as necessary.
+"""Continue one prompt, in as many requests as necessary.
 
-When a server dies during a generation, the next request continues after the last sampled token. The
-client cannot see where one request ended and the next request began.
+When a server fails during a generation, the next request continues after the last sampled token.
+The client cannot see where one request ended and the next request began.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from .stream_parser import ParsedPayload
 
 __all__ = ["ResumableGeneration"]
 
-#: How often a reply is continued on another server, so that a request which kills servers does not
-#: kill all of them.
+#: Maximum number of times that one reply is continued after a failure. Without a limit, a request
+#: that crashes its server could crash all servers, one after the other.
 _MAX_CONTINUATIONS = 10
 
 
 class ResumableGeneration:
-    """The state of one continuation.
+    """The state of one generation, which may need several requests.
 
-    ``context_left``: number of tokens left in the context. ``constraints``: encodes the constraint
-    for the first request. ``tracker``: tracks the grammar of the constraint in later requests,
-    because a server can apply a grammar only from the first token.
+    ``context_left``: number of tokens that still fit into the context. ``constraints``: encodes the
+    constraint for the first request. ``tracker``: creates the state of the constraint's grammar for
+    later requests, because a server can apply a grammar only from the first token of a request.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ResumableGeneration:
         self._sampled_at_failure = 0
         self._continuations = 0
         self._grammar: GrammarState | None = None
-        #: The next request samples one token among those that match the grammar.
+        #: The next request samples one token, only from the tokens that match the grammar.
         self._is_masked = False
 
     @property
@@ -66,12 +66,11 @@ class ResumableGeneration:
 
     @property
     def is_continued(self) -> bool:
-        """Whether tokens were already sampled, so that the next request continues an earlier
-        request."""
+        """Whether tokens were already sampled. If so, the next request continues after them."""
         return bool(self._sampled)
 
     async def next_request(self) -> tuple[Prompt, Sampling]:
-        """The prompt and the sampling of the next request."""
+        """Return the prompt and the sampling options of the next request."""
         if not self._sampled:
             return self._prompt, self._sampling
         prompt = Prompt((*self._prompt.ids, *self._sampled), self._prompt.images)
@@ -84,8 +83,8 @@ class ResumableGeneration:
     def feed(self, parsed: ParsedPayload) -> tuple[Chunk | None, bool]:
         """Add the tokens that a server has sampled.
 
-        Return a chunk, and whether another request must follow. The chunk is None while its tokens
-        must be held back. Raises ``BackendError`` if the server ignores ``logit_bias``.
+        Returns a chunk or None, and whether another request must follow. The chunk is None if all
+        new tokens must be held back. Raises ``BackendError`` if the server ignores ``logit_bias``.
         """
         parsed, is_rejected = self._match(parsed)
         is_masked, self._is_masked = self._is_masked, is_rejected
@@ -97,8 +96,8 @@ class ResumableGeneration:
         return chunk, needs_request and not self.is_over
 
     def _match(self, parsed: ParsedPayload) -> tuple[ParsedPayload, bool]:
-        """Return the part of the payload that matches the grammar, and whether the rest was
-        rejected."""
+        """Return the part of the payload that matches the grammar, and whether the grammar rejects
+        the remaining part."""
         if self._grammar is None:
             return parsed, False
         ids = [token.id for token in parsed.tokens]
@@ -109,8 +108,8 @@ class ResumableGeneration:
         return ParsedPayload(tokens=parsed.tokens[:count], reason=reason), is_rejected
 
     def _to_chunk(self, parsed: ParsedPayload) -> Chunk | None:
-        """Return the chunk for new tokens, or None. If the server sent a finish reason, the chunk
-        has it."""
+        """Return a chunk of the tokens that can be released now, or None if no token can be
+        released. If the server sent a finish reason, the chunk has this reason."""
         stop_conditions = self._stop_conditions
         chunk = stop_conditions.feed(parsed.tokens) if parsed.tokens else None
         if parsed.reason is None or stop_conditions.finished:
@@ -126,7 +125,7 @@ class ResumableGeneration:
     async def continue_after(self, error: BackendError) -> bool:
         """Prepare the next request after a failure.
 
-        Return whether tokens were sampled since the last failure. Raises ``error`` if the
+        Returns whether tokens were sampled since the previous failure. Raises ``error`` if the
         generation cannot be continued.
         """
         has_progress = len(self._sampled) > self._sampled_at_failure

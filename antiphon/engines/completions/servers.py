@@ -1,6 +1,6 @@
 """Differences between servers that continue token ids.
 
-One row per server: path, request body, parser and capabilities.
+``FLAVOURS`` has one entry per kind of server: path, request body, parser and capabilities.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ _MAX_LOGPROBS = 20
 
 
 class Flavour(Struct, frozen=True, kw_only=True):
-    """One kind of server.
+    """One kind of server, such as vLLM: how it is called and what it supports.
 
     ``path``: the path of its completions endpoint. ``versioned``: whether the path is below
-    ``/v1``. ``owner``: the value of ``owned_by`` in the server's model list.
-    ``usage_after_finish``: whether the server sends the usage after the finish reason.
-    ``has_adapters``: whether a request may name an adapter.
+    ``/v1``. ``owner``: the value of ``owned_by`` in the server's model list. ``encode``: returns
+    the body of a request. ``make_parser``: creates the parser for a request's response stream.
+    ``usage_after_finish``: whether the server sends the token usage after the finish reason.
+    ``has_adapters``: whether a request may name a LoRA adapter.
     """
 
     path: str
@@ -46,8 +47,8 @@ class Flavour(Struct, frozen=True, kw_only=True):
     has_adapters: bool = False
 
 
-#: Fields of ``Sampling`` with the same name on most servers. None is left out: the server's
-#: default.
+#: Fields of ``Sampling`` with the same name on most servers. A field with the value None is left
+#: out of the request, so the server uses its default.
 _COMMON_FIELDS = (
     "temperature",
     "top_p",
@@ -66,7 +67,7 @@ def _non_null_fields(sampling: Sampling, names: tuple[str, ...] = _COMMON_FIELDS
 
 
 def _scheduling_fields(sampling: Sampling) -> dict[str, Any]:
-    """vLLM's fields for its queue and its prefix cache."""
+    """Return vLLM's request fields for its queue and its prefix cache."""
     fields = {"priority": sampling.priority, "cache_salt": sampling.prefix_salt}
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -114,7 +115,7 @@ def vllm_image_body(request: StreamRequest, urls: Sequence[str]) -> Mapping[str,
     sampling = request.sampling
     params = {**_sampling_params(sampling), **request.constraint_fields, "detokenize": False}
     if sampling.logprobs is not None:
-        # vLLM counts the sampled token as one of them: request one more.
+        # vLLM counts the sampled token as one of the alternatives, so request one more.
         params["logprobs"] = min(sampling.logprobs + 1, _MAX_LOGPROBS) if sampling.logprobs else 0
     if sampling.extra:
         params["extra_args"] = dict(sampling.extra)
@@ -167,9 +168,9 @@ def _sglang_body(request: StreamRequest) -> Mapping[str, Any]:
 
 
 def sglang_image_body(request: StreamRequest, urls: Sequence[str]) -> Mapping[str, Any]:
-    """Return the body for SGLang: a prompt with the images at ``urls``.
+    """Return the body for SGLang's ``/generate`` with the images at ``urls``.
 
-    Without ``modalities`` some models would see only the first of several images.
+    Without the field ``modalities``, some models would see only the first of several images.
     """
     several = {"modalities": ["multi-images"]} if len(urls) > 1 else {}
     return {**_sglang_body(request), "image_data": urls, **several}
@@ -230,7 +231,7 @@ FLAVOURS: Mapping[str, Flavour] = {
     "sglang": Flavour(
         path="generate",
         owner="sglang",
-        # It honours seeds only with deterministic inference; see ``load``.
+        # SGLang honours seeds only with deterministic inference; see ``engine.load``.
         capabilities=msgspec.structs.replace(
             _COMMON_CAPABILITIES, seed=False, priority=True, cache_salt=True, separates_caches=True
         ),
@@ -242,7 +243,7 @@ FLAVOURS: Mapping[str, Flavour] = {
     "tensorrt-llm": Flavour(
         path="completions",
         owner="tensorrt_llm",
-        # Its log-probabilities carry no token ids.
+        # The log-probabilities of TensorRT-LLM carry no token ids.
         capabilities=msgspec.structs.replace(_COMMON_CAPABILITIES, max_logprobs=None),
         encode=_tensorrt_body,
         make_parser=TensorrtParser,

@@ -1,6 +1,6 @@
-"""Parse the response streams of servers that continue token ids into tokens and finish reasons.
+"""Parsers for the response streams of servers that continue token ids. Sans-IO.
 
-Sans-IO.
+A parser extracts tokens, finish reasons and token counts.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = [
 #: OpenAI's value for an unknown log-probability.
 UNKNOWN_LOGPROB = -9999.0
 
-#: Exceptions of decoding foreign JSON.
+#: Exceptions that decoding JSON from a server can raise.
 DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
-#: The largest number of withheld tokens inside one character.
+#: The largest number of tokens that llama-server withholds because they end inside a character.
 _MAX_WITHHELD = 8
 
 #: A valid token id.
@@ -44,7 +44,8 @@ Reason = Literal["stop", "length"]
 
 
 class StreamRequest(Struct, frozen=True, kw_only=True):
-    """One generation request. ``constraint_fields``: the request fields of its constraint."""
+    """One request to continue a prompt. ``constraint_fields``: the fields that state the request's
+    constraint in the server's syntax."""
 
     model: str
     prompt: Prompt
@@ -55,10 +56,12 @@ class StreamRequest(Struct, frozen=True, kw_only=True):
 
 
 class ParsedPayload(Struct):
-    """The content of one payload.
+    """The content of one payload, which is one event of a response stream.
 
-    ``unreported_tokens``: number of sampled tokens whose ids the server does not report.
-    ``cached``: prompt tokens from the cache. ``prompt``: prompt tokens in all, images included.
+    ``reason``: the finish reason; None before the end. ``unreported_tokens``: number of sampled
+    tokens whose ids the server does not report. ``cached``: number of prompt tokens taken from the
+    cache. ``prompt``: total number of prompt tokens, with images. Both are None in payloads that do
+    not report them.
     """
 
     tokens: list[TokenLogprob] = []
@@ -85,7 +88,8 @@ def _unreadable_error() -> BackendError:
 
 
 def _finish_reason(reason: str) -> Reason:
-    """Map the server's finish reason. Raises ``BackendError`` for an aborted generation."""
+    """Return the server's finish reason as ``stop`` or ``length``. Raises ``BackendError`` if the
+    server aborted the generation."""
     if reason in ABORT_REASONS:
         raise BackendError(f"The upstream ended the generation: {reason}.")
     return "length" if reason == "length" else "stop"
@@ -104,8 +108,8 @@ class _TokenContent(_TokenEntry):
 
 
 class _Logprobs(Struct):
-    """Log-probabilities. ``content`` is what ``/inference/v1/generate`` sends; ``/v1/completions``
-    sends the other fields."""
+    """Log-probabilities from vLLM. ``/inference/v1/generate`` sends only ``content``, and
+    ``/v1/completions`` sends only the other fields."""
 
     token_logprobs: list[float | None] = []
     top_logprobs: list[dict[str, float] | None] | None = None
@@ -139,8 +143,8 @@ _decode_completion = msgspec.json.Decoder(_Completion).decode
 
 
 class VllmParser:
-    """Parses vLLM's ``/v1/completions``. The request has ``return_token_ids`` and
-    ``return_tokens_as_token_ids``."""
+    """Parses responses of vLLM's ``/v1/completions``. The request must set ``return_token_ids``,
+    and for log-probabilities also ``return_tokens_as_token_ids``."""
 
     def __init__(self, request: StreamRequest) -> None:
         self._request = request
@@ -196,11 +200,11 @@ class VllmParser:
 
 
 class TensorrtParser(VllmParser):
-    """``trtllm-serve`` with ``detokenize: false``."""
+    """Parses responses of ``trtllm-serve`` to requests with ``detokenize: false``."""
 
 
 class VllmGenerateParser(VllmParser):
-    """``/inference/v1/generate``."""
+    """Parses responses of vLLM's ``/inference/v1/generate``."""
 
     def _logprobs(
         self, logprobs: _Logprobs
@@ -212,7 +216,8 @@ class VllmGenerateParser(VllmParser):
 
 
 def _named_logprobs(top: dict[str, float]) -> Iterable[tuple[int, float]]:
-    """Parse ``token_id:N`` → log-probability."""
+    """Yield the id N and the log-probability of each entry. The keys of ``top`` are written as
+    ``token_id:N``."""
     for name, logprob in top.items():
         number = name.rpartition(":")[2]
         if number.isdecimal() and len(number) < 10:
@@ -250,9 +255,10 @@ _decode_sglang = msgspec.json.Decoder(_SglangEvent).decode
 
 
 class SglangParser:
-    """Parses SGLang's ``/generate``. Each payload holds all ids so far.
+    """Parses responses of SGLang's ``/generate``.
 
-    With ``--incremental-streaming-output``, a payload holds only the new ids.
+    Each payload holds all ids that were sampled so far. If the server runs with
+    ``--incremental-streaming-output``, a payload holds only the new ids.
     """
 
     def __init__(self, request: StreamRequest) -> None:
@@ -342,9 +348,9 @@ _decode_llama = msgspec.json.Decoder(_LlamaEvent).decode
 
 
 class LlamaParser:
-    """Parses llama-server's ``/completion``. The request has ``return_tokens``.
+    """Parses responses of llama-server's ``/completion``. The request must set ``return_tokens``.
 
-    If one character consists of several tokens, llama-server reports only the last id.
+    If one character consists of several tokens, llama-server reports only the id of the last token.
     ``PartialTokens`` recovers the other ids from the text.
     """
 

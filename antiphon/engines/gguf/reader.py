@@ -85,8 +85,8 @@ BLOCKS: Mapping[int, tuple[int, int]] = {
 class Tensor(Struct, frozen=True):
     """One row of the tensor table.
 
-    ``start``: offset in the file in bytes. ``length``: in bytes; 0 for types that are not in
-    ``BLOCKS``. ``shape``: the first number is the row length.
+    ``start``: offset of the weights in the file, in bytes. ``length``: length of the weights in
+    bytes; 0 for types that are not in ``BLOCKS``. ``shape``: the first number is the row length.
     """
 
     name: str
@@ -142,12 +142,12 @@ def read_gguf(path: Path) -> GgufHeader:
 
 
 class _DamagedFile(Exception):
-    """The file is damaged. The message completes the sentence "it is not usable: ..."."""
+    """The file is damaged. The message is the reason; its subject "it" is the file."""
 
 
 class _HeaderReader:
-    """Reads the header from a position in the file that moves forward. It never reads beyond the
-    end of the file."""
+    """Reads the header of one file from its start, value by value. Never reads beyond the end of
+    the file."""
 
     def __init__(self, view: mmap.mmap) -> None:
         self.view = view
@@ -235,8 +235,8 @@ class _HeaderReader:
         return strings
 
     def row(self) -> Tensor:
-        """Read a row of the tensor table. The ``start`` of the result is relative to the first
-        tensor."""
+        """Read a row of the tensor table. The ``start`` of the result is an offset from the start
+        of the first tensor."""
         name, dimensions = self.text(), self.number(U32)
         if dimensions > MAX_DIMENSIONS:
             raise _DamagedFile(f"tensor {name!r} has {dimensions} dimensions")
@@ -246,8 +246,8 @@ class _HeaderReader:
         return Tensor(name, shape, kind, start, math.prod(shape) // in_block * block)
 
     def locate_tensors(self, rows: list[Tensor], alignment: Any) -> tuple[Tensor, ...]:
-        """Return the tensor table with each ``start`` relative to the start of the file. Check that
-        every tensor is within the file."""
+        """Return the tensor table with each ``start`` counted from the start of the file. Raises
+        ``_DamagedFile`` if a tensor ends after the end of the file."""
         if not isinstance(alignment, int) or alignment <= 0:
             raise _DamagedFile(f"its alignment is {alignment!r}")
         first = (self.position + alignment - 1) // alignment * alignment

@@ -2,8 +2,8 @@
 
 llama.cpp has fast kernels for Q8_0 and none for Q4_1. With Q8_0, prompts are processed about 1.6
 times as fast, and the file takes about 1.5 times the memory. The weights are equal within Q8_0's
-rounding. Tensors of other types stay unchanged. The binding has no ``llama_model_quantize``, but it
-exports the functions that convert one row of numbers.
+rounding. Tensors of other types stay unchanged. The Python binding of llama.cpp has no
+``llama_model_quantize``, but it exports the functions that convert one row of numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ Q4_1, Q8_0 = 3, 8
 
 
 def to_q8_0(source: Path, target: Path) -> None:
-    """Write ``target`` atomically from ``source``. Takes half a second for 100 MB.
+    """Convert the file ``source``, and write the result to ``target`` atomically. Takes half a
+    second for 100 MB.
 
     Raises ``SetupError`` when the binding is not installed or ``source`` is not usable.
     """

@@ -1,4 +1,4 @@
-"""The constant properties of an engine, for another process."""
+"""The constant properties of a hosted engine, as they are sent to the processes that call it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ __all__ = ["EngineCapabilities", "EngineDescription", "describe_engine"]
 
 
 class EngineCapabilities(Capabilities, frozen=True, kw_only=True):
-    """Capabilities without functions."""
+    """Capabilities without functions, because functions cannot be sent to another process."""
 
     grammars: None = None
 
 
 class EngineDescription(Struct, frozen=True, kw_only=True):
-    """The constant properties of one engine. ``checks_grammars``: whether the engine has a function
-    that checks if it supports a grammar. ``pieces``: the bytes of each token."""
+    """The constant properties of one engine.
+
+    ``checks_grammars``: whether the engine has a function that says whether it enforces a given
+    grammar. ``measures_images``: whether the engine implements ``MeasuresImages``. ``special``,
+    ``end_ids``: see ``Tokenizer``. ``pieces``: the bytes of each token, in the order of the ids.
+    """
 
     card: ModelCard
     capabilities: EngineCapabilities

@@ -1,6 +1,7 @@
-"""``Engine`` that calls an engine in another process over a Unix socket.
+"""An ``Engine`` that calls a hosted engine: an engine in another process of the same server.
 
-Prompts are rendered and outputs parsed here; the other process only continues token ids.
+The call goes over a Unix socket. This process renders prompts and parses outputs. The other process
+only continues token ids.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ __all__ = ["HostedEngine", "HostedTokenizer", "hosted_engine", "unpack_ids"]
 
 
 class HostedTokenizer:
-    """``Tokenizer`` of a hosted engine. The other process encodes texts. The bytes of all tokens
-    are stored here."""
+    """``Tokenizer`` of a hosted engine. It calls the other process to encode a text. The bytes of
+    all tokens are stored in this process."""
 
     def __init__(self, name: str, description: EngineDescription, host: BlockingClient) -> None:
         self._name = name
@@ -47,7 +48,7 @@ class HostedTokenizer:
 
 
 class HostedEngine:
-    """``Engine`` for the model ``name`` in another process. That process owns the model."""
+    """``Engine`` for the model ``name``, which is loaded in another process."""
 
     def __init__(
         self, name: str, description: EngineDescription, calls: CallClient, host: BlockingClient
@@ -69,9 +70,9 @@ class HostedEngine:
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         if self._is_closed:
             raise BackendError("The engine is closed.")
-        # MessagePack has no integers of more than 64 bits, which a schema may contain.
+        # A schema may contain integers of more than 64 bits, which MessagePack does not have.
         constraint = msgspec.json.encode(sampling.constraint)
-        # The session is for routers in front of several engines; it has a key that stays here.
+        # The session is for routers in front of several engines. It has a key that must stay here.
         plain = replace(sampling, constraint=None, session=None)
         arguments = (self._name, prompt, plain, constraint)
         async with aclosing(self._calls.stream("generate", *arguments, returns=Chunk)) as chunks:
@@ -81,7 +82,8 @@ class HostedEngine:
                 yield chunk
 
     async def close(self) -> None:
-        """Fail all running and later generations. The model stays loaded in its process."""
+        """End all running generations with a ``BackendError``, and refuse later generations. The
+        model stays loaded in its process."""
         self._is_closed = True
 
 
@@ -96,7 +98,8 @@ class _MeasuringEngine(HostedEngine):
 def hosted_engine(
     name: str, description: EngineDescription, calls: CallClient, host: BlockingClient
 ) -> HostedEngine:
-    """Return the engine of a description."""
+    """Create the engine for ``description``. It implements ``MeasuresImages`` if the engine in the
+    other process does."""
     kind = _MeasuringEngine if description.measures_images else HostedEngine
     return kind(name, description, calls, host)
 

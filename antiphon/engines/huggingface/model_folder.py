@@ -1,6 +1,6 @@
-"""Read a Hugging Face model folder except for its weights: the tokenizer and the model card.
+"""Read the tokenizer and the model card from a Hugging Face model folder. The weights are not read.
 
-Every file but ``tokenizer.json`` is optional.
+All files except ``tokenizer.json`` are optional.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Json = Mapping[str, Any]
 
 
 class ModelFolder(Struct, frozen=True):
-    """The tokenizer and the card of a folder."""
+    """The tokenizer and the model card of a folder."""
 
     tokenizer: FastTokenizer
     card: ModelCard
@@ -111,7 +111,7 @@ def _card(
 
 
 def _read_object(file: Path) -> dict[str, Any]:
-    """Read a JSON object; empty if the file does not exist."""
+    """Read a JSON object from a file. Return an empty dict if the file does not exist."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
     except FileNotFoundError:
@@ -121,7 +121,8 @@ def _read_object(file: Path) -> dict[str, Any]:
 
 
 def _text_config(config: Json) -> Json:
-    """Return the text model's part of a multimodal configuration."""
+    """Return the part of a multimodal configuration that describes the text model. Return an empty
+    mapping if the configuration has no such part."""
     inner = config.get("text_config") or config.get("llm_config") or {}
     return {k: v for k, v in inner.items() if v is not None} if isinstance(inner, dict) else {}
 
@@ -161,8 +162,8 @@ def _sampling(generation: Json) -> dict[str, Any]:
 
 
 def _templates(folder: Path, tokenizer_config: Json) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each chat template. If a name occurs twice, the last template
-    counts."""
+    """Yield the name and the text of each chat template. A later template replaces an earlier
+    template of the same name."""
     embedded = tokenizer_config.get("chat_template")
     if isinstance(embedded, str):
         yield "default", embedded

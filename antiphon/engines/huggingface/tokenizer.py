@@ -1,7 +1,7 @@
 """A Hugging Face tokenizer: ``tokenizer.json``, run by the library ``tokenizers``.
 
-Adds what the library lacks: the bytes of a single token, and encoding that never parses special
-tokens in text.
+Adds two features that the library lacks: it returns the bytes of a single token, and it can encode
+text without parsing special tokens in it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _TokenizerFile(Struct):
 
 
 def require_tokenizers() -> None:
-    """Raise ``SetupError`` unless the library is installed."""
+    """Raise ``SetupError`` if the library ``tokenizers`` is not installed."""
     try:
         import tokenizers  # noqa: F401
     except ImportError:
@@ -59,9 +59,8 @@ class FastTokenizer:
     """A ``Tokenizer`` for the ``tokenizer.json`` at ``path``. Thread-safe.
 
     ``end_tokens``: ids or texts of the tokens that end a turn or a text. Unknown tokens are
-    ignored. ``size``: number of ids of the model, for a model whose vocabulary is padded beyond the
-    tokenizer's vocabulary. Raises ``SetupError`` when the file cannot be read or its kind is not
-    supported.
+    ignored. ``size``: number of ids of the model, which may exceed the number of ids in the file.
+    Raises ``SetupError`` if the file cannot be read or this kind of tokenizer is not supported.
     """
 
     def __init__(self, path: Path, *, end_tokens: Iterable[int | str] = (), size: int = 0) -> None:
@@ -110,7 +109,7 @@ class FastTokenizer:
 
     @property
     def bos_id(self) -> int | None:
-        """The BOS id that the tokenizer adds before every text; None if it adds no BOS id."""
+        """The BOS id that the tokenizer adds before every text, or None if it adds no BOS id."""
         bare = self._library.encode("a", add_special_tokens=False).ids
         whole: list[int] = self._library.encode("a", add_special_tokens=True).ids
         return whole[0] if whole[:1] != bare[:1] else None
@@ -120,7 +119,8 @@ class FastTokenizer:
         return id
 
     def literal(self, token: int | None) -> str | None:
-        """Return the text of a special token."""
+        """Return the text of a token, such as a special token. Return None if ``token`` is None or
+        an unknown id."""
         return None if token is None else self.piece(token).decode("utf-8", "replace") or None
 
     def encode(self, text: str, *, special: bool) -> list[int]:
@@ -138,8 +138,8 @@ class FastTokenizer:
         """Return a copy of the tokenizer that does not parse special tokens.
 
         The copy doubles the memory, so it is created only when a text contains the text of a
-        special token. The library can skip only tokens that are marked as special, so the copy
-        marks all added tokens.
+        special token. The library can ignore only tokens that are marked as special, so the copy
+        marks all added tokens as special, except whitespace.
         """
         with self._plain_lock:
             if self._plain is None:
@@ -154,9 +154,9 @@ class FastTokenizer:
         return self._plain
 
     def _encode_split(self, text: str) -> list[int]:
-        """Encode the text in pieces. The text is split inside each literal of a special token.
+        """Encode the text in pieces. The text is split inside each text of a special token.
 
-        This is for vocabularies that also have these literals as ordinary words.
+        This is for vocabularies that have the same text also as an ordinary word.
         """
         ids: list[int] = []
         start = 0

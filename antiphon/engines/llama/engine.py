@@ -1,9 +1,9 @@
 """The embedded engine: llama.cpp in this process, many generations in one batch.
 
 llama.cpp's server loop runs on its own thread and is controlled by function calls. Its HTTP
-listener is bound to a private socket file. The file is removed at once, so that no process can
-connect to it. Only an engine with an image encoder keeps the file, because it needs it
-(``socket_client``).
+listener is bound to a private socket file. The file is removed at once, so no process can connect
+to it. Only an engine with an image encoder keeps the file, because it sends its requests through
+this socket (``socket_client``).
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from .tokenizer import LlamaTokenizer, require_llama
 __all__ = ["LlamaEngine", "load", "start_server"]
 
 DEFAULT_CONTEXT = 8192
-#: llama.cpp saves a slot's state before overwriting it, and searches its saved states for a longer
-#: prefix, only if slot and prompt are less similar than this.
+#: If a slot and a prompt are less similar than this, llama.cpp saves the slot's state before it
+#: overwrites the state, and searches its saved states for a longer common prefix.
 SIMILARITY = 0.999
 MAX_LOGPROBS = 20
-#: Value of ``gpu_layers``.
+#: Value of ``gpu_layers`` that puts as many layers on the GPU as fit.
 ALL_THAT_FIT = -1
 RANDOM_SEED = 0xFFFFFFFF  # llama.cpp replaces this value by a random seed
 
-#: Field of ``Sampling`` → field of the binding's request. None is left out: the default of the
-#: model (``general.sampling.*`` of the file) or of llama.cpp applies.
+#: Field of ``Sampling`` → field of the binding's request. A field with the value None is left out.
+#: Then the default of the model (``general.sampling.*`` of the file) or of llama.cpp applies.
 REQUEST_FIELDS: Mapping[str, str] = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -74,20 +74,21 @@ async def load(
     ``options.threads``: number of CPU threads. The default is all cores but one, because ggml's
     threads spin and become very slow when they share a core. ``options.context_size``: maximum
     tokens of each of the ``parallel`` generations. The default is 8192; the limit is the size that
-    the model was trained for. Memory is allocated for all generations; at its start, ``antiphon
+    the model was trained for. Memory is allocated for all generations. At its start, ``antiphon
     serve`` returns the unused part to the system (``zero_pages``). ``options.gpu_layers``:
     ``ALL_THAT_FIT`` loads as many layers as fit into the GPU's memory, if the binding has a GPU
     build. ``options.adapters``: name of a LoRA adapter → its GGUF file. All adapters are loaded; a
     generation uses the adapter that it names. ``options.engine_options``: see
     ``parse_engine_options``.
 
-    ``batch``: prompt tokens computed in one step. A GPU runs faster with a larger value, but other
-    generations and an abort wait until the step ends. ``prompt_cache_mib``: main memory, in MiB,
-    for copies of prompt states that another conversation displaced from its slot. This cache is not
-    used with ``options.separate_caches`` or with adapters.
+    ``batch``: number of prompt tokens computed in one step. A GPU runs faster with a larger value,
+    but other generations and an abort wait until the step ends. ``prompt_cache_mib``: size, in MiB,
+    of a cache in main memory. When a conversation overwrites the state of another conversation in a
+    slot, the old state is copied to this cache. The cache is not used with
+    ``options.separate_caches`` or with adapters.
 
-    Raises ``SetupError`` if the extra is not installed, if a file is missing or unusable, or if an
-    option is unknown.
+    Raises ``SetupError`` if the binding is not installed, if a file is missing or unusable, or if
+    an option is unknown.
     """
     require_llama()
     engine_options = parse_engine_options(options.engine_options)
@@ -105,12 +106,12 @@ async def load(
         "n_batch": batch,
         "n_ubatch": batch,
         "n_gpu_layers": options.gpu_layers,
-        # Saved states are keyed by ids only, but the same ids have another state under an adapter,
-        # and the ids of another tenant must not be found.
+        # llama.cpp finds saved states by their ids only. But the same ids have another state under
+        # an adapter, and a tenant must not find the state of another tenant.
         "cache_ram_mib": 0 if adapters or options.separate_caches else prompt_cache_mib,
     }
     if not options.gpu_layers:
-        # On CPUs ggml's plain attention is twice as fast as its fused one for long contexts.
+        # On CPUs, ggml's plain attention is twice as fast as its fused attention for long contexts.
         fields["flash_attn_type"] = 0
     threads = options.threads or max(1, (os.cpu_count() or 2) - 1)
     server = await asyncio.to_thread(
@@ -152,7 +153,7 @@ def start_server(
     params.slot_prompt_similarity = SIMILARITY
     params.verbosity = -1
     params.warmup = params.use_jinja = False
-    # It loads the model twice, so only where there is something to fit.
+    # Fitting the layers loads the model twice, so do it only if there is a GPU.
     params.fit_params = fields["n_gpu_layers"] == ALL_THAT_FIT and _has_gpu()
     params.ui = params.endpoint_slots = False
     key = secrets.token_urlsafe(32)
@@ -202,14 +203,14 @@ def _has_gpu() -> bool:
 
 
 def _inactive_adapter(adapter: Any, file: Path) -> Any:
-    """Set the file of an adapter and the scale 0. The adapter is inactive until a request sets its
-    own scale."""
+    """Set the adapter's file, and set its scale to 0. So only requests that set another scale use
+    the adapter. Return the adapter."""
     adapter.path, adapter.scale = str(file), 0.0
     return adapter
 
 
 class LlamaEngine:
-    """``Engine`` over llama.cpp. Made by ``load``; belongs to the event loop that uses it first."""
+    """``Engine`` that runs llama.cpp. ``load`` creates it. Use it on one event loop only."""
 
     def __init__(
         self,
@@ -259,7 +260,7 @@ class LlamaEngine:
         try:
             async for chunk in stream:
                 yield chunk
-            # The next turn often follows at once and should find its slot free.
+            # The conversation's next turn often follows at once and should find this slot free.
             if (running := self._running.get(stream)) is not None:
                 await asyncio.wait([running])
         finally:
@@ -285,15 +286,15 @@ class LlamaEngine:
         return stream
 
     def _slot_contents(self, prompt: Prompt, sampling: Sampling) -> tuple[int, ...]:
-        """Return the key of the state in a slot: the prompt's ids. If an adapter is used, a
-        negative number for the adapter precedes them."""
+        """Return the ids by which a slot remembers the state of this prompt: the prompt's ids. If
+        the prompt uses an adapter, a negative number that stands for the adapter comes first."""
         if sampling.adapter is None:
             return prompt.ids
         return (-1 - self._adapters.index(sampling.adapter), *prompt.ids)
 
     def _request(self, prompt: Prompt, sampling: Sampling, slot: Slot) -> bytes:
         request = _request(prompt, sampling, slot)
-        # Formats repeat themselves by their nature.
+        # These samplers punish repetition, but text in a format must repeat itself.
         constraint = sampling.constraint
         if not sampling.is_matched and (constraint is None or constraint.free_text):
             request |= self._samplers
@@ -306,7 +307,8 @@ class LlamaEngine:
         return msgspec.json.encode(request)
 
     async def image_tokens(self, image: EncodedImage) -> int:
-        """Implement ``MeasuresImages``: llama.cpp measures each image once."""
+        """Return how many tokens of the context the image takes. llama.cpp measures each image
+        once. See ``MeasuresImages``."""
         if self._detokenizer is None:
             raise images_unsupported()
         return await self._image_tokens.get_or_measure(
@@ -341,8 +343,8 @@ class LlamaEngine:
         self._threads.shutdown(wait=True)
         if isinstance(self._server, LlamaSocket):
             await asyncio.to_thread(self._server.close)
-        # Frees the model. The binding has no call for it but the destructor, which keeps the GIL
-        # for 50 to 200 ms: the loop is blocked as long, whichever thread drops the server.
+        # Frees the model. Only the destructor of the binding can do this. It holds the GIL for 50
+        # to 200 ms, so the event loop is blocked for this time, even if another thread does it.
         self._server = None
 
 
@@ -353,10 +355,10 @@ def _request(prompt: Prompt, sampling: Sampling, slot: Slot) -> dict[str, Any]:
         "stream": True,
         "cache_prompt": slot.is_reusable,
         "id_slot": slot.number,
-        # Adds the ids of new tokens. Probabilities have them too, but cost a pass over the
-        # vocabulary for every token.
+        # Adds the ids of new tokens. Probabilities contain the ids too, but they cost a pass over
+        # the vocabulary for every token.
         "verbose": True,
-        # Also makes the binding call back during prompt processing, so that it can be aborted.
+        # Also makes the binding call back during prompt processing, which can then be aborted.
         "return_progress": True,
         "return_tokens": True,
         "ignore_eos": sampling.ignore_eos,
@@ -376,7 +378,7 @@ def _request(prompt: Prompt, sampling: Sampling, slot: Slot) -> dict[str, Any]:
 
 
 def _check_constraint(constraint: Constraint) -> None:
-    """Raise ``InvalidRequest`` for a bad grammar: llama.cpp would silently ignore it."""
+    """Raise ``InvalidRequest`` for a bad grammar, because llama.cpp would silently ignore it."""
     try:
         import llguidance
     except ImportError:

@@ -1,8 +1,8 @@
 """Prompts with images in llama.cpp's format: a text with image markers, and the images' bytes.
 
 llama.cpp tokenizes the text again and parses control tokens in it. If user text looks like a
-control token or a marker, an invisible separator is inserted, so that it stays text. Very long
-words are separated too, because they would crash llama.cpp (``long_words``). Sans-IO.
+control token or a marker, an invisible separator is inserted into it. So it stays plain text. Very
+long words are separated too, because they would crash llama.cpp (``long_words``). Sans-IO.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LETTER_SEPARATOR = "\u115f"
 
 
 class PromptDetokenizer:
-    """Converts the ids of one tokenizer to text.
+    """Converts prompts to text that llama.cpp can tokenize again without parsing user text.
 
     ``marker``: the text that stands for an image. ``bos``: the id that llama.cpp adds before every
     text, or None if it adds no id.
@@ -70,8 +70,8 @@ class PromptDetokenizer:
         return "".join((*parts, *self._texts(prompt.ids[start:])))
 
     def escaped_ids(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the ids of the prompt with unsafe text escaped. This is for a server that
-        detokenizes the ids."""
+        """Return the ids with separators inserted into text that looks like a control token. This
+        is for a server that detokenizes the ids and parses the text."""
         escaped: list[int] = []
         for control, run in self._runs(ids):
             text, found = ("", 0) if control else self._escape(run)
@@ -83,8 +83,8 @@ class PromptDetokenizer:
             yield self._literals[run[0]] if control else self._escape(run)[0]
 
     def _runs(self, ids: tuple[int, ...]) -> Iterator[tuple[bool, tuple[int, ...]]]:
-        """Split the ids into control tokens and runs of text ids. Yield, for each part, whether it
-        is a control token, and its ids."""
+        """Split the ids into control tokens and runs of text ids. For each part, yield whether it
+        is a control token, and the part's ids."""
         start = 0
         for at, id in enumerate(ids):
             if id in self._literals:
@@ -102,8 +102,8 @@ class PromptDetokenizer:
 
 
 def _separator_before(text: str) -> str:
-    """Return the separator to insert before ``text``. The text in front of it ends in the same
-    character class."""
+    """Return the separator to insert before ``text``, which is the rest of a very long word. The
+    separator must be of another character class than the word."""
     return _SEPARATOR if text[0].isalnum() or text[0].isspace() else _LETTER_SEPARATOR
 
 
@@ -119,11 +119,13 @@ def measuring_prompt(image: EncodedImage, tokenizer: Tokenizer, bos: int | None)
 
 
 def check_image_positions(prompt: Prompt) -> None:
-    """Raise ``InvalidRequest`` if an image ends the prompt: llama.cpp's process would exit."""
+    """Raise ``InvalidRequest`` if the prompt ends with an image, because llama.cpp's process would
+    exit."""
     if prompt.images and prompt.images[-1].position >= len(prompt.ids):
         raise InvalidRequest("An image cannot be the end of a prompt.", param="input")
 
 
 def readable_content(image: EncodedImage) -> bytes:
-    """Return the image in a format that llama.cpp can read. Raises ``InvalidRequest``."""
+    """Return the image's bytes in a format that llama.cpp can read. Raises ``InvalidRequest`` if
+    the image cannot be converted."""
     return as_png(image.content, image.mime) if image.mime in UNSUPPORTED_FORMATS else image.content

@@ -18,8 +18,8 @@ _LONG_RUN = re.compile(rf"\w{{{_RUN_LENGTH}}}|\s{{{_RUN_LENGTH}}}|[^\w\s]{{{_RUN
 
 
 def split_long_words(text: str, literals: Mapping[str, int]) -> Iterator[str]:
-    """Yield the text in pieces. Usually there is only one piece. A text in ``literals`` is never
-    split."""
+    """Yield the text in pieces that have no very long words. Usually there is only one piece. Texts
+    in ``literals`` are never split."""
     start = 0
     for at in range(0, len(text) - _RUN_LENGTH + 1, _RUN_LENGTH):
         if _LONG_RUN.match(text, at):
@@ -35,7 +35,8 @@ def split_long_words(text: str, literals: Mapping[str, int]) -> Iterator[str]:
 
 
 def _cut_position(text: str, at: int, literals: Mapping[str, int]) -> int:
-    """Return ``at``, or the start of the literal that contains it."""
+    """Return where to cut the text: at ``at``, or at the start of the literal that contains
+    ``at``."""
     neighbours = text[max(0, at - 1) : at + 1]
     for literal in literals:
         if neighbours not in literal:

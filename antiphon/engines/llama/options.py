@@ -1,8 +1,8 @@
 """The ``engine_options`` of the llama engine: samplers of llama.cpp, and speculative decoding.
 
 In speculative decoding, the next tokens are guessed cheaply, and the model checks several guessed
-tokens in one step. A guess comes from a small model, or it copies earlier text: the text that
-followed the same few tokens.
+tokens in one step. A guess comes from a small model, or it is copied from earlier text. The copy is
+the text that followed the same few tokens before.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ SAMPLER_OPTIONS = (
     "dry_penalty_last_n",
 )
 ENGINE_OPTIONS = (*SAMPLER_OPTIONS, "speculation", "draft_model", "draft_tokens")
-#: Tokens that a guess proposes at most. A copy is longer than what a model can guess.
+#: Default of the maximum number of tokens per guess, for copies and for a small model. A copy stays
+#: right for more tokens than the guess of a small model.
 COPY_TOKENS, DRAFT_TOKENS = 8, 3
-#: Tokens that must stand in the earlier text as well before a copy of what followed is proposed.
+#: Number of latest tokens that must also occur in the earlier text. Only then the tokens that
+#: followed them there are proposed as a copy.
 COPIED_TOKENS = 12
 _MAX_TOKENS = 64
 
@@ -51,22 +53,23 @@ class Speculation(Struct, frozen=True):
             for threads in (speculative.draft.cpuparams, speculative.draft.cpuparams_batch):
                 threads.n_threads = params.cpuparams.n_threads
             return
-        # This one searches the text of its own generation only. NGRAM_MOD, which searches all
-        # generations of all tenants, would reveal them by its speed.
+        # NGRAM_MAP_K searches the text of its own generation only. NGRAM_MOD searches the texts of
+        # all tenants, so its speed would reveal texts of other tenants.
         speculative.types = [common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_MAP_K]
         speculative.ngram_map_k.size_n = COPIED_TOKENS
         speculative.ngram_map_k.size_m = self.tokens
 
 
 class EngineOptions(Struct, frozen=True):
-    """The parsed options. ``samplers``: values of ``SAMPLER_OPTIONS``."""
+    """The parsed options. ``samplers``: name in ``SAMPLER_OPTIONS`` → its value. ``speculation``:
+    None if there is no speculative decoding."""
 
     samplers: Mapping[str, float] = {}
     speculation: Speculation | None = None
 
 
 def parse_engine_options(options: Mapping[str, Any]) -> EngineOptions:
-    """Parse ``engine_options``. Raises ``SetupError`` for a name or a value that is unknown."""
+    """Parse ``engine_options``. Raises ``SetupError`` for an unknown name or an invalid value."""
     for name in options:
         if name not in ENGINE_OPTIONS:
             known = ", ".join(ENGINE_OPTIONS)

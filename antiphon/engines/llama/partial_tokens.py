@@ -1,9 +1,9 @@
-"""Recover token ids that llama.cpp's server withholds. A token that ends inside a UTF-8 character
-is withheld.
+"""Recover token ids that llama.cpp's server withholds. It withholds a token that ends inside a
+UTF-8 character.
 
-The server sends the text of such tokens together with the token that completes the character, but
-it sends only the id of that last token. The text and the number of tokens are known, so the other
-ids can be derived. Sans-IO.
+The server sends the text of withheld tokens together with the token that completes the character,
+but it sends only the id of this last token. The text and the number of tokens are known, so the
+other ids can be derived. Sans-IO.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ class PartialTokens:
     def recover(self, text: str, last: int, count: int) -> list[int]:
         """Return the ids of ``text``: the ids of ``count`` withheld tokens, followed by ``last``.
 
-        If the tokenizer's own encoding has the right number of tokens and ends with ``last``, it is
-        returned. If not, any other sequence that fits is returned. If the model wrote invalid
-        UTF-8, the ids spell the nearest valid text.
+        If the tokenizer's own encoding of ``text`` has the right number of tokens and ends with
+        ``last``, it is returned. If not, another sequence with this number, end and text is
+        returned. If there is no such sequence, for example because the model wrote invalid UTF-8,
+        the tokenizer's own encoding is returned.
         """
         usual = self._tokenizer.encode(text, special=False)
         if len(usual) == count + 1 and usual[-1] == last:
@@ -40,7 +41,8 @@ class PartialTokens:
         return usual
 
     def _split(self, spelled: bytes, count: int) -> list[int] | None:
-        """Split ``spelled`` into ``count`` incomplete pieces, longest first; None if impossible."""
+        """Split ``spelled`` into ``count`` pieces that are not valid UTF-8. Return their ids, or
+        None if this is impossible. Longer pieces are tried first."""
         if count == 0:
             return None if spelled else []
         for length in range(len(spelled) - count + 1, 0, -1):
@@ -53,7 +55,8 @@ class PartialTokens:
 
     @functools.cached_property
     def _partial_pieces(self) -> Mapping[bytes, int]:
-        """Pieces that are not valid UTF-8 → id. Built once by a pass over the vocabulary."""
+        """A map from each piece that is not valid UTF-8 to its id. It is built once, by a pass over
+        the vocabulary."""
         partial: dict[bytes, int] = {}
         for token in range(self._tokenizer.size):
             piece = self._tokenizer.piece(token)

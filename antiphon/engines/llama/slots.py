@@ -1,6 +1,8 @@
-"""Assign generations to llama.cpp's slots so that conversations reuse their cached states.
+"""Assign generations to llama.cpp's slots. A slot runs one generation at a time and keeps the state
+(KV cache) of the last generation.
 
-Waiting for a slot happens here, where it can be cancelled.
+The next turn of a conversation gets the slot that has the conversation's state. Generations wait
+for a free slot here and not in llama.cpp, because here waiting can be cancelled.
 """
 
 from __future__ import annotations
@@ -14,19 +16,19 @@ from antiphon.tokens import common_prefix_length
 
 __all__ = ["Slot", "Slots"]
 
-#: Fraction of a slot's ids that a prompt must share to continue it. The next turn of a conversation
-#: repeats the last one except for some tokens at its end that the chat template renders
-#: differently.
+#: A prompt continues a slot if it shares at least this fraction of the slot's ids. The next turn of
+#: a conversation repeats the previous turn, except for some tokens at the end that the chat
+#: template renders differently.
 CONTINUATION_RATIO = 0.9
 
 
-#: Equals no scope.
+#: Marks a slot whose state belongs to an unknown scope. It equals no scope.
 _FOREIGN = object()
 
 
 class Slot(Struct, frozen=True):
-    """An acquired slot. ``is_reusable``: the state in the slot belongs to the same scope.
-    ``tenant``: the tenant that holds the slot."""
+    """A slot that one generation holds. ``is_reusable``: the state in the slot is of the same scope
+    as the generation. ``tenant``: the tenant of the generation."""
 
     number: int
     is_reusable: bool
@@ -34,13 +36,14 @@ class Slot(Struct, frozen=True):
 
 
 class Slots:
-    """Numbered slots. Each slot remembers the ids that were computed in it last.
+    """The slots of one llama.cpp server. For each slot, the ids of its last generation are known.
 
-    If a prompt continues the ids of a free slot, it gets that slot. Any other prompt gets the slot
-    that has been idle longest. llama.cpp itself picks the slot with the longest common prefix, so
-    conversations with the same beginning would overwrite each other in one slot.
+    A prompt that continues the ids of a free slot gets this slot. Any other prompt gets the slot
+    that has been idle longest. llama.cpp itself would pick the slot with the longest common prefix.
+    Then conversations with the same beginning would overwrite each other in one slot.
 
-    A prompt of one scope never continues the ids of another scope.
+    A scope is a group of requests that may share cached states, such as those of one tenant. A
+    prompt of one scope never continues the ids of another scope.
     """
 
     def __init__(self, count: int) -> None:
@@ -53,7 +56,8 @@ class Slots:
     async def acquire(
         self, prompt: Sequence[int], scope: str | None = None, *, tenant: str = ""
     ) -> Slot:
-        """Wait for a slot for ``prompt`` and return it. The caller must pass it to ``release``.
+        """Wait for a slot for ``prompt`` and return the slot. The caller must pass it to
+        ``release``.
 
         Waiting tenants take turns. The prompts of one tenant are served in order.
         """
@@ -67,8 +71,8 @@ class Slots:
     def release(self, slot: Slot, ids: Sequence[int], *, is_started: bool = True) -> None:
         """Free the slot.
 
-        ``ids``: the ids computed in the slot. ``is_started``: whether the generation replaced the
-        slot's former state. If not, the slot may still contain the state of another scope.
+        ``ids``: the ids computed in the slot. ``is_started``: whether the generation has replaced
+        the slot's earlier state. If it has not, the slot may still have the state of another scope.
         """
         if not (is_started or slot.is_reusable):
             self._scopes[slot.number] = _FOREIGN

@@ -1,8 +1,9 @@
-"""llama.cpp's HTTP server over a private socket, for images. The binding's function calls do not
-support images.
+"""Send requests with images to llama.cpp's HTTP server over a private socket. The function calls of
+the Python binding do not support images.
 
 The socket file is in a folder that only this user may enter, and an API key is required.
-``LlamaSocket`` has the same interface as the binding, so the engine uses either in the same way.
+``LlamaSocket`` has the same interface as the binding's server, so the engine uses both in the same
+way.
 """
 
 from __future__ import annotations
@@ -37,19 +38,20 @@ class _Connection(HTTPConnection):
 
 
 class LlamaSocket:
-    """llama.cpp's server in this process, on the Unix socket ``path``. Closing it stops the server
-    and removes its ``folder``."""
+    """llama.cpp's server in this process, called over the Unix socket ``path``. ``close`` stops the
+    server and removes ``folder``, which contains the socket file. ``key``: the API key."""
 
     def __init__(self, server: Any, folder: TemporaryDirectory[str], path: str, key: str) -> None:
         self._server = server
         self._folder = folder
         self._path = path
         self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-        #: The image marker in a prompt's text: llama.cpp draws a random one per process.
+        #: The image marker in a prompt's text. Each llama.cpp process chooses a random marker.
         self.marker = str(self._properties()["media_marker"])
 
     def handle_completions(self, request: bytes, read: Callable[[bytes], bool]) -> None:
-        """Generate. ``read`` gets each event in the binding's format; it returns True to stop."""
+        """Run one generation. ``read`` is called with each event in the binding's format. If it
+        returns True, the generation is aborted."""
         connection = _Connection(self._path)
         try:
             connection.request("POST", "/completion", request, self._headers)
@@ -69,7 +71,7 @@ class LlamaSocket:
     def prompt_tokens(self, prompt: dict[str, Any]) -> int:
         """Return the number of tokens of a prompt with images.
 
-        Raises ``BackendError`` if llama.cpp cannot read it.
+        Raises ``BackendError`` if llama.cpp cannot read the prompt.
         """
         total: list[int] = []
         errors: list[str] = []
@@ -104,7 +106,7 @@ class LlamaSocket:
 
 
 def _binding_event(line: bytes) -> bytes:
-    """Convert an event to the binding's format."""
+    """Convert an event of llama.cpp's HTTP server to the format of the binding's function calls."""
     event = _decode(line)
     if "error" in event:
         return line

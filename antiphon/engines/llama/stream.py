@@ -1,6 +1,6 @@
-"""The chunks of one llama.cpp generation, from its thread to the event loop.
+"""Run one llama.cpp generation on a thread, and pass its chunks to the event loop.
 
-Parses the binding's events on the generation's thread.
+The thread also parses the events of llama.cpp's Python binding.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Failure(Struct):
 
 
 class _Event(Struct):
-    """The fields used here; the binding sends more."""
+    """An event of the binding. It declares only the fields that are used here."""
 
     choices: list[_Choice] = []
     verbose: _Verbose = field(name="__verbose", default_factory=_Verbose)
@@ -74,7 +74,8 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 class LlamaStream:
-    """The chunks of one generation. ``run`` belongs to a thread, the rest to the event loop."""
+    """One generation and its chunks. ``run`` is called on a thread of its own. The other public
+    methods are called on the event loop."""
 
     def __init__(
         self,
@@ -90,9 +91,9 @@ class LlamaStream:
         self._special_ids = frozenset(tokenizer.special.values())
         self._pending: deque[TokenLogprob] = deque()
         self._count = 0
-        #: Every id sampled so far, released or not.
+        #: Every id that was sampled so far, including ids that are held back.
         self.sampled: list[int] = []
-        #: llama.cpp has begun to process the prompt.
+        #: Whether llama.cpp has started to process the prompt.
         self.started = False
         self._finished = False
         # Shared between the two threads:
@@ -102,18 +103,22 @@ class LlamaStream:
     # --- on the event loop ---
 
     def abort(self) -> None:
-        """Stop within one token. The thread ends on its own."""
+        """Stop the generation within one token. The thread then ends without further calls."""
         self._aborted = True
 
     def __aiter__(self) -> AsyncGenerator[Chunk, None]:
-        """Yield chunks; those that are ready are merged. Raises ``BackendError``."""
+        """Yield the chunks of the generation. Chunks that are ready at the same time are merged.
+        Raises ``BackendError`` if the generation fails or is aborted."""
         return self._channel.__aiter__()
 
     # --- on the generation's thread ---
 
     def run(self, server: Any, request: Callable[[], bytes]) -> None:
-        """Run the generation on the calling thread. ``request``: returns the request's body. It is
-        called here because encoding images takes time."""
+        """Run the generation on the calling thread.
+
+        ``request``: a function that returns the request's body. It is called on this thread because
+        encoding images takes time.
+        """
         try:
             if not self._aborted:
                 server.handle_completions(request(), self._read)
@@ -124,7 +129,7 @@ class LlamaStream:
             self._channel.fail(error)
 
     def _read(self, event: bytes) -> bool:
-        """Handle one event. Returns True to stop the generation."""
+        """Handle one event of the binding. Returns True if the generation must stop."""
         if self._aborted or self._finished:
             return True
         try:
@@ -135,7 +140,7 @@ class LlamaStream:
         else:
             if chunk is not None:
                 self._finished = chunk.finish is not None
-                # No `|=`: it could overwrite an abort from the other thread.
+                # Not `|=`, which could overwrite an abort from the event loop's thread.
                 if not self._channel.send(chunk):
                     self._aborted = True
         return self._finished or self._aborted
@@ -152,7 +157,7 @@ class LlamaStream:
             reason: Literal["length", "stop"] = (
                 "length" if choice.finish_reason == "length" else "stop"
             )
-            # Ids withheld inside an incomplete character are only counted.
+            # llama.cpp withholds the ids of an incomplete character, so they are only counted.
             unreported_tokens = max(0, verbose.tokens_predicted - self._count)
             return Chunk(ids, logprobs, reason, unreported_tokens=unreported_tokens)
         released = 0

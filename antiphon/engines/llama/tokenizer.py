@@ -1,8 +1,8 @@
 """llama.cpp's tokenizer for a GGUF file, called in this process without loading the weights.
 
-The Python binding does not expose the vocabulary, but its shared library exports the C functions.
-They are called through ``ctypes``. Two of these functions depend on the layout of a C struct.
-Before use, the layout is checked: the struct's default values must be as expected.
+The Python binding does not expose the vocabulary, but its shared library exports llama.cpp's C
+functions. They are called through ``ctypes``. Two of these functions depend on the layout of a C
+struct. Before use, the layout is checked: the struct's default values must be as expected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .long_words import split_long_words
 __all__ = ["LlamaTokenizer", "library_path", "require_llama"]
 
 BINDING = "xllamacpp"
-#: Longer texts are encoded in pieces where a turn ends.
+#: Texts with more characters are split at the ends of turns, and each piece is encoded on its own.
 _PIECE_CHARS = 50_000
 
 # enum llama_token_attr, llama.h
@@ -36,11 +36,12 @@ ERROR_LEVEL = 4  # enum ggml_log_level, ggml.h
 
 
 class _ModelParams(ctypes.Structure):
-    """The fields of ``struct llama_model_params`` up to ``use_extra_bufts``, and padding for the
-    other fields.
+    """The fields of the C struct ``llama_model_params`` up to ``use_extra_bufts``. Padding stands
+    for the other fields.
 
-    Large structs are passed by hidden pointer or on the stack. There, a struct that is longer than
-    the callee expects is harmless. So only the offsets of the fields named here matter.
+    A large struct is passed by a hidden pointer or on the stack. In both cases, a struct that is
+    longer than the called function expects is harmless. So only the offsets of the fields named
+    here matter.
     """
 
     _fields_ = (
@@ -87,7 +88,7 @@ _SIGNATURES: Mapping[str, tuple[Any, list[Any]]] = {
 
 
 def require_llama() -> None:
-    """Raise ``SetupError`` unless the binding is installed."""
+    """Raise ``SetupError`` if llama.cpp's Python binding is not installed."""
     if importlib.util.find_spec(BINDING) is None:
         raise SetupError(needs_extra("llama.cpp is not installed", "llama"))
 
@@ -116,7 +117,8 @@ class _Library:
             self.errors.append(text.decode("utf-8", "replace").strip())
 
     def open(self, path: Path) -> int:
-        """Load the model at ``path`` without its weights. Free it with ``model_free``."""
+        """Load the model at ``path`` without its weights. Return its C pointer. The caller must
+        free the model with ``model_free``."""
         params = self.model_default_params()
         if (params.n_gpu_layers, params.split_mode, params.use_extra_bufts) != (-1, 1, True):
             version = importlib.metadata.version(BINDING)
@@ -137,7 +139,7 @@ class _Library:
 
 @functools.cache
 def _library() -> _Library:
-    """Return the library; one per process."""
+    """Return the library. It is created once per process."""
     return _Library()
 
 
@@ -151,9 +153,10 @@ def library_path() -> str:
 
 
 class LlamaTokenizer:
-    """A ``Tokenizer`` that calls llama.cpp. Thread-safe; freed with its last reference.
+    """A ``Tokenizer`` that calls llama.cpp. Thread-safe.
 
-    Raises ``SetupError`` when llama.cpp cannot read the vocabulary of ``path``.
+    Its memory is freed when the object is garbage-collected. The constructor raises ``SetupError``
+    if llama.cpp cannot read the vocabulary of the file ``path``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -215,11 +218,11 @@ class LlamaTokenizer:
         return [id for part in parts for id in self._tokens(part, special)]
 
     def _split_at_turns(self, text: str) -> Iterator[str]:
-        """Yield the text in pieces. Each piece except the last has at least ``_PIECE_CHARS``
-        characters; each piece except the first begins with an end token.
+        """Yield the text in pieces, because llama.cpp is slow for long texts with special tokens.
 
-        Between two special tokens, llama.cpp searches the rest of the text for every other special
-        token. So its work grows with the square of the text's length.
+        Each piece except the last has at least ``_PIECE_CHARS`` characters. Each piece except the
+        first begins with an end token. After each special token, llama.cpp searches the rest of the
+        text for every other special token. So its work grows with the square of the text's length.
         """
         start = 0
         for end in self._turn_ends.finditer(text):
@@ -230,7 +233,7 @@ class LlamaTokenizer:
 
     def _tokens(self, text: str, special: bool) -> list[int]:
         spelled = text.encode("utf-8", "replace")
-        capacity = len(spelled) + 8  # a token is at least a byte; some models add a space in front
+        capacity = len(spelled) + 8  # a token has at least a byte; some models prepend a space
         ids = (ctypes.c_int32 * capacity)()
         count = self._library.tokenize(
             self._vocabulary, spelled, len(spelled), ids, capacity, False, special
@@ -260,10 +263,10 @@ class LlamaTokenizer:
         return self.piece(token).decode("utf-8", "replace") if token >= 0 else None
 
     def _dividing(self) -> Iterator[str]:
-        """Yield the end tokens before which a text can be divided.
+        """Yield the texts of the end tokens before which a text can be split.
 
-        An end token is left out if it is part of another special token or absorbs the white space
-        before it.
+        An end token is left out if its text is part of another special token. It is also left out
+        if it absorbs the white space before it.
         """
         look_up, vocabulary = self._library.vocab_get_attr, self._vocabulary
         for literal, token in self._special.items():
@@ -272,7 +275,8 @@ class LlamaTokenizer:
                     yield literal
 
     def _look_up_special(self) -> tuple[Mapping[str, int], frozenset[int], re.Pattern[str]]:
-        """Return the special tokens, the end tokens, and a pattern for "user defined" tokens."""
+        """Return the special tokens (text → id), the ids of the end tokens, and a pattern that
+        matches the text of each "user defined" token."""
         special: dict[str, int] = {}
         ends, user_defined = set(), []
         look_up, vocabulary = self._library.vocab_get_attr, self._vocabulary

@@ -1,11 +1,12 @@
-"""Return memory to the system that was cleared but not used yet.
+"""Return memory that contains only zeros to the system.
 
-llama.cpp clears its KV cache while it loads a model. This makes every page of the cache resident:
-720 MiB for the small default model. A page of zeros can be dropped safely, because the next access
-finds zeros again. After that, memory grows only with the tokens that are really in the cache.
+llama.cpp clears its KV cache while it loads a model. So every page of the cache takes physical
+memory: 720 MiB for the small default model. A page of zeros can be returned safely, because the
+next access finds zeros again. After that, memory use grows only with the tokens that are really in
+the cache.
 
-No other thread of the process may write meanwhile. So ``antiphon serve`` does it once, after it has
-loaded its models and before it answers requests.
+While pages are returned, no other thread of the process may write to them. So ``antiphon serve``
+calls this once, after it has loaded its models and before it answers requests.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ from msgspec import Struct
 
 __all__ = ["MemoryRange", "new_ranges", "release_zero_pages", "writable_ranges"]
 
-#: Smaller mappings are left alone.
+#: Mappings with fewer bytes are not changed.
 _MIN_BYTES = 32 << 20
-#: Bytes that are compared and dropped at a time; a multiple of every page size.
+#: Number of bytes that are compared and returned at a time. It is a multiple of every page size.
 _BLOCK = 256 << 10
 _MAPS = Path("/proc/self/maps")
 
 
 class MemoryRange(Struct, frozen=True, order=True):
-    """Addresses from ``start`` up to ``end``."""
+    """The memory addresses from ``start`` up to, but without, ``end``."""
 
     start: int
     end: int
 
 
 def writable_ranges(text: str | None = None) -> tuple[MemoryRange, ...]:
-    """Return the private writable memory mappings that have no file, sorted by address. Return an
-    empty tuple on systems other than Linux.
+    """Return the private writable memory mappings of this process that have no file, sorted by
+    address. Return an empty tuple on systems other than Linux.
 
-    ``text``: the contents of ``/proc/self/maps``, which is read if ``text`` is None.
+    ``text``: the contents of ``/proc/self/maps``. If None, this file is read.
     """
     if text is None:
         if not sys.platform.startswith("linux"):
@@ -58,8 +59,8 @@ def new_ranges(
 ) -> Iterator[MemoryRange]:
     """Yield the parts of ``after`` that ``before`` does not cover.
 
-    The system may join a new mapping with an older neighbour, so the new memory may be only a part
-    of a range.
+    The system may join a new mapping with an older mapping next to it. So the new memory may be
+    only a part of a range in ``after``.
     """
     old = tuple(before)
     for each in after:
@@ -75,10 +76,12 @@ def new_ranges(
 
 
 def release_zero_pages(ranges: Iterable[MemoryRange]) -> int:
-    """Drop the blocks of large ranges that contain only zeros. Return the number of bytes dropped.
+    """Return the blocks that contain only zeros to the system. Ranges below 32 MiB are skipped.
+    Returns the number of bytes in these blocks.
 
-    No other thread may write to the ranges meanwhile: data written between the comparison and the
-    drop would be lost. Threads that run Python code wait, because this function keeps the GIL.
+    During the call, no other thread may write to the ranges. Data that is written after a block was
+    compared and before it is returned to the system would be lost. Threads that run Python code
+    cannot write, because this function keeps the GIL.
     """
     libc = ctypes.PyDLL(None)  # keeps the GIL
     libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)

@@ -1,1 +1,1 @@
-"""The OpenVINO engine, in a worker process."""
+"""The OpenVINO engine. It runs the model in a worker process."""

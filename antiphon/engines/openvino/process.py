@@ -1,6 +1,8 @@
-"""The parent's side of the OpenVINO worker process: start, send requests, read messages, stop.
+"""Start and stop the OpenVINO worker process, send requests to it, and read its messages. This
+module runs in the parent process.
 
-When the worker dies, its running requests fail; the next request starts a new worker.
+If the worker process ends unexpectedly, its running requests fail. The next request starts a new
+worker process.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ MessageHandler = Callable[[ToParent | BackendError], None]
 
 
 class WorkerProcess:
-    """The worker process. ``load_timeout_s``: time limit for loading. Belongs to the event loop."""
+    """The worker process, as the parent process sees it. Use it on one event loop only.
+
+    ``load_timeout_s``: time limit for loading the model, in seconds.
+    """
 
     def __init__(self, setup: WorkerSetup, *, load_timeout_s: float = 600.0) -> None:
         self._setup = setup
@@ -51,7 +56,11 @@ class WorkerProcess:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Start the worker unless it runs. Raises ``SetupError`` if the model cannot be loaded."""
+        """Start the worker process if it does not run. Wait until the model is loaded.
+
+        Raises ``SetupError`` if the model cannot be loaded, and ``BackendError`` if the engine is
+        closed.
+        """
         async with self._start_lock:
             if self._closed:
                 raise BackendError("The engine is closed.")
@@ -89,17 +98,17 @@ class WorkerProcess:
         return ready.problem if isinstance(ready, Ready) else "its first message is not as expected"
 
     def submit(self, request: GenerateRequest, on_message: MessageHandler) -> None:
-        """Send a request. The caller awaits ``start`` directly before, without another ``await`` in
-        between.
+        """Send a request to the worker process. Directly before, the caller must await ``start``,
+        without another ``await`` in between.
 
         ``on_message`` is called with each message of the request. If the process ends,
-        ``on_message`` is called with the error.
+        ``on_message`` is called with a ``BackendError``.
         """
         self._listeners[request.id] = on_message
         self._send(request)
 
     def cancel(self, id: int) -> None:
-        """Stop the request within one token; no more messages are delivered."""
+        """Stop the request within one token. Its ``on_message`` is not called any more."""
         if self._listeners.pop(id, None) is not None:
             self._send(CancelRequest(id))
 
@@ -142,7 +151,7 @@ class WorkerProcess:
 
 
 async def _read_frame(process: asyncio.subprocess.Process) -> list[ToParent]:
-    """Read one frame. Raises ``EOFError`` if the process has ended."""
+    """Read one frame and return its messages. Raises ``EOFError`` if the process has ended."""
     assert process.stdout is not None
     head = await process.stdout.readexactly(LENGTH_PREFIX.size)
     return unpack_for_parent(await process.stdout.readexactly(payload_size(head)))

@@ -1,6 +1,7 @@
-"""Messages between the OpenVINO engine and its worker process: msgpack in frames.
+"""The messages between the OpenVINO engine and its worker process.
 
-A frame is its length (four bytes, little-endian) and a list of messages.
+Messages are sent in frames. A frame is the length of the payload (four bytes, little-endian) and
+the payload: a list of messages in MessagePack.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ class _Message(Struct, frozen=True, array_like=True, tag=True):
 
 
 class GenerateRequest(_Message, frozen=True):
-    """Continue ``ids``.
+    """A request to continue the token ids ``ids``.
 
-    ``config``: attributes of OpenVINO's ``GenerationConfig``. ``grammar``: the grammar of the
-    output in xgrammar's EBNF.
+    ``id``: number of the request, which later messages repeat. ``config``: attributes of OpenVINO's
+    ``GenerationConfig``. ``grammar``: the grammar of the output in xgrammar's EBNF, or None.
     """
 
     id: int
@@ -52,13 +53,14 @@ class CancelRequest(_Message, frozen=True):
 
 
 class Ready(_Message, frozen=True):
-    """The model was loaded. If ``problem`` is not empty, loading failed for this reason."""
+    """The first message of the worker. If ``problem`` is empty, the model is loaded. If not,
+    ``problem`` is the reason why loading failed."""
 
     problem: str = ""
 
 
 class Sampled(_Message, frozen=True):
-    """New tokens; ``logprobs`` is as long as ``ids``."""
+    """New tokens of the request ``id``. ``logprobs``: one log-probability for each of ``ids``."""
 
     id: int
     ids: list[int]
@@ -66,14 +68,16 @@ class Sampled(_Message, frozen=True):
 
 
 class Finished(_Message, frozen=True):
-    """The generation ended. ``reason``: ``stop``, ``length`` or OpenVINO's status."""
+    """The generation of the request ``id`` ended. ``reason``: ``stop``, ``length``, or the name of
+    another status of OpenVINO."""
 
     id: int
     reason: str
 
 
 class GenerationFailed(_Message, frozen=True):
-    """The generation did not start. ``invalid``: whether the request is the cause."""
+    """The generation of the request ``id`` did not start. ``problem``: the reason. ``invalid``:
+    whether the request has a grammar, which is then taken as the cause."""
 
     id: int
     problem: str
@@ -94,6 +98,7 @@ def pack(messages: Sequence[ToWorker | ToParent]) -> bytes:
 
 
 def payload_size(head: bytes) -> int:
-    """Return the payload's length in bytes from a frame's header."""
+    """Return the length of a frame's payload in bytes. ``head``: the first four bytes of the
+    frame."""
     size: int = LENGTH_PREFIX.unpack(head)[0]
     return size

@@ -1,10 +1,11 @@
-"""The worker process of the OpenVINO engine: one pipeline, stepped for all generations together.
+"""The worker process of the OpenVINO engine. It runs one pipeline for all generations together.
 
-A step holds Python's global lock throughout, so the pipeline has its own process. Requests arrive
-on standard input, tokens leave on standard output; the worker exits when its input ends. Tokenizing
-and stop conditions are left to the parent.
+OpenVINO holds Python's global lock during a whole step, so the pipeline has its own process. The
+worker reads requests from standard input and writes tokens to standard output. It exits when its
+input ends. The parent process tokenizes text and checks stop conditions. The argument SETUP is a
+``WorkerSetup`` as JSON.
 
-    python -m antiphon.engines.openvino.worker SETUP    (JSON)
+    python -m antiphon.engines.openvino.worker SETUP
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ __all__ = ["WorkerSetup", "main"]
 class WorkerSetup(Struct, frozen=True):
     """The pipeline's configuration.
 
+    ``model``: path of the model. ``device``: OpenVINO's name of the device, such as ``CPU``.
     ``scheduler``: attributes of ``SchedulerConfig``. ``properties``: properties of the device's
     plug-in.
     """
@@ -51,7 +53,7 @@ class WorkerSetup(Struct, frozen=True):
 
 class _Pipeline:
     def __init__(self, setup: WorkerSetup) -> None:
-        # Telemetry is used only by its model converter. Make it unimportable.
+        # Only OpenVINO's model converter needs telemetry. Prevent that it is imported.
         sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
         import openvino_genai
 
@@ -66,8 +68,8 @@ class _Pipeline:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do. A cancelled request stays in the pipeline until the next
-        step removes it."""
+        """Whether no step is needed. A cancelled request stays in the pipeline until the next step
+        removes it, so it needs a step."""
         return not self._running and not self._pipeline.has_non_finished_requests()
 
     def handle(self, message: ToWorker) -> list[ToParent]:
@@ -99,7 +101,8 @@ class _Pipeline:
         return self._pipeline.add_request(request.id, ids, config)
 
     def step(self) -> list[ToParent]:
-        """Generate one token for each request. Raises what OpenVINO raises."""
+        """Generate one token for each running request, and return the messages for the parent.
+        Raises the exceptions of OpenVINO."""
         if self._pipeline.has_non_finished_requests():
             self._pipeline.step()
         messages: list[ToParent] = []
@@ -122,7 +125,7 @@ class _Pipeline:
 
 
 def _error_summary(error: BaseException) -> str:
-    """Return an OpenVINO error's message without its source locations."""
+    """Return the message of an OpenVINO error without the source locations that it contains."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     messages = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
     return (messages or lines or [type(error).__name__])[0]
@@ -154,7 +157,7 @@ def _serve(
 
 
 def main() -> None:
-    """Run the worker. A model that cannot be loaded is reported to the parent, not raised."""
+    """Run the worker. If the model cannot be loaded, send the reason to the parent and return."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # keep the libraries' output out of the messages
     try:

@@ -1,1 +1,1 @@
-"""The transformers engine."""
+"""The transformers engine, which runs models with Hugging Face's library ``transformers``."""

@@ -1,8 +1,9 @@
 """Run many generations in one batch with transformers' continuous batching.
 
-Its API takes one generation config for all requests. But it calls a logits processor with the
-requests of each batch. Our logits processor samples the token of each request with the settings of
-that request, and masks all other tokens.
+The API of transformers takes one generation config for all requests. But it also calls a logits
+processor with the requests of each batch. The logits processor of this module samples the next
+token of each request with the settings of this request, and masks all other tokens. So transformers
+can only choose the sampled token.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from .generation import Generation
 __all__ = ["BatchRunner"]
 
 PAGE_TOKENS = 64
-#: Prompt tokens per step, by device; other generations wait for the step.
+#: Device → number of prompt tokens per step. Other generations wait until the step ends.
 BATCH_TOKENS = {"cpu": 256}
 BATCH_TOKENS_GPU = 4096
 _NEG_INF = float("-inf")
 
 
 class BatchRunner:
-    """Runs the generations of a model that supports paged KV caches. Create it outside the event
-    loop.
+    """Runs many generations of one model in batches. The model must support paged KV caches.
 
-    ``context``: maximum tokens per generation. ``parallel``: number of concurrent generations;
-    memory for all of them is allocated at once. For a model that continuous batching does not
-    support, raises ``ValueError`` or another exception of transformers.
+    ``context``: maximum tokens per generation. ``parallel``: number of concurrent generations. The
+    constructor allocates memory for all of them, so call it outside the event loop's thread. It
+    raises ``ValueError`` or another exception of transformers if continuous batching does not
+    support the model.
     """
 
     def __init__(self, model: Any, context: int, parallel: int) -> None:
@@ -45,7 +46,7 @@ class BatchRunner:
             num_blocks=(math.ceil(context / PAGE_TOKENS) + 1) * parallel,
             max_batch_tokens=BATCH_TOKENS.get(device, BATCH_TOKENS_GPU),
             max_requests_per_batch=parallel,
-            # Each step depends on the token sampled in the step before.
+            # Each step depends on the token that was sampled in the previous step.
             use_async_batching=False,
             use_cuda_graph=False,
             auto_switch_to_flash=device != "cpu",
@@ -60,8 +61,8 @@ class BatchRunner:
         self._manager.start()
 
     def _report_cached_tokens(self, cache: Any) -> None:
-        """Wrap the cache's prefix search, to learn how many prompt tokens were cached. The manager
-        does not report this number."""
+        """Replace the cache's prefix search with a function that also reports how many prompt
+        tokens were cached. Transformers' batching manager does not report this number."""
         search = cache.search_prefix_match
 
         def search_and_report(name: str, ids: list[int]) -> int:
@@ -73,7 +74,8 @@ class BatchRunner:
         cache.search_prefix_match = search_and_report
 
     def start(self, generation: Generation) -> str:
-        """Start a generation from the event loop. Returns the name to pass to ``cancel``."""
+        """Start a generation. Call this on the event loop. Returns the generation's name for
+        ``cancel``."""
         name = str(next(self._names))
         self._generations[name] = generation
         self._manager.register_result_handler(name, lambda result: self._on_result(name, result))
@@ -90,7 +92,8 @@ class BatchRunner:
         return name
 
     def cancel(self, name: str) -> None:
-        """Remove a generation, finished or not. Its slot is free from the next step on."""
+        """Remove a generation, whether it is finished or not. From the next step on, its place in
+        the batch is free."""
         generation = self._generations.pop(name, None)
         if generation is not None:
             generation.abort()
@@ -98,7 +101,7 @@ class BatchRunner:
             self._manager.output_router.result_handlers.pop(name, None)
 
     def _on_result(self, name: str, result: Any) -> None:
-        """Fail the generation if ``result`` has an error.
+        """Fail the generation if transformers reports an error in ``result``.
 
         A generation without an error ends only when ``cancel`` is called.
         """
@@ -106,13 +109,15 @@ class BatchRunner:
             generation.fail(BackendError(f"The engine failed: {result.error}"))
 
     def close(self) -> None:
-        """Stop; blocks until the thread has ended."""
+        """Stop all generations. Blocks until the batching thread has ended."""
         self._manager.stop(hard_stop=True)
 
 
 def _token_chooser(generations: dict[str, Generation]) -> Any:
-    """Create the logits processor that samples the tokens. ``generations``: name of a request → its
-    generation."""
+    """Create the logits processor that samples the next token of each request.
+
+    ``generations``: name of a request → its generation.
+    """
     import torch
     from transformers import LogitsProcessorList
     from transformers.generation.continuous_batching.cb_logits_processors import (

@@ -1,8 +1,8 @@
-"""The engine over Hugging Face ``transformers`` in this process. It runs any model folder that
-``transformers`` can load.
+"""An engine that uses Hugging Face's library ``transformers`` in this process. It runs any model
+folder that ``transformers`` can load.
 
-Generations share batches if the model's cache can be paged. Prompts with images, and models without
-a paged cache, run one generation at a time.
+If the model supports a paged KV cache, several generations run in one batch. Prompts with images,
+and models without a paged cache, run one generation at a time.
 """
 
 from __future__ import annotations
@@ -44,15 +44,16 @@ MAX_LOGPROBS = 20
 async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> TransformersEngine:
     """Load the model in ``folder`` (``config.json``, ``tokenizer.json``, safetensors).
 
-    ``options.context_size``: tokens of each of the ``parallel`` generations; the default is 8192,
-    the maximum is the size that the model was trained for. ``options.threads``: the number of
+    ``options.context_size``: maximum tokens of each of the ``parallel`` generations. The default is
+    8192; the limit is the size that the model was trained for. ``options.threads``: the number of
     PyTorch's threads in the whole process. ``options.engine_options``: ``device`` (``cuda`` or
     ``cpu``; the default is this machine's accelerator), ``batching`` (``paged`` or ``single``; the
     default is ``paged`` where possible), and any other argument of ``from_pretrained`` (``dtype``,
     ``attn_implementation``, ``quantization_config`` …). ``options.progress`` is called from a
-    thread; its stage name is ``weights``.
+    thread, with the name ``weights``.
 
-    Raises ``SetupError`` if the extra is not installed or the model cannot be loaded.
+    Raises ``SetupError`` if a required package is not installed, an option is invalid, or the model
+    cannot be loaded.
     """
     _require()
     arguments = dict(options.engine_options)
@@ -74,7 +75,7 @@ async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Tra
         else None
     )
     batch_runner = None
-    # Image models keep state between steps: generations must not alternate.
+    # Models with images keep state between steps, so their generations must not alternate.
     if batching == "paged" or (batching is None and not accepts_images):
         batch_runner = await asyncio.to_thread(
             _create_batch_runner, model, card, options.parallel, batching == "paged"
@@ -100,7 +101,8 @@ def _require() -> None:
 
 
 def _has_image_processor(folder: Path) -> bool:
-    """Return whether the folder has an image encoder and its preprocessor's configuration."""
+    """Return whether the model has an image encoder and the folder has the configuration of an
+    image preprocessor. Raises ``SetupError`` if ``config.json`` cannot be read."""
     try:
         config = msgspec.json.decode((folder / "config.json").read_bytes(), type=dict[str, Any])
     except (OSError, ValueError) as error:
@@ -144,14 +146,15 @@ def _load_model(
             folder, local_files_only=True, **options
         )
         return model.to(device).eval()
-    except Exception as error:  # its parts raise exceptions of many kinds
+    except Exception as error:  # transformers raises many kinds of exceptions
         raise SetupError(f"transformers cannot load {folder}: {first_line(error)}") from None
 
 
 def _create_batch_runner(
     model: Any, card: ModelCard, parallel: int, required: bool
 ) -> BatchRunner | None:
-    """Create the batch runner. Returns None if the model does not support batching."""
+    """Create the batch runner. If the model does not support batching, return None, or raise
+    ``SetupError`` if ``required`` is set."""
     try:
         return BatchRunner(model, card.context_size, parallel)
     except Exception as error:
@@ -166,8 +169,8 @@ def _create_mask_factory(folder: Path, model: Any, tokenizer: Tokenizer) -> Toke
 
 
 class TransformersEngine:
-    """The ``Engine`` over one model, created by ``load``. It belongs to the event loop that uses it
-    first."""
+    """``Engine`` that runs one transformers model. ``load`` creates it. Use it on one event loop
+    only."""
 
     def __init__(
         self,
@@ -188,7 +191,8 @@ class TransformersEngine:
         )
         self._image_processor = image_processor
         self._mask_factory = mask_factory
-        # Paged caches hold this many generations; further requests wait here and can be cancelled.
+        # A paged cache holds ``parallel`` generations. Further requests wait here, where they can
+        # be cancelled.
         self._capacity = FairLimiter(parallel)
         self._running: set[Generation] = set()
         self._closed = False
@@ -222,7 +226,7 @@ class TransformersEngine:
                 cancel()
 
     def _start(self, generation: Generation) -> Callable[[], None]:
-        """Start the generation. Returns the function that cancels it."""
+        """Start the generation. Return a function that cancels it."""
         if self._batch_runner is not None and not generation.prompt.images:
             name, runner = self._batch_runner.start(generation), self._batch_runner
             return lambda: runner.cancel(name)
@@ -231,7 +235,7 @@ class TransformersEngine:
         return generation.abort
 
     async def image_tokens(self, image: EncodedImage) -> int:
-        """Implement ``MeasuresImages``."""
+        """Return how many tokens of the context the image takes. See ``MeasuresImages``."""
         if self._image_processor is None:
             raise images_unsupported()
         return await asyncio.to_thread(self._image_processor.extra_tokens, image)
@@ -252,8 +256,8 @@ class TransformersEngine:
         )
 
     def _check(self, prompt: Prompt, sampling: Sampling) -> str | None:
-        """Check the request. Returns its compiled grammar, or None if the request has no
-        constraint. Raises ``InvalidRequest``."""
+        """Check the request. Return its grammar in llguidance's format, or None if the request has
+        no constraint. Raises ``InvalidRequest`` if the request is invalid."""
         accepts_images = self._image_processor is not None
         check_request(prompt, sampling, self.card, self.tokenizer, accepts_images=accepts_images)
         return None if sampling.constraint is None else check_grammar(sampling.constraint, EXTRA)

@@ -1,5 +1,8 @@
-"""One generation, driven by the model's thread: it receives logits, returns the next token id and
-sends chunks to a channel."""
+"""The state of one generation of the transformers engine.
+
+The thread that runs the model passes logits and gets the id of the next token. Chunks are sent to
+the event loop through a channel.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ __all__ = ["Generation"]
 class Generation:
     """The state of one generation.
 
-    Only the model's thread calls ``choose`` and ``report_cached_tokens``. The event loop calls the
-    other methods.
+    ``choose`` and ``report_cached_tokens`` are called only on the thread that runs the model. The
+    other methods are called on the event loop.
     """
 
     def __init__(
@@ -39,14 +42,14 @@ class Generation:
 
     @property
     def finished(self) -> bool:
-        """Whether no more tokens are needed."""
+        """Whether no more tokens are needed: the generation has ended or was aborted."""
         return self._aborted or self._stop_conditions.finished
 
     def abort(self) -> None:
         self._aborted = True
 
     def report_cached_tokens(self, cached: int) -> None:
-        """Report the number of prompt tokens found in the cache."""
+        """Send a chunk with the number of prompt tokens that were found in the cache."""
         self.channel.send(Chunk(cached_tokens=cached))
 
     def choose(self, logits: Tensor) -> int:

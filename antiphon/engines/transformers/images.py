@@ -1,8 +1,7 @@
-"""Image inputs for transformers models: convert a prompt's ids and images to arguments of
-``forward``.
+"""Convert the ids and images of a prompt to arguments of a transformers model's ``forward``.
 
-The chat template writes a placeholder for an image. The model's processor expands the placeholder
-and encodes the image.
+The chat template writes a placeholder for each image. The model's processor replaces the
+placeholder by image tokens, and encodes the image.
 """
 
 from __future__ import annotations
@@ -18,15 +17,18 @@ from antiphon.tokens import EncodedImage, Prompt, Tokenizer
 
 __all__ = ["ImageProcessor"]
 
-#: Per-token outputs of a processor besides the ids.
+#: Outputs of a processor, besides the ids, that have one value per token.
 _TYPE_ID_NAMES = ("token_type_ids", "mm_token_type_ids")
-#: The most tokens of a template's placeholder; one of them is replaced.
+#: The maximum number of tokens in the placeholder of a chat template. One of them is replaced.
 _MAX_PLACEHOLDER_TOKENS = 8
 
 
 class _ProcessedImage:
-    """The expansion of one image placeholder. ``ids``: its token ids. ``type_ids``: name of a type
-    tensor → one type id for each token."""
+    """The tokens that replace the placeholder of one image.
+
+    ``ids``: the ids of these tokens. ``type_ids``: name of a type tensor, such as
+    ``token_type_ids`` → one type id for each token.
+    """
 
     def __init__(self, processed: Mapping[str, Any]) -> None:
         self.ids: list[int] = processed["input_ids"][0].tolist()
@@ -36,14 +38,17 @@ class _ProcessedImage:
 
 
 class ImageProcessor:
-    """The image processor of the model in ``folder``. Thread-safe. The constructor raises the
-    exceptions of transformers."""
+    """The image processor of the model in ``folder``. Thread-safe.
+
+    The constructor raises the exceptions of transformers, and ``ValueError`` if the processor has
+    no token for images.
+    """
 
     def __init__(self, folder: Path, tokenizer: Tokenizer) -> None:
         import transformers
 
         self._processor = transformers.AutoProcessor.from_pretrained(folder, local_files_only=True)
-        # Gemma's templates write the begin-of-image token, others the repeated image token.
+        # Gemma's templates write the begin-of-image token. Other templates write the image token.
         named = (getattr(self._processor, name, None) for name in ("boi_token", "image_token"))
         literals = [str(literal) for literal in named if literal in tokenizer.special]
         if not literals:
@@ -53,8 +58,8 @@ class ImageProcessor:
         self._image_token_cache = ImageTokenCache()
 
     def extra_tokens(self, image: EncodedImage) -> int:
-        """Return the number of token ids that the image adds to the prompt: the ids of the
-        expansion minus the placeholder id that they replace."""
+        """Return the number of token ids that the image adds to the prompt: the number of its image
+        tokens, minus one for the placeholder token that they replace."""
         cached = self._image_token_cache.get(image)
         if cached is not None:
             return cached
@@ -63,7 +68,7 @@ class ImageProcessor:
 
     def inputs(self, prompt: Prompt) -> dict[str, Any]:
         """Return the tensors for ``forward`` by argument name, including ``input_ids``. Raises
-        ``InvalidRequest``."""
+        ``InvalidRequest`` if the prompt has no placeholder for an image."""
         import torch
 
         pictures = open_images(prompt.images)

@@ -1,4 +1,5 @@
-"""Report the progress of loading weights through transformers' progress-bar hook."""
+"""Report the progress of loading weights. The progress comes from transformers' hook for progress
+bars."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ def report_load_progress(folder: Path, progress: _Progress | None) -> Iterator[N
     """While the context is open, call ``progress`` with the loaded bytes of the weights in
     ``folder``.
 
-    The library counts tensors, so every tensor is assumed to have the same size.
+    transformers counts loaded tensors and not bytes. So the number of bytes is an estimate: every
+    tensor is assumed to have the same size.
     """
     if progress is None:
         yield

@@ -23,8 +23,10 @@ _NEG_INF = float("-inf")
 class Sampler:
     """The sampler of one generation.
 
-    ``defaults``: the model's own sampling values, by Hugging Face's names. ``end_ids``: the
-    end-of-text ids, which are masked if the request sets ``ignore_eos``.
+    ``prompt``: the ids of the prompt, for the repetition penalty. ``defaults``: the sampling values
+    of the model's files, by Hugging Face's names. ``end_ids``: the end-of-text ids, which are
+    masked if the request sets ``ignore_eos``. ``mask``: the state of the request's grammar, or None
+    if the request has no grammar.
     """
 
     def __init__(
@@ -62,8 +64,8 @@ class Sampler:
             self._random.manual_seed(sampling.seed % 2**63)
 
     def draw(self, logits: Tensor) -> TokenLogprob:
-        """Sample the next token. ``logits``: float32, one value per token id; the method may modify
-        the tensor."""
+        """Sample the next token. ``logits``: a float32 tensor with one value per token id. This
+        method may change the tensor."""
         logprobs = None if self._sampling.logprobs is None else logits.log_softmax(-1)
         self._adjust(logits)
         token = int(logits.argmax()) if self._temperature == 0 else self._sample(logits)
@@ -111,8 +113,8 @@ class Sampler:
         """Sample with temperature, top_k, top_p and min_p, in this order, as ``transformers`` does.
 
         One random number is looked up in the cumulated probabilities, in the order of token ids. So
-        the result does not depend on the last digits of a logit. These digits vary with the other
-        requests of a batch.
+        small differences in the logits hardly ever change the result. The other requests of a batch
+        cause such differences.
         """
         import torch
 
@@ -123,7 +125,7 @@ class Sampler:
         return min(int(torch.searchsorted(cumulated, point, right=True)), len(probabilities) - 1)
 
     def _min_probability(self, probabilities: Tensor) -> float:
-        """Return the probability below which no token is sampled."""
+        """Return the minimum probability. Tokens with a lower probability are never sampled."""
         count = self._top_k if 0 < self._top_k < len(probabilities) else len(probabilities)
         if count == len(probabilities) and self._top_p >= 1.0:
             return float(probabilities.max()) * self._min_p

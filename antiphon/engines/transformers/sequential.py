@@ -1,8 +1,9 @@
 """Run one generation at a time with transformers' own ``generate``, which works for every kind of
 model.
 
-Used for prompts with images and for models whose state cannot be paged. ``generate`` decodes
-greedily, but our sampler has already masked all logits except its chosen token.
+This is used for prompts with images, and for models without a paged KV cache. ``generate`` takes
+the token with the highest logit, but the engine's own sampler has already chosen a token and masked
+the logits of all other tokens.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class SequentialRunner:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="transformers")
 
     def start(self, generation: Generation, image_processor: ImageProcessor | None) -> None:
-        """Start a generation from the event loop. ``image_processor`` is used only for prompts with
-        images."""
+        """Start a generation. Call this on the event loop. ``image_processor`` is used only for
+        prompts with images."""
         self._threads.submit(self._run, generation, image_processor)
 
     def _run(self, generation: Generation, image_processor: ImageProcessor | None) -> None:
@@ -81,7 +82,7 @@ class SequentialRunner:
         }
 
     def close(self) -> None:
-        """Stop the runner. Blocks until its thread has ended. The caller must abort running
-        generations first."""
+        """Stop the runner. Block until its thread has ended. The caller must abort the running
+        generations before this call."""
         with contextlib.suppress(RuntimeError):
             self._threads.shutdown(wait=True, cancel_futures=True)

@@ -1,1 +1,2 @@
-"""Convert constraints for xgrammar, the library with which SGLang and vLLM enforce grammars."""
+"""Convert constraints to grammars for xgrammar, the library that SGLang and vLLM use to enforce
+grammars."""

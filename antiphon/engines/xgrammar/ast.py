@@ -1,4 +1,4 @@
-"""The syntax tree of a grammar, independent of its notation."""
+"""The nodes of a grammar's syntax tree. The tree does not depend on the language of the grammar."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class UnsupportedGrammar(Exception):
-    """The grammar uses an unsupported feature, which the message names."""
+    """Raised if a grammar uses an unsupported feature. The message names the feature."""
 
 
 class LiteralText(Struct, frozen=True):
@@ -32,15 +32,15 @@ class LiteralText(Struct, frozen=True):
 
 
 class CharSet(Struct, frozen=True):
-    """One character of a set."""
+    """A node that matches one character of a set. ``ranges``: the set, as code point ranges."""
 
     ranges: Ranges
 
 
 class AnyText(Struct, frozen=True):
-    """Any text that contains none of the texts in ``excluded`` and ``terminators``.
+    """A node that matches any text without the texts in ``excluded`` and ``terminators``.
 
-    ``terminators``: texts that end this text.
+    ``terminators``: texts that may follow directly and so end the matched text.
     """
 
     excluded: tuple[str, ...] = ()
@@ -48,19 +48,19 @@ class AnyText(Struct, frozen=True):
 
 
 class Token(Struct, frozen=True):
-    """One control token."""
+    """A node that matches one control token. ``id``: the token id."""
 
     id: int
 
 
 class RuleRef(Struct, frozen=True):
-    """A reference to a rule."""
+    """A reference to the rule ``name`` of the grammar."""
 
     name: str
 
 
 class Concatenation(Struct, frozen=True):
-    """Nodes in sequence."""
+    """A node that matches its parts one after the other."""
 
     parts: tuple[Node, ...]
 
@@ -70,7 +70,7 @@ class Alternatives(Struct, frozen=True):
 
 
 class Repeat(Struct, frozen=True):
-    """A repeated node. ``maximum`` is None if the count has no limit."""
+    """A node that matches another node several times. ``maximum`` is None if there is no limit."""
 
     node: Node
     minimum: int

@@ -1,4 +1,4 @@
-"""Sets of characters as ranges of code points."""
+"""Sets of characters. A set is written as ranges of code points."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from functools import cache
 
 __all__ = ["ALL", "Ranges", "category_ranges", "complement", "intersection", "union"]
 
-#: First and last code point of each range, ascending, none touching the next.
+#: The first and the last code point of each range. The ranges ascend, and no range touches the
+#: next range.
 Ranges = tuple[tuple[int, int], ...]
 
 _LAST_CODE_POINT = 0x10FFFF
@@ -43,9 +44,9 @@ def complement(ranges: Ranges) -> Ranges:
 def category_ranges(name: str) -> Ranges:
     r"""Return the characters that certainly belong to a category such as ``\d`` or ``\W``.
 
-    Some non-ASCII characters are in neither a category nor its negation, such as letters for ``\w``
-    and ``\W``, because lists of these characters would be long. Leaving them out only makes the
-    grammar narrower, and a narrower grammar is never wrong.
+    Some non-ASCII characters are missing in a category and in its negation. For example, non-ASCII
+    letters are neither in ``\w`` nor in ``\W``, because their list would be long. A missing
+    character only makes the grammar narrower, and a narrower grammar is never wrong.
     """
     return _CATEGORIES[name]()
 

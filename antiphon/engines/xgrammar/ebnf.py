@@ -1,9 +1,10 @@
-"""Convert constraints to xgrammar's EBNF, for engines that use xgrammar: SGLang and vLLM by
-default, and OpenVINO.
+"""Convert constraints to xgrammar's EBNF. OpenVINO uses xgrammar, and SGLang and vLLM use it by
+default.
 
-xgrammar treats control tokens as their literal text, and any text may continue past its terminator.
-So every "any text" node excludes control tokens and terminators. Where a user's grammar or pattern
-spells out the characters of a control token, the token may still match them.
+xgrammar matches a control token by its text, and "any text" could continue past the text that
+should end it (the terminator). So every "any text" node excludes the texts of control tokens and
+the terminators. If a user's grammar or pattern contains the characters of a control token, the
+control token may still match there.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ __all__ = ["EbnfConverter", "to_ebnf"]
 
 _NUMBERED = re.compile(r"(\W+\w*[A-Za-z]_?)\d+\W*\Z")
 _MAX_NUMBERED = 4
-#: The longest grammar, in characters.
+#: The maximum length of a converted grammar, in characters.
 _MAX_CHARACTERS = 1_000_000
 _REPEAT_MARKS = {(0, 1): "?", (0, None): "*", (1, None): "+"}
 
 
 class EbnfConverter:
-    """Converts the constraints of one model, and caches the latest grammars.
+    """Converts the constraints of one model to EBNF, and caches the latest results.
 
-    ``has_token_rules`` is passed to ``to_ebnf``.
+    ``has_token_rules``: see ``to_ebnf``.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, has_token_rules: bool = True) -> None:
@@ -55,13 +56,13 @@ class EbnfConverter:
         )
 
     def accepts(self, lark: str) -> bool:
-        """Return whether the grammar can be expressed."""
+        """Return whether the Lark grammar can be converted to xgrammar's EBNF."""
         return self._convert(lark, end_ids=self._end_ids) is not None
 
     def convert(self, lark: str, stop_ids: Collection[int] = ()) -> str | None:
-        """Return the grammar of a request in xgrammar's EBNF, or None if xgrammar cannot express
-        it. ``stop_ids``: tokens that end the request's text, in addition to the model's end tokens.
-        """
+        """Return the grammar of a request in xgrammar's EBNF, or None if the grammar cannot be
+        converted. ``stop_ids``: ids that end the output of this request, in addition to the model's
+        end ids."""
         return self._convert(lark, end_ids=self._end_ids | frozenset(stop_ids))
 
 
@@ -72,13 +73,13 @@ def to_ebnf(
     *,
     has_token_rules: bool = True,
 ) -> str | None:
-    """Convert a grammar in llguidance's Lark to EBNF. Returns None if xgrammar cannot express the
-    grammar.
+    """Convert a grammar in llguidance's Lark to xgrammar's EBNF. Return None if the grammar cannot
+    be converted.
 
-    ``literals``: control token → its text. ``end_ids``: tokens that end a text.
-    ``has_token_rules``: whether this xgrammar release has ``Token(id)`` and accepts a comma after
-    the last text of a list. Older releases, such as the release in OpenVINO GenAI 2026.4, match a
-    control token by its text.
+    ``literals``: id of a control token → its text. ``end_ids``: ids of the tokens that end the
+    output. ``has_token_rules``: whether the engine's xgrammar release has the rule ``Token(id)``
+    and accepts a comma after the last text of a list. Older releases, such as the release in
+    OpenVINO GenAI 2026.4, match a control token by its text.
     """
     try:
         rules = parse_lark(lark)
@@ -95,8 +96,8 @@ def _excluded_texts(rules: Mapping[str, Node], literals: Iterable[str]) -> list[
     """Return the texts that no "any text" node may contain: the texts of control tokens, and all
     terminators.
 
-    A model can have thousands of numbered control tokens. For these tokens, only the text before
-    the number is returned.
+    A model can have thousands of numbered control tokens, such as ``<unused_17>``. For these
+    tokens, only the text before the number is returned, once.
     """
     nodes = [node for rule in rules.values() for node in walk(rule)]
     texts = [text for node in nodes if isinstance(node, AnyText) for text in node.terminators]
@@ -111,8 +112,11 @@ def _stem(literal: str) -> str:
 
 
 class _Writer:
-    """Writes the rules as EBNF. ``literals``: control token → its text; None if xgrammar has rules
-    for tokens."""
+    """Writes the rules of one grammar as EBNF.
+
+    ``excluded``: the texts that no "any text" node may contain. ``literals``: id of a control token
+    → its text; None if the xgrammar release has the rule ``Token(id)``.
+    """
 
     def __init__(
         self,
@@ -151,8 +155,8 @@ class _Writer:
             case CharSet(ranges):
                 return _char_class(ranges)
             case Token(id):
-                # A complete grammar allows the end tokens anyway; a Token(...) of one never
-                # matches.
+                # xgrammar allows the end tokens anyway where the grammar is complete, and
+                # Token(...) never matches an end token.
                 return '""' if id in self._end_ids else self._token(id)
             case AnyText(without):
                 return self._any_text(without)
@@ -187,11 +191,11 @@ class _Writer:
         return self._text_rules[excluded]
 
     def _excludable(self, texts: Iterable[str]) -> Iterator[str]:
-        """Yield each text once.
+        """Yield, once each, the texts that xgrammar can exclude.
 
-        Older releases of xgrammar end a text at its first NUL and refuse an empty text. For these
-        releases, NUL alone is skipped: text may contain NUL, but no model writes it. Raises
-        ``UnsupportedGrammar`` for a longer text with NUL.
+        Older releases of xgrammar end a text at its first NUL character and refuse an empty text.
+        For these releases, the text that is only NUL is skipped. So the output may contain NUL, but
+        no model writes NUL. Raises ``UnsupportedGrammar`` for a longer text that contains NUL.
         """
         for text in dict.fromkeys(texts):
             if self._literals is None or "\0" not in text:
@@ -215,7 +219,7 @@ def _char_class(ranges: Ranges) -> str:
 
 
 def _char(code: int) -> str:
-    """Escape a character for a string or a character class."""
+    """Return a character as it is written in a string or a character class of EBNF."""
     if code < 128 and chr(code).isalnum():
         return chr(code)
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

@@ -1,6 +1,7 @@
-"""Parse the subset of llguidance's Lark that constraints use into syntax trees.
+"""Parse grammars in llguidance's Lark into syntax trees, for engines with another grammar language.
 
-For engines with other grammar languages. Unsupported syntax raises ``UnsupportedGrammar``.
+Only the part of the language that constraints use is supported. Other syntax raises
+``UnsupportedGrammar``.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ _ANY = Repeat(CharSet(ALL), 0, None)
 
 
 def parse_lark(lark: str) -> dict[str, Node]:
-    """Return the rules of a grammar by name. The first rule is ``start``. Raises
-    ``UnsupportedGrammar``."""
+    """Return the rules of a grammar by name. The rule ``start`` is the root. Raises
+    ``UnsupportedGrammar`` if the grammar has syntax that is not supported."""
     rules: dict[str, Node] = {}
     at = 0
     while at < len(lark):
@@ -64,9 +65,9 @@ def parse_lark(lark: str) -> dict[str, Node]:
 
 
 def _rules_before_token(rules: Mapping[str, Node]) -> Iterator[str]:
-    """Yield the names of rules that may repeat without limit until a control token.
+    """Yield the names of rules that may repeat without limit until a control token follows.
 
-    Because such a rule repeats, its text may contain its own terminator.
+    Because the rule repeats, the whole text may contain the rule's own terminator.
     """
     for rule in rules.values():
         for row in walk(rule):
@@ -84,8 +85,10 @@ def _without_terminators(node: Node) -> Node:
 
 
 class _RuleParser:
-    """Parses the body of one rule, from ``at`` to the head of the next rule. Adds the rules that it
-    makes from JSON schemas to ``rules``."""
+    """Parses the body of one rule, from the index ``at`` to the name of the next rule.
+
+    ``rules``: the rules of the whole grammar. Rules that are made from JSON schemas are added.
+    """
 
     def __init__(self, lark: str, at: int, rules: dict[str, Node]) -> None:
         self._lark = lark
@@ -94,7 +97,8 @@ class _RuleParser:
         self._advance()
 
     def _advance(self) -> None:
-        """Read the next token of the body. At the end of the body, ``kind`` is empty."""
+        """Read the next lexical token of the rule's body. At the end of the body, ``kind`` is
+        empty."""
         self.position = _BLANK.match(self._lark, self.position).end()  # type: ignore[union-attr]
         if _RULE_HEAD.match(self._lark, self.position):
             self.kind = self.value = self.mark = ""
@@ -168,8 +172,11 @@ class _RuleParser:
         return node
 
     def _exclusion(self, node: Node) -> Node:
-        """Parse the exclusion ``& ~/regex/`` after an "any text" regex. Returns any text that the
-        second regex does not match."""
+        """Parse the exclusion ``& ~/regex/`` if it follows the regex ``node``.
+
+        ``node`` must match any text then. Returns a node for any text that the second regex does
+        not match. Without an exclusion, returns ``node``, or ``AnyText`` if it matches any text.
+        """
         if self.mark != "&":
             return AnyText() if node == _ANY else node
         self._advance()
@@ -195,7 +202,8 @@ def _repeat(node: Node, operator: str) -> Node:
 
 
 def _text_excluding(excluded: Node) -> AnyText:
-    """Return a node for any text that contains none of the excluded texts."""
+    """Return a node for any text that does not match ``excluded``. ``excluded`` must be a list of
+    texts between two nodes for any text; otherwise, raises ``UnsupportedGrammar``."""
     parts = excluded.parts if isinstance(excluded, Concatenation) else ()
     if len(parts) > 2 and parts[0] == parts[-1] == _ANY:
         return AnyText(tuple(_texts(Concatenation(parts[1:-1]))))
@@ -203,8 +211,8 @@ def _text_excluding(excluded: Node) -> AnyText:
 
 
 def _texts(node: Node) -> list[str]:
-    """Return the list of all texts that the node matches. Raises ``UnsupportedGrammar`` if the node
-    is not built from literal texts."""
+    """Return all texts that the node matches. Raises ``UnsupportedGrammar`` if the node contains
+    nodes other than texts, concatenations and alternatives."""
     match node:
         case LiteralText(text):
             return [text]

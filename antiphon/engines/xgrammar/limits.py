@@ -19,13 +19,15 @@ from .ast import (
 
 __all__ = ["MAX_COUNT", "check_limits"]
 
-#: The largest repeat count; xgrammar's counters overflow beyond.
+#: The largest repeat count. With larger counts, xgrammar's counters overflow.
 MAX_COUNT = 1_000_000
 
 
 def check_limits(rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
-    """Check the rules of a grammar. ``end_ids``: tokens that end a text. Raises
-    ``UnsupportedGrammar``."""
+    """Check the rules of a grammar. Raises ``UnsupportedGrammar`` if a rule exceeds a limit.
+
+    ``end_ids``: ids of the tokens that end the output.
+    """
     for rule in rules.values():
         for node in walk(rule):
             if isinstance(node, Repeat) and max(node.minimum, node.maximum or 0) > MAX_COUNT:
@@ -35,8 +37,10 @@ def check_limits(rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
 
 
 class _EmptyLoopCheck:
-    """Rejects loops over nodes that may be empty, because xgrammar would count all derivations
-    again at every token."""
+    """Rejects grammars that repeat a node which may match the empty text.
+
+    For such a grammar, xgrammar would examine all derivations again at every token.
+    """
 
     def __init__(self, rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
         self._rules = rules
@@ -44,7 +48,7 @@ class _EmptyLoopCheck:
         self._nullable: set[str] = set()
 
     def check(self) -> None:
-        """Raises ``UnsupportedGrammar``."""
+        """Check all rules. Raises ``UnsupportedGrammar`` if a repeated node may be empty."""
         before = -1
         while len(self._nullable) != before:
             before = len(self._nullable)
@@ -74,8 +78,8 @@ class _EmptyLoopCheck:
 
 
 class _EndTokenCheck:
-    """Rejects end tokens before the end of the grammar, because generation stops at the end
-    token."""
+    """Rejects grammars in which something follows an end token, because the generation stops at
+    the end token."""
 
     def __init__(self, rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
         self._rules = rules
@@ -83,8 +87,8 @@ class _EndTokenCheck:
         self._checked: set[tuple[str, bool]] = set()
 
     def check(self, node: Node, *, is_last: bool) -> None:
-        """Check one node. ``is_last``: whether nothing follows the node. Raises
-        ``UnsupportedGrammar``."""
+        """Check one node. ``is_last``: whether the node is the end of the output. Raises
+        ``UnsupportedGrammar`` if something follows an end token."""
         match node:
             case Token(id) if id in self._end_ids and not is_last:
                 raise UnsupportedGrammar("an end token is not at the end")

@@ -1,4 +1,4 @@
-"""Syntax trees for numbers within bounds, digit by digit."""
+"""Build syntax trees that match the decimal notation of the numbers within bounds."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from .regexes import parse_regex
 __all__ = ["INTEGER", "NUMBER", "integers", "numbers"]
 
 INTEGER = "-?(0|[1-9][0-9]*)"
-#: The exponent is limited, so that every number is finite.
+#: The exponent has at most two digits, so every number is finite.
 NUMBER = rf"{INTEGER}(\.[0-9]+)?([eE][+\-]?[0-9]{{1,2}})?"
-#: The most digits of a bound.
+#: The maximum number of digits of a bound.
 _MAX_DIGITS = 30
 
 
 def integers(low: int | None, high: int | None) -> Node:
-    """Return a node for the integers from ``low`` to ``high``, both included. A bound of None means
-    no limit.
+    """Return a node that matches the integers from ``low`` to ``high``, both included. A bound of
+    None means no limit.
 
     Raises ``UnsupportedGrammar`` if no integer is in the range.
     """
     arms: list[Node] = []
-    if low is None or low < 0:  # for negative numbers the magnitudes' bounds swap
+    if low is None or low < 0:  # for negative numbers, the two bounds change places
         arms.append(_negative(integers(max(1, -high) if high is not None else 1, _negate(low))))
     if high is None or high >= 0:
         arms += _by_digit_count(max(0, low or 0), high)
@@ -31,8 +31,12 @@ def integers(low: int | None, high: int | None) -> Node:
 def numbers(
     low: int | None, high: int | None, *, exclude_low: bool = False, exclude_high: bool = False
 ) -> Node:
-    """Return a node for the decimals from ``low`` to ``high``. ``exclude_low`` and ``exclude_high``
-    exclude the bound itself. A bound of None means no limit."""
+    """Return a node that matches the decimal numbers from ``low`` to ``high``. A bound of None
+    means no limit.
+
+    ``exclude_low``, ``exclude_high``: whether the bound itself is excluded. Raises
+    ``UnsupportedGrammar`` if no number is in the range.
+    """
     arms: list[Node] = []
     if low is None or low < 0:
         least = 0 if high is None or high > 0 else -high
@@ -56,14 +60,15 @@ def _negative(node: Node) -> Node:
 
 
 def _magnitudes(low: int, high: int | None, exclude_low: bool, exclude_high: bool) -> Node | None:
-    """Return a node for the nonnegative decimals in the range, or None if the range is empty."""
+    """Return a node that matches the nonnegative decimal numbers in the range, or None if the range
+    is empty."""
     arms: list[Node] = []
     first = low + 1 if exclude_low else low
     last = high - 1 if high is not None and exclude_high else high
     if last is None or first <= last:
         arms += _by_digit_count(first, last)
     if high is None or low < high:
-        if exclude_low:  # exclude the bound with only zeros after the point
+        if exclude_low:  # the digits after the point must not be only zeros
             arms.append(
                 Concatenation((LiteralText(f"{low}."), parse_regex("[0-9]{0,15}[1-9][0-9]{0,15}")))
             )
@@ -74,8 +79,8 @@ def _magnitudes(low: int, high: int | None, exclude_low: bool, exclude_high: boo
 
 
 def _by_digit_count(low: int, high: int | None) -> list[Node]:
-    """Return nodes for the nonnegative integers from ``low`` to ``high``, one alternative per
-    number of digits."""
+    """Return nodes that match the nonnegative integers from ``low`` to ``high``. There is one node
+    per number of digits, and one for all larger numbers if ``high`` is None."""
     if high is not None and high < low:
         return []
     digits = len(str(low if high is None else high))
@@ -92,7 +97,8 @@ def _by_digit_count(low: int, high: int | None) -> list[Node]:
 
 
 def _same_length_range(low: str, high: str) -> Node:
-    """Return a node for the numbers between two digit strings of equal length."""
+    """Return a node that matches the numbers from ``low`` to ``high``, which are strings of equal
+    length. All matched numbers have this length."""
     if not low:
         return LiteralText("")
     rest = len(low) - 1

@@ -1,4 +1,4 @@
-"""Parse the regexes in constraints' grammars into syntax trees."""
+"""Parse the regexes in the grammars of constraints into syntax trees."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _CATEGORIES = frozenset("dDwWsS")
 
 
 def parse_regex(pattern: str) -> Node:
-    """Parse a regex without its slashes. Raises ``UnsupportedGrammar``."""
+    """Parse a regex. ``pattern``: the regex without its slashes. Raises ``UnsupportedGrammar`` if
+    the regex has syntax that is not supported."""
     reader = _RegexParser(pattern)
     node = reader.choice(dotall=False)
     if reader.position < len(pattern):
@@ -94,10 +95,11 @@ class _RegexParser:
         return node
 
     def _escape(self, negated: bool = False) -> int | Ranges:
-        """Parse an escape. Returns a character, or the ranges of a category.
+        """Parse an escape, after its backslash. Return the code point of a character, or the ranges
+        of a category such as ``\\d``.
 
-        ``negated``: whether the character class is negated. In a negated class, a category covers
-        every character that it might mean.
+        ``negated``: whether the escape is in a negated character class. There, the ranges of a
+        category contain every character that might belong to it, so the class excludes all of them.
         """
         if code := _CODE_ESCAPE.match(self._pattern, self.position):
             self.position = code.end()

@@ -1,7 +1,8 @@
-"""Convert JSON schemas to syntax trees of the JSON text, in llguidance's layout.
+"""Convert JSON schemas to syntax trees that match the JSON text, with llguidance's white space.
 
-Unsupported keywords raise ``UnsupportedGrammar`` unless the schema is lenient. The tree may allow
-less than the schema (for example, no additional properties), but never more.
+A schema is lenient if its ``x-guidance`` says so. In a lenient schema, unsupported keywords are
+ignored. In any other schema, they raise ``UnsupportedGrammar``. The tree may allow less than the
+schema, for example no additional properties. Only for a lenient schema, it may allow more.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _LABEL = r"[A-Za-z0-9]([A-Za-z0-9\-]{0,61}[A-Za-z0-9])?"
 _HOST = rf"{_LABEL}(\.{_LABEL}){{0,3}}"
 _WORD = "[0-9a-f]{1,4}"
 _SEGMENT = r"[A-Za-z0-9_.~=&\-]*"
-#: Format → a regex for some of its valid texts, and only valid ones.
+#: Format → a regex that matches only valid texts of the format, but not all of them.
 _FORMATS: Mapping[str, str] = {
     "date": _DATE,
     "time": _TIME,
@@ -89,10 +90,11 @@ _NOT_PLAIN = ('"', "\\", *(chr(code) for code in range(0x20)))
 
 
 class SchemaTree:
-    """Builds the tree of one schema. Adds a rule to ``rules`` for each shared part of the schema;
-    the rule's name starts with ``prefix``.
+    """Builds the syntax tree of one schema.
 
-    ``body``: a function that parses the body of a Lark rule.
+    ``rules``: the rules of the grammar. A rule is added for each part of the schema that occurs
+    more than once or is recursive. ``prefix``: start of the names of these rules. ``body``: a
+    function that parses the body of a Lark rule.
     """
 
     def __init__(
@@ -109,16 +111,18 @@ class SchemaTree:
         self._rules = rules
 
     def start(self) -> RuleRef:
-        """Return the whole schema's rule. Raises ``UnsupportedGrammar``."""
+        """Return a reference to the rule of the whole schema. Raises ``UnsupportedGrammar`` if the
+        schema cannot be converted."""
         return self._rule("root", lambda: self._node(self._root))
 
     def _rule(self, name: str, write: Callable[[], Node]) -> RuleRef:
-        """Return a reference to a rule of this schema. The rule is built once and may be
-        recursive."""
+        """Return a reference to a rule of this schema. ``write`` builds the rule at the first call.
+        The rule may be recursive."""
         return self._shared_rule(f"{self._prefix}_{name}", write)
 
     def _shared_rule(self, name: str, write: Callable[[], Node]) -> RuleRef:
-        """Return a reference to a rule that all schemas share."""
+        """Return a reference to a rule that all schemas of the grammar share. ``write`` builds the
+        rule at the first call."""
         if name not in self._rules:
             self._rules[name] = LiteralText("")
             self._rules[name] = write()
@@ -161,8 +165,8 @@ class SchemaTree:
         return self._keyword_methods[keyword](self, schema)
 
     def _restrict_types(self, schema: Any, types: Sequence[str]) -> Schema:
-        """Restrict a schema to these types. Returns a schema with an empty ``enum`` if no type
-        remains."""
+        """Return a schema that allows only values of these types. If no type remains, return a
+        schema with an empty ``enum``, which allows no value."""
         if schema is True:
             return {"type": types}
         if not isinstance(schema, Mapping):
@@ -187,7 +191,7 @@ class SchemaTree:
         return self._rule(name, lambda: self._node(defined))
 
     def _resolve(self, reference: str) -> tuple[str, Any]:
-        """Return a rule name for the schema that a reference points to, and this schema. Raises
+        """Return the schema that a reference points to, after a name for its rule. Raises
         ``UnsupportedGrammar`` if the schema is not found."""
         match = _REFERENCE.match(str(reference))
         section = self._root.get(match[1], {}) if match else {}
@@ -207,8 +211,9 @@ class SchemaTree:
         return json.dumps(value, ensure_ascii=False, separators=layout)
 
     def _any_of(self, schema: Schema) -> Node:
-        """Build ``anyOf`` or ``oneOf`` as alternatives. This is correct for ``oneOf`` because
-        llguidance accepts ``oneOf`` only if its alternatives are disjoint."""
+        """Build a node that matches one of the schemas in ``anyOf`` or ``oneOf``. This is correct
+        for ``oneOf`` because llguidance accepts ``oneOf`` only if no value matches two of its
+        schemas."""
         return _choice(
             [self._node(arm) for arm in schema["anyOf" if "anyOf" in schema else "oneOf"]]
         )
@@ -277,8 +282,8 @@ class SchemaTree:
         return Concatenation((LiteralText('"'), body, LiteralText('"')))
 
     def _pattern(self, pattern: str) -> Node:
-        """Build a pattern anchored at both ends. A text that matches the anchored pattern also
-        matches the unanchored pattern."""
+        """Build a node that matches the whole string with the pattern. JSON Schema would also allow
+        other text before and after the match."""
         try:
             return self._body(regex_rule(pattern, JSON))
         except Unwritable as reason:
@@ -288,7 +293,7 @@ class SchemaTree:
 
     def _array(self, schema: Schema) -> Node:
         first = [self._node(item) for item in schema.get("prefixItems", ())]
-        # A schema allows fewer items than `prefixItems`; requiring all of them is simpler.
+        # JSON Schema allows fewer items than `prefixItems` has. Requiring all of them is simpler.
         least, most = (
             max(_count_bound(schema, "minItems") or 0, len(first)),
             _count_bound(schema, "maxItems"),
@@ -306,9 +311,11 @@ class SchemaTree:
     def _items(
         self, first: Sequence[Node], more: Node | None, least: int, most: int | None
     ) -> Node:
-        """Build comma-separated items: first the items in ``first``, which have schemas of their
-        own, then items of ``more``. ``least`` and ``most`` are the bounds of the total number of
-        items."""
+        """Build the comma-separated items of an array.
+
+        ``first``: one node for each of the first items. ``more``: the node of each later item; None
+        if there are no later items. ``least``, ``most``: the bounds of the total number of items.
+        """
         parts = [part for node in first for part in (self._comma, node)][1:]
         if more is None:
             return Concatenation(tuple(parts))
@@ -348,10 +355,10 @@ class SchemaTree:
         return Concatenation((LiteralText("{"), self._items((), member, 0, None), LiteralText("}")))
 
     def _members(self, members: Sequence[tuple[Node, bool]]) -> Node:
-        """Build the members of an object in their order. ``members``: pairs of a member's node and
-        whether the member is required.
+        """Build the comma-separated members of an object, in the order of ``members``.
 
-        The output may start with any member up to and including the first required member.
+        ``members``: the node of each member, and whether the member is required. The output may
+        start with the first required member or with any member before it.
         """
         self._object_count += 1
         number, arms = self._object_count, list[Node]()
@@ -386,8 +393,8 @@ def _choice(arms: Sequence[Node]) -> Node:
 
 
 def _any_string() -> Node:
-    """Build any JSON string. Escapes split the string into plain texts, so an excluded text that
-    crosses an escape is not excluded."""
+    """Build a node that matches any JSON string. The string consists of plain texts and escapes. So
+    an excluded text is excluded only if it is within one plain text."""
     plain = AnyText(_NOT_PLAIN)
     escaped = Repeat(Concatenation((parse_regex(_ESCAPE), plain)), 0, None)
     return Concatenation((LiteralText('"'), plain, escaped, LiteralText('"')))
