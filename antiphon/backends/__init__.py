@@ -1,1 +1,1 @@
-"""Backends. A backend turns a conversation into deltas."""
+"""Backends. A backend answers a conversation. It yields the answer as deltas."""

@@ -1,4 +1,4 @@
-"""The contract of a backend: a conversation in, deltas out."""
+"""The interface of a backend. A backend gets a conversation and yields the answer as deltas."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class BackendCapabilities(Struct, frozen=True, kw_only=True):
     ``images``: the backend accepts images. If False, images stay as the client sent them, and the
     backend replaces them by a note or rejects the request. ``hosted_tools``: types of the tools
     that the upstream itself runs, as requests name them (``web_search`` …). The items of these
-    tools come with the reply. ``completes_text``: ``Backend.complete`` works. ``detokenizes``:
-    ``Backend.detokenize`` works. ``summarizes_reasoning``: the backend may summarize its reasoning
-    if a request asks for it. ``reasoning_retention``: function that returns which reasoning of
-    earlier turns the model would see again with the given options; None if the backend does not
-    know.
+    tools come with the reply. ``completes_text``: the backend implements ``complete``.
+    ``detokenizes``: the backend implements ``detokenize``. ``summarizes_reasoning``: the backend
+    may summarize its reasoning if a request asks for a summary. ``reasoning_retention``: function
+    that returns which reasoning of earlier turns the model sees again with the given options; None
+    if the backend does not know this.
     """
 
     images: bool = False
@@ -59,16 +59,16 @@ class BackendCapabilities(Struct, frozen=True, kw_only=True):
 
 
 class Reply(Protocol):
-    """One model call. The request is checked and the prompt is rendered, but nothing is generated
-    before ``deltas`` is iterated.
+    """One model call. The request is already checked and the prompt is rendered. The model starts
+    when ``deltas`` is iterated.
 
-    Replies may subclass this protocol to inherit its defaults.
+    Classes of replies may subclass this protocol to inherit its default methods.
     """
 
     @property
     def input_tokens(self) -> int:
-        """Number of tokens of the prompt. This is an estimate if ``prompt_tokens`` is None, because
-        then only an upstream can count the tokens."""
+        """Number of tokens of the prompt. If ``prompt_tokens`` is None, the number is an estimate,
+        because only an upstream can count the tokens."""
 
     @property
     def prompt_tokens(self) -> PromptTokens | None:
@@ -78,8 +78,8 @@ class Reply(Protocol):
 
     @property
     def reports_tokens(self) -> bool:
-        """Whether the deltas include the ids of the sampled tokens. If True, the ids are still
-        missing if the backend does not know them."""
+        """Whether the deltas may include the ids of the sampled tokens. They include the ids only
+        if the backend also knows them."""
         return True
 
     @property
@@ -89,48 +89,54 @@ class Reply(Protocol):
 
     @property
     def may_fail_early(self) -> bool:
-        """Whether generation may be rejected before its first delta. If True, the client should get
-        the rejection as an HTTP error."""
+        """Whether an upstream may still reject the request before the first delta. If True, the
+        caller should wait for the first delta, so the client gets the rejection as an HTTP
+        error."""
         return False
 
     def resume(self, point: ResumePoint) -> Reply:
-        """Return a reply that continues this reply after an interruption. Its deltas begin after
-        the tokens that were sampled before the interruption. Its usage covers the whole reply.
-        Raises ``CannotContinue``."""
+        """Return a reply that continues this reply after an interruption.
+
+        The deltas of the returned reply begin after the tokens that were sampled before the
+        interruption. Its usage includes these tokens. Raises ``CannotContinue`` if this reply
+        cannot be continued.
+        """
 
     def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Generate the reply.
 
         Deltas that become known at the same time are yielded as one tuple. In the tuple, the ids of
-        sampled tokens come before the deltas that result from them. The deltas of a tuple are
-        recorded, stored and sent together. Closing the iterator stops the model within one token.
-        Raises ``RunError``.
+        sampled tokens come before the deltas that result from them. The caller stores and sends the
+        deltas of a tuple together. Closing the iterator stops the model within one token. Raises
+        ``RunError`` if the generation fails.
         """
 
     def stop(self) -> None:
         """End the reply early, because the caller needs no more deltas. Call this between two
         batches of deltas.
 
-        The model stops, and the deltas end soon with a ``Finish`` of the reason ``length``. Its
-        usage is exact if this server counts the tokens, and an estimate if only the upstream does.
-        A reply that is buffered or short may ignore the call and end as usual, which is the
-        default.
+        The model stops, and the deltas soon end with a ``Finish`` whose reason is ``length``. The
+        usage in this ``Finish`` is exact if this server counts the tokens. If only the upstream
+        counts them, the usage is an estimate. A reply that is buffered or short may ignore this
+        call and end as usual. The default implementation ignores it.
         """
         return
 
     def final_fields(self, sampled: array[int], output: tuple[Item, ...]) -> Mapping[str, Any]:
-        """Return additional fields for the response, at its end. ``sampled``: the token ids of the
-        output. ``output``: the items of the output. Raises ``RunError`` if a requested field cannot
-        be provided."""
+        """Return additional fields for the finished response.
+
+        ``sampled``: the token ids of the output. ``output``: the items of the output. Raises
+        ``RunError`` if a requested field cannot be provided.
+        """
         return {}
 
 
 class Status(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Whether a model can answer at once. Sent to clients.
+    """The state of a model: whether it can answer at once. This object is sent to clients.
 
-    ``value`` is ``loaded``, ``loading``, ``unloading`` or ``unloaded``, or ``failed`` after a
-    failed load. While the model loads, ``stage`` names the current step, and ``bytes`` counts the
-    bytes done. ``total_bytes`` is the total, or None if it is unknown.
+    ``value``: ``loaded``, ``loading``, ``unloading``, ``unloaded``, or ``failed`` after a failed
+    load. While the model loads, ``stage`` names the current step, ``bytes`` is the number of bytes
+    loaded so far, and ``total_bytes`` is the total number of bytes, or None if it is unknown.
     """
 
     value: str
@@ -140,15 +146,15 @@ class Status(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Backend(Protocol):
-    """Answers conversations. Each served model has one.
+    """Answers conversations. Each served model has one backend.
 
-    Backends may subclass this protocol to inherit its defaults.
+    Classes of backends may subclass this protocol to inherit its default methods.
     """
 
     @property
     def context_size(self) -> int | None:
-        """Maximum number of tokens of prompt and answer together; None if only an upstream knows
-        it."""
+        """Maximum number of tokens of prompt and answer together, or None if only an upstream knows
+        this number."""
 
     @property
     def recommended_options(self) -> Mapping[str, Any]:
@@ -157,33 +163,40 @@ class Backend(Protocol):
 
     @property
     def capabilities(self) -> BackendCapabilities:
-        """What the backend can do. The value may change when the model is loaded or unloaded."""
+        """The features that the backend supports. They may change when the model is loaded or
+        unloaded."""
         return BackendCapabilities()
 
     @property
     def status(self) -> Status:
-        """Whether the model can answer at once."""
+        """The state of the model: whether it can answer at once."""
         return Status(value="loaded")
 
     async def ready(self) -> bool:
-        """Start loading if necessary and wait for a short time. Returns whether the model is
-        loaded. Raises ``Overloaded`` if it cannot be loaded."""
+        """Start loading the model if necessary, and wait for a short time. Return whether the model
+        is loaded. Raises ``Overloaded`` if the model cannot be loaded."""
         return True
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
-        """Check the request and render the prompt. Raises ``InvalidRequest``, with the path of the
-        field, if the request cannot be honoured. If the conversation is too long, the error has the
-        code ``context_length_exceeded``."""
+        """Check the request and render the prompt.
+
+        Raises ``InvalidRequest``, with the path of the field, if the backend cannot fulfil the
+        request. If the conversation is too long, the error has the code
+        ``context_length_exceeded``.
+        """
 
     async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Reply:
-        """Prepare the continuation of a text without a chat template. The text is given as a string
-        or as token ids. The reply is one message. Options that concern conversations are ignored.
-        Raises ``InvalidRequest``. If the text is invalid, the error's param is ``input``."""
+        """Prepare a text completion: the model continues ``prompt`` without a chat template.
+
+        ``prompt``: the text as a string or as token ids. The reply is one message. Options that
+        concern conversations are ignored. Raises ``InvalidRequest`` if the backend cannot fulfil
+        the request. If the text is invalid, the error's ``param`` is ``input``.
+        """
         raise text_completion_unsupported()
 
     def detokenize(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids. Control tokens become their literals. Raises
-        ``BackendError``."""
+        """Return the text of token ids. A control token is returned as its text. Raises
+        ``BackendError`` if the backend does not know the tokens."""
         raise BackendError("This server does not know the tokens of this model.")
 
     async def close(self) -> None:
@@ -192,8 +205,8 @@ class Backend(Protocol):
 
 
 def text_completion_unsupported(name: str | None = None) -> InvalidRequest:
-    """Return the error for a text completion with a model that only answers conversations.
-    ``name``: the name of the model."""
+    """Return the error for a text completion with a model that supports only conversations.
+    ``name``: the name of the model, or None."""
     model = "This model" if name is None else f"The model '{name}'"
     return InvalidRequest(
         f"{model} does not support text completion. Use /v1/responses or /v1/chat/completions.",
@@ -213,8 +226,11 @@ async def flatten(deltas: AsyncGenerator[tuple[Delta, ...], None]) -> AsyncGener
 def upstream_usage(
     input_tokens: int, output_tokens: int, *, cached_tokens: int = 0, reasoning_tokens: int = 0
 ) -> Usage:
-    """Token usage reported by an upstream, clamped to sane values. ``cached_tokens`` are part of
-    the input tokens. ``reasoning_tokens`` are part of the output tokens."""
+    """Return the token usage that an upstream reports, with each number clamped to a sane value.
+
+    ``cached_tokens`` are a part of ``input_tokens``, and ``reasoning_tokens`` are a part of
+    ``output_tokens``.
+    """
     input_tokens, output_tokens, cached_tokens, reasoning_tokens = (
         max(0, min(n, _MAX_TOKENS))
         for n in (input_tokens, output_tokens, cached_tokens, reasoning_tokens)
@@ -231,8 +247,8 @@ def upstream_usage(
 
 
 def add_usage(one: Usage, other: Usage) -> Usage:
-    """Return the usage of two model calls together. A prompt that is sent twice counts as input
-    twice."""
+    """Return the sum of the usage of two model calls. If both calls have the same prompt, its
+    tokens count twice."""
     first, second = one.input_tokens_details, other.input_tokens_details
     return Usage(
         input_tokens=one.input_tokens + other.input_tokens,

@@ -1,5 +1,5 @@
-"""Protocols of the model catalog: the attributes and methods of served models that runs and API
-resources use."""
+"""Protocols of the model catalog. They declare the attributes and methods of served models that
+runs and API resources use."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class CatalogModel(Protocol):
     def backend(self) -> Backend: ...
     @property
     def embedding(self) -> EmbeddingBackend | OnDemandEmbeddingBackend | None:
-        """The embedding backend of the model; None for a model that answers conversations."""
+        """The embedding backend of the model, or None if the model does not produce embeddings."""
 
     @property
     def reranking(self) -> RerankBackend | None:
-        """The reranking backend of the model; None for other models."""
+        """The reranking backend of the model, or None if the model does not rerank."""
 
     @property
     def context_size(self) -> int | None: ...
@@ -41,14 +41,15 @@ class CatalogModel(Protocol):
 
     @property
     def status(self) -> Status:
-        """Whether the model can answer at once."""
+        """The state of the model: whether it can answer at once."""
 
     async def ready(self) -> None:
-        """Start loading the model if necessary and wait for a short time. Raises ``Overloaded``."""
+        """Start loading the model if necessary, and wait for a short time. Raises ``Overloaded`` if
+        the model cannot be loaded."""
 
 
 class ModelCatalog(Protocol):
-    """The catalog: which models are served."""
+    """The catalog of all served models."""
 
     def find(self, name: str | None) -> CatalogModel:
         """Return the model with this name or alias. A name of None selects the default model.

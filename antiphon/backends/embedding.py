@@ -17,7 +17,7 @@ __all__ = ["EmbeddingBackend", "OnDemandEmbeddingBackend"]
 
 
 class _EmbeddingOnly(Backend):
-    """Rejects every conversation."""
+    """Base class of embedding backends. It rejects every conversation."""
 
     context_size: int | None = None
     recommended_options: Mapping[str, Any] = {}
@@ -34,7 +34,7 @@ class _EmbeddingOnly(Backend):
 
 
 class EmbeddingBackend(_EmbeddingOnly):
-    """``Backend`` over an embedder, which it owns."""
+    """``Backend`` of a loaded embedding model. ``close`` also closes the embedder."""
 
     def __init__(self, name: str, embedder: Embedder) -> None:
         super().__init__(name)
@@ -42,7 +42,7 @@ class EmbeddingBackend(_EmbeddingOnly):
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Embedder]:
-        """Yield the embedder, which stays open within the block."""
+        """Yield the embedder for use within the block."""
         yield self._embedder
 
     async def close(self) -> None:
@@ -50,7 +50,8 @@ class EmbeddingBackend(_EmbeddingOnly):
 
 
 class OnDemandEmbeddingBackend(_EmbeddingOnly):
-    """``Backend`` over an embedding backend that is loaded when used and closed when idle."""
+    """``Backend`` of an embedding model that is loaded when it is used and unloaded when it is
+    idle."""
 
     def __init__(self, name: str, on_demand: OnDemandBackend) -> None:
         super().__init__(name)
@@ -65,9 +66,8 @@ class OnDemandEmbeddingBackend(_EmbeddingOnly):
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Embedder]:
-        """Load the model, keep it loaded within the block and yield it. Raises ``BackendError`` if
-        it cannot be loaded.
-        """
+        """Load the model if necessary, and yield its embedder. The model stays loaded within the
+        block. Raises ``BackendError`` if the model cannot be loaded."""
         async with self._on_demand.use() as backend:
             if not isinstance(backend, EmbeddingBackend):
                 raise BackendError(f"The model '{self._name}' does not produce embeddings.")

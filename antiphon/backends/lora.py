@@ -1,4 +1,4 @@
-"""A model with one of its LoRA adapters, served under a model name of its own."""
+"""Serve a model with one of its LoRA adapters as a model with its own name."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A memory budget for loaded models. The least recently used models are unloaded to make room for
-the next model."""
+"""A memory budget for loaded models. If the next model does not fit, the least recently used models
+are unloaded."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ _MIB = 2**20
 
 
 class BudgetedModel(Protocol):
-    """A loaded copy of a model that counts towards the budget."""
+    """A copy of a model that takes memory of the budget: it is being loaded, loaded, or being
+    unloaded.
+
+    A retired copy gets no new requests and is unloaded when no request uses it.
+    """
 
     @property
     def memory_bytes(self) -> int: ...
     @property
     def is_evictable(self) -> bool:
-        """Whether the model is loaded and is not being unloaded yet."""
+        """Whether the model is loaded and not retired, so it may be unloaded for another model."""
 
     @property
     def is_retired(self) -> bool: ...
@@ -30,13 +34,14 @@ class BudgetedModel(Protocol):
     def last_used(self) -> float: ...
 
     def retire(self) -> None:
-        """Accept no new requests, and unload the model as soon as no request uses it."""
+        """Stop accepting new requests, and unload the model as soon as no request uses it."""
 
 
 class MemoryBudget:
-    """Limit for the bytes that loaded models use together. ``limit_bytes``: None for no limit.
+    """A limit for the total memory of loaded models.
 
-    Loads get memory in the order of their requests. Use it from one event loop only.
+    ``limit_bytes``: the limit; None if there is no limit. Calls of ``reserve`` get memory in the
+    order of the calls. Use it on one event loop only.
     """
 
     def __init__(self, limit_bytes: int | None = None) -> None:
@@ -51,12 +56,14 @@ class MemoryBudget:
         return sum(model.memory_bytes for model in self._models)
 
     async def reserve(self, name: str, model: BudgetedModel, *, evict: bool = True) -> bool:
-        """Reserve the memory of ``model``, which is about to be loaded under ``name``.
+        """Reserve the memory of ``model``, which is about to be loaded under ``name``. Return
+        whether the memory is reserved.
 
-        If the model does not fit, the least recently used models are unloaded. Idle models are
-        unloaded first, then models in use, which finish their running requests. With
-        ``evict=False``, no model is unloaded, and False is returned if ``model`` does not fit.
-        Raises ``SetupError`` if the model can never fit.
+        If the model does not fit, the least recently used models are unloaded, and the call waits
+        until their memory is free. Idle models are unloaded first. Models in use are unloaded after
+        their running requests. With ``evict=False``, no model is unloaded, and the call returns
+        False if ``model`` does not fit. Raises ``SetupError`` if the model needs more than the
+        whole budget.
         """
         limit = self.limit_bytes
         if limit is not None and model.memory_bytes > limit:
@@ -75,18 +82,20 @@ class MemoryBudget:
         return True
 
     def release(self, model: BudgetedModel) -> None:
-        """Return the memory of a model that is unloaded or could not be loaded."""
+        """Give the memory of a model back to the budget, because the model is unloaded or could not
+        be loaded."""
         if model in self._models:
             self._models.remove(model)
             self._changed.set()
 
     def notify(self) -> None:
-        """Wake the load that waits for memory, because a model has become evictable."""
+        """Wake the call of ``reserve`` that waits for memory, because another model may now be
+        unloaded."""
         self._changed.set()
 
     def _evict(self, missing: int) -> None:
-        """Retire models until ``missing`` bytes are free or will become free. Memory of models that
-        were retired earlier counts as free."""
+        """Retire models until ``missing`` bytes are or will be free. The memory of models that were
+        retired earlier counts as free."""
         missing -= sum(model.memory_bytes for model in self._models if model.is_retired)
         evictable = [model for model in self._models if model.is_evictable]
         for model in sorted(evictable, key=lambda model: (model.is_in_use, model.last_used)):

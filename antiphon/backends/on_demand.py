@@ -1,8 +1,8 @@
-"""A backend that is loaded by its first request and unloaded when idle.
+"""A backend that loads its model at the first request and unloads the model when it is idle.
 
-It works with any kind of backend. A request waits a short time for the load, so that it can still
-be rejected with an HTTP error. After this time the run starts, and the client gets keepalives until
-the model is loaded.
+It works with any kind of backend. A request waits a short time until the model is loaded. If
+loading fails in this time, the request gets an HTTP error. After this time the run starts, and the
+client gets keepalives until the model is loaded.
 """
 
 from __future__ import annotations
@@ -40,34 +40,36 @@ __all__ = ["OnDemandBackend", "OnDemandReply", "Progress"]
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds that a request waits for the load before its run starts.
+#: Seconds that a request waits for the model before its run starts.
 READY_TIMEOUT_S = 5.0
 _RETRY_AFTER_S = 10
-#: Code of the error of a model that could not be loaded.
+#: Error code if a model could not be loaded.
 _LOAD_FAILED = "model_not_loaded"
 #: Seconds between two log lines about the progress of a load.
 _LOG_INTERVAL_S = 10.0
 
 
-#: Reports the progress of a load: the stage, the bytes done, and the total bytes if known. May be
-#: called by any thread.
+#: Callback for the progress of a load. Its arguments are the stage, the bytes loaded so far, and
+#: the total bytes or None. It may be called on any thread.
 Progress = Callable[[str, int, int | None], None]
-#: Prepares the request's reply with a backend.
+#: Function that prepares the reply to one request with a given backend.
 Prepare = Callable[[Backend], Awaitable[Reply]]
 
 
 class _Skipped(SetupError):
-    """The model was not loaded, because other models would have been unloaded for it."""
+    """The model was not loaded, because other models would have to be unloaded first."""
 
 
 class _Unloaded(Backend):
-    """Placeholder for the inner backend while the model is not loaded. It describes the model as
-    far as the model is known. It cannot prepare replies."""
+    """Placeholder for the inner backend while the model is not loaded.
+
+    It has the properties of the model that are already known. It cannot prepare replies.
+    """
 
     context_size: int | None = None
     recommended_options: Mapping[str, Any] = {}
-    #: Until the first load everything is assumed to work: a request is rejected only for what is
-    #: known to fail, and images are checked in vain rather than not at all.
+    #: Until the first load, all features are assumed to work, so no request is rejected by mistake.
+    #: Images are checked even if the model turns out not to accept images.
     capabilities = BackendCapabilities(images=True, completes_text=True, detokenizes=True)
 
     def __init__(self, context_size: int | None) -> None:
@@ -75,8 +77,8 @@ class _Unloaded(Backend):
 
     @classmethod
     def after(cls, backend: Backend) -> _Unloaded:
-        """Return the placeholder for ``backend`` after unloading. The placeholder does not keep the
-        backend's functions, because they would keep the model in memory."""
+        """Return the placeholder for ``backend``, which is being unloaded. The placeholder has no
+        references to functions of ``backend``, because they would keep the model in memory."""
         unloaded = cls(backend.context_size)
         unloaded.recommended_options = backend.recommended_options
         unloaded.capabilities = replace(backend.capabilities, reasoning_retention=None)
@@ -87,23 +89,23 @@ class _Unloaded(Backend):
 
 
 class _Instance:
-    """One loaded copy of the model, from the start of its load until it is closed.
+    """One copy of the model, from the start of its loading until its backend is closed.
 
-    It counts the requests that use it. A retired instance takes no new requests and is closed when
-    its last request ends.
+    An instance counts the requests that use it. A retired instance gets no new requests and is
+    closed when its last request ends.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self.backend: Backend | None = None
-        #: Finishes with the backend, or with the reason why there is none.
+        #: Gets the backend as its result, or the exception that explains why loading failed.
         self.loaded: asyncio.Future[Backend] = asyncio.get_running_loop().create_future()
         self.loaded.add_done_callback(_retrieve_exception)
         self.users = 0
         self.last_used = now()
         self.memory_bytes = 0
         self.is_retired = False
-        #: The engine is being created, which cannot be interrupted.
+        #: Whether the backend is being created, which cannot be interrupted.
         self.is_building = False
         self.on_retire: Callable[[_Instance], None] = lambda instance: None
 
@@ -133,17 +135,17 @@ class _Instance:
 
 
 class OnDemandBackend(BackendWrapper):
-    """``Backend`` that loads its inner backend at the first request. It unloads the inner backend
-    when it is idle, when ``unload`` is called, or when another model needs the memory.
+    """``Backend`` that loads its inner backend at the first request.
 
-    ``make`` creates the inner backend; ``unload`` does not interrupt it. ``fetch`` downloads
-    missing files and returns the estimated memory in bytes. ``budget``: the memory that several
-    models share. ``idle_s``: seconds without a request after which the inner backend is unloaded; 0
-    for never. ``context_size``: the value to report until the first load. ``ready_timeout_s``:
-    seconds that ``ready`` and ``prepare`` wait for a load.
+    The inner backend is unloaded when it is idle, when ``unload`` is called, or when another model
+    needs the memory. Requests that arrive while the model loads wait for the same load. After a
+    failed load, the next request tries again. Use it on one event loop only.
 
-    Concurrent requests share one load. After a failed load the next request tries again. Use it
-    from one event loop only.
+    ``make``: creates the inner backend. ``unload`` cannot interrupt this function. ``fetch``:
+    downloads missing files and returns the estimated memory in bytes. ``budget``: the memory that
+    several models share. ``idle_s``: the inner backend is unloaded after this number of seconds
+    without a request; 0 means never. ``context_size``: the value to report until the first load.
+    ``ready_timeout_s``: seconds that ``ready`` and ``prepare`` wait for the model.
     """
 
     def __init__(
@@ -165,19 +167,20 @@ class OnDemandBackend(BackendWrapper):
         self._budget = budget or MemoryBudget()
         self._idle_s = idle_s
         self._ready_timeout_s = ready_timeout_s
-        #: When the progress of the load was last logged, by the clock of the event loop.
+        #: Time of the last log line about the progress, by the clock of the event loop.
         self._logged_at = 0.0
         self._current: _Instance | None = None
         self._loads: dict[_Instance, asyncio.Task[None]] = {}
-        #: Retired instances that requests still use, and instances that are being closed.
+        #: Retired instance that requests still use → future that is done after the last request.
         self._retired: dict[_Instance, asyncio.Future[None]] = {}
+        #: Tasks that close retired instances.
         self._closings: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     @property
     def status(self) -> Status:
-        """Whether the model is loaded, and the progress of a load."""
+        """The state of the model, with the progress while it loads."""
         return self._status
 
     @property
@@ -188,24 +191,27 @@ class OnDemandBackend(BackendWrapper):
 
     @property
     def memory_bytes(self) -> int | None:
-        """The estimated memory of the loaded model; None if the model is not loaded or the estimate
-        is unknown."""
+        """The estimated memory of the loaded model, or None if the model is not loaded or there is
+        no estimate."""
         return (self._current and self._current.memory_bytes) or None
 
     async def load(self, progress: Progress | None = None, *, evict: bool = True) -> None:
-        """Load the model now. Raises ``SetupError``.
+        """Load the model now. Raises ``SetupError`` if the model cannot be loaded.
 
-        ``progress`` is called for the steps of the load, which are then not logged. With
-        ``evict=False``, the model stays unloaded if other models would have to be unloaded for it.
+        ``progress``: callback for the progress. If it is given, the progress is not logged. With
+        ``evict=False``, no other model is unloaded. If there is too little memory then, the call
+        returns without loading the model.
         """
         async with self._in_use(progress, evict=evict) as instance:
             with suppress(_Skipped):
                 await self._wait(instance)
 
     async def unload(self) -> None:
-        """Unload the model now, after its running requests. Later requests load the model again. If
-        the model is still being loaded, the load is cancelled, and the requests that wait for it
-        fail."""
+        """Unload the model. Its running requests end first. Later requests load the model again.
+
+        If the model is still being loaded, the load is cancelled, and the requests that wait for
+        the model fail.
+        """
         current = self._current
         if current is not None:
             if current.backend is None:
@@ -216,20 +222,23 @@ class OnDemandBackend(BackendWrapper):
                 await asyncio.wait(list(wait))
 
     async def ready(self) -> bool:
-        """Start loading and wait for ``ready_timeout_s``. Returns whether the model is loaded.
-        Raises ``Overloaded`` if it cannot be loaded."""
+        """Start loading the model if necessary, and wait at most ``ready_timeout_s``. Return
+        whether the model is loaded. Raises ``Overloaded`` if the model cannot be loaded."""
         async with self._in_use() as instance:
             return await self._is_ready(instance)
 
     async def prepare(self, conversation: Conversation, options: Options) -> OnDemandReply:
-        """Check the request and render the prompt if the model is loaded in time. If the model is
-        not loaded in time, a request that cannot be honoured is not rejected here, but fails in its
-        run."""
+        """Load the model if necessary. If it is loaded within ``ready_timeout_s``, check the
+        request and render the prompt.
+
+        If the model needs more time, the returned reply checks the request later. Then an invalid
+        request is not rejected here. Its run fails instead.
+        """
         return await self._reply(lambda backend: backend.prepare(conversation, options))
 
     async def complete(self, prompt: str | tuple[int, ...], options: Options) -> OnDemandReply:
-        """Prepare a text completion, as ``prepare`` does for a conversation. Raises
-        ``InvalidRequest`` if the model cannot do it."""
+        """Prepare a text completion, in the same way as ``prepare``. Raises ``InvalidRequest`` if
+        the model does not support text completion."""
 
         async def prepare(backend: Backend) -> Reply:
             if not backend.capabilities.completes_text:
@@ -247,8 +256,8 @@ class OnDemandBackend(BackendWrapper):
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Backend]:
-        """Keep the model loaded within the block. Raises ``BackendError`` if it cannot be
-        loaded."""
+        """Load the model if necessary, and yield its backend. The model stays loaded within the
+        block. Raises ``BackendError`` if the model cannot be loaded."""
         async with self._in_use() as instance:
             try:
                 backend = await self._wait(instance)
@@ -277,8 +286,8 @@ class OnDemandBackend(BackendWrapper):
     async def _in_use(
         self, progress: Progress | None = None, *, evict: bool = True
     ) -> AsyncIterator[_Instance]:
-        """Yield the current instance and keep it open within the block. If there is no instance,
-        start to load one."""
+        """Yield the current instance. It is not closed within the block. If there is no instance,
+        start loading a new instance."""
         instance = self._current or self._start_load(progress, evict=evict)
         instance.join()
         self._stop_timer()
@@ -290,8 +299,8 @@ class OnDemandBackend(BackendWrapper):
                 self._on_idle(instance)
 
     async def _wait(self, instance: _Instance) -> Backend:
-        """Wait for the load and return the loaded backend. If the waiting request is cancelled, the
-        load continues."""
+        """Wait until the instance is loaded, and return its backend. If the caller is cancelled,
+        the load continues."""
         return await asyncio.shield(instance.loaded)
 
     async def _is_ready(self, instance: _Instance) -> bool:
@@ -345,8 +354,11 @@ class OnDemandBackend(BackendWrapper):
         *,
         evict: bool,
     ) -> None:
-        """Load the model and report the outcome to all requests that wait for ``instance``.
-        ``others``: futures that are done when earlier copies of this model have freed their memory.
+        """Load the model, and pass the backend or the error to all requests that wait for
+        ``instance``.
+
+        ``others``: futures of earlier instances. Loading starts when all of them are done, because
+        then the earlier instances have freed their memory.
         """
         try:
             if others:
@@ -398,7 +410,8 @@ class OnDemandBackend(BackendWrapper):
             self._on_idle(instance)
 
     def _load_error(self, error: BaseException, *, is_logged: bool) -> Exception:
-        """Log why the model could not be loaded. Return the exception to raise."""
+        """Return the exception for the requests that wait for the model. Log why the model could
+        not be loaded; an expected error is logged only if ``is_logged`` is set."""
         if isinstance(error, _Skipped):
             return error
         if isinstance(error, SetupError):
@@ -409,8 +422,8 @@ class OnDemandBackend(BackendWrapper):
         return SetupError(f"model {self._name}: {error or type(error).__name__}")
 
     def _cancel_load(self, instance: _Instance) -> None:
-        """Stop a load. If the engine is already being created, the engine is closed as soon as it
-        exists."""
+        """Stop the load of an instance. If its backend is already being created, the backend is
+        closed as soon as it exists."""
         message = f"The model '{self._name}' was unloaded before it was ready."
         instance.fail(BackendError(message, code=_LOAD_FAILED, retry_after_s=_RETRY_AFTER_S))
         self._drop(instance, "unloaded")
@@ -476,7 +489,7 @@ class OnDemandBackend(BackendWrapper):
 
 
 class _UnpreparedReply(Reply):
-    """Placeholder for the inner reply until the model is loaded."""
+    """Placeholder for the inner reply while the model is not loaded."""
 
     input_tokens = 0
 
@@ -488,11 +501,12 @@ class _UnpreparedReply(Reply):
 
 
 class OnDemandReply(ReplyWrapper):
-    """``Reply`` of a backend that may not be loaded yet, or may be unloaded again before the reply
-    is generated.
+    """``Reply`` of a model that is loaded on demand.
 
-    Until the model is loaded, ``input_tokens`` is 0, and ``may_fail_early`` is False, because
-    clients should not wait silently while a model loads.
+    The model may still be unloaded when the reply is created, and it may be unloaded before the
+    reply is generated. ``deltas`` loads it if necessary. Until the model is loaded,
+    ``input_tokens`` is 0. ``may_fail_early`` is then False, so the run does not wait for the first
+    delta before it sends anything to the client.
     """
 
     def __init__(
@@ -520,7 +534,7 @@ class OnDemandReply(ReplyWrapper):
             is_late = isinstance(self._reply, _UnpreparedReply) and self._resume_point is None
             reply = await self._ensure_prepared(backend)
             if is_late:
-                # The run has started without knowing its prompt, or that it is not known.
+                # The run has started before the prompt was rendered, so send the prompt's ids now.
                 prompt = reply.prompt_tokens
                 yield () if prompt is None else (NewPrompt(prompt.ids),)
             async with aclosing(reply.deltas()) as deltas:
@@ -529,7 +543,7 @@ class OnDemandReply(ReplyWrapper):
 
     async def _ensure_prepared(self, backend: Backend) -> Reply:
         """Return an inner reply that ``backend`` prepared. If the current inner reply comes from
-        another backend, prepare a new one."""
+        another backend, prepare a new inner reply."""
         if self._backend is backend:
             return self._reply
         try:
@@ -543,8 +557,8 @@ class OnDemandReply(ReplyWrapper):
 
 
 def _load_failure(name: str) -> BackendError:
-    """Return the error for a run whose model could not be loaded. The next request tries to load it
-    again."""
+    """Return the error for a run whose model could not be loaded. It tells the client to retry,
+    because the next request tries to load the model again."""
     return BackendError(_unavailable_message(name), code=_LOAD_FAILED, retry_after_s=_RETRY_AFTER_S)
 
 
@@ -553,7 +567,7 @@ def _unavailable_message(name: str) -> str:
 
 
 def _retrieve_exception(loaded: asyncio.Future[Backend]) -> None:
-    """Mark the exception of a failed load as retrieved, so that asyncio does not report it. It was
-    already logged, and perhaps no request awaits it."""
+    """Mark the exception of a failed load as retrieved. Without this, asyncio would log it if no
+    request waits for the load. The exception was already logged."""
     if not loaded.cancelled():
         loaded.exception()

@@ -15,7 +15,7 @@ __all__ = ["RerankBackend"]
 
 
 class RerankBackend(Backend):
-    """``Backend`` over a reranker, which it owns."""
+    """``Backend`` of a reranking model. ``close`` also closes the reranker."""
 
     context_size: int | None = None
     recommended_options: Mapping[str, Any] = {}

@@ -1,4 +1,5 @@
-"""A backend without a model: it plays scripted replies. For tests, benchmarks and examples."""
+"""A backend without a model. It returns replies from scripts, for tests, benchmarks and
+examples."""
 
 from __future__ import annotations
 
@@ -17,30 +18,32 @@ from antiphon.wire.response import Usage
 
 __all__ = ["Script", "ScriptedBackend", "ScriptedReply"]
 
-#: One reply: a text, sent word by word; deltas, sent unchanged; or an error, raised before the run
-#: (``RequestError``) or when generation starts (``RunError``).
+#: The script of one reply. A text is sent word by word, and deltas are sent unchanged. A
+#: ``RequestError`` is raised before the run, and a ``RunError`` when the generation starts.
 Script = str | Sequence[Delta] | RequestError | RunError
 
-#: Deltas in the batches in which a reply yields them.
+#: The deltas of a reply, in the batches in which they are yielded.
 Batches = Sequence[tuple[Delta, ...]]
 
 #: A script's batches and the number of its words, or the error that it raises.
 _Playable = tuple[Batches | RunError, int] | RequestError
 
-#: The most requests that a backend records; it may serve for days.
+#: Maximum number of requests that a backend records, because it may run for days.
 _MAX_REQUESTS = 1000
 
 _WORD = re.compile(r"\s*\S+|\s+\Z")
 
 
 class ScriptedBackend(Backend):
-    """``Backend`` that plays scripted replies. Each request gets the next of ``scripts``; after the
-    last script the first one follows. ``scripts`` may also be a function that returns the script
-    for a request.
+    """``Backend`` that returns replies from scripts.
 
-    Deltas without a ``Finish`` get one at their end. Each word counts as a token. ``wait_s``: pause
-    in seconds before every delta. ``tokens``: give every delta its index as a token id, so that an
-    interrupted reply can be continued.
+    ``scripts``: a list of scripts, or a function that returns the script for a request. Each
+    request gets the next script of the list. After the last script, the first script follows.
+    ``wait_s``: pause in seconds before every delta. ``tokens``: whether every delta gets its index
+    as a token id. Then an interrupted reply can be continued.
+
+    If the deltas of a script do not end with ``Finish``, a ``Finish`` is added. Each word counts as
+    a token.
     """
 
     context_size: int | None = None
@@ -99,7 +102,7 @@ class ScriptedBackend(Backend):
 
 
 class ScriptedReply(Reply):
-    """``Reply`` that plays a script."""
+    """``Reply`` that yields the deltas of a script."""
 
     input_tokens = 0
 
@@ -135,7 +138,7 @@ class ScriptedReply(Reply):
             raise self._batches
         batch: tuple[Delta, ...] = (Close(),)
         try:
-            for batch in self._batches:  # and no more: what is measured is the server around it
+            for batch in self._batches:  # keep this loop cheap: benchmarks measure the server
                 await asyncio.sleep(self._wait_s)
                 yield batch
             if not isinstance(batch[-1], Finish):
@@ -146,7 +149,8 @@ class ScriptedReply(Reply):
 
 
 def _batches(deltas: Iterable[Delta]) -> Batches:
-    """Group the deltas into batches. Each batch holds one delta, after the ids sampled for it."""
+    """Group the deltas into batches. Each batch contains one delta. If the delta has sampled ids,
+    they come before it in the batch."""
     batches: list[tuple[Delta, ...]] = []
     sampled: tuple[Delta, ...] = ()
     for delta in deltas:
@@ -159,13 +163,14 @@ def _batches(deltas: Iterable[Delta]) -> Batches:
 
 
 def _message_deltas(text: str) -> list[Delta]:
-    """A message with ``text``, one delta per word."""
+    """Return the deltas of a message with ``text``, with one delta per word."""
     words: list[Delta] = [Text(word) for word in _WORD.findall(text)]
     return [Open(Message(role="assistant", content=())), *words, Close()]
 
 
 def _with_token_ids(deltas: Iterable[Delta]) -> list[Delta]:
-    """Give each delta a token id of its own."""
+    """Return the deltas with a ``SampledTokens`` before each delta. Its only id is the index of the
+    delta."""
     return [
         each for number, delta in enumerate(deltas) for each in (SampledTokens((number,)), delta)
     ]

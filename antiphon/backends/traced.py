@@ -1,4 +1,4 @@
-"""Backend wrapper that records each model call as a span of a trace."""
+"""A backend wrapper that records each model call as a span of an OpenTelemetry trace."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Truncation: drop the oldest items of a conversation until the rest fits.
+"""Truncation: drop the oldest items of a conversation until the conversation fits the context.
 
-A call and its output are dropped together. Reasoning and the next item of the same turn are dropped
-together too. System and developer messages, declared tools and the last user message are never
-dropped. The caller passes the function that decides whether the rest fits.
+A call and its output are dropped together. Reasoning and the next item are dropped together too.
+System and developer messages, declared tools and the last user message are never dropped. The
+caller passes a function that decides whether the shortened conversation fits.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ def shorten_conversation(
     render: Callable[[Conversation], _Rendered],
     fits: Callable[[_Rendered], bool],
 ) -> tuple[_Rendered, tuple[str, ...]] | None:
-    """Render the conversation with the fewest items dropped so that the result fits.
+    """Drop the oldest items until the rendered conversation fits. Drop as few items as possible.
 
-    Returns the result of ``render`` and the ids of the dropped items; None if even the shortest
-    conversation does not fit. ``render`` is called a logarithmic number of times.
+    ``fits``: returns whether a result of ``render`` fits. Returns the result of ``render`` for the
+    shortened conversation, and the ids of the dropped items. Returns None if even the shortest
+    conversation does not fit. A binary search keeps the number of calls of ``render`` low.
     """
     groups = droppable_groups(conversation.items)
     best: tuple[_Rendered, tuple[str, ...]] | None = None

@@ -1,4 +1,5 @@
-"""Base classes for wrappers of backends and replies: they delegate everything."""
+"""Base classes for wrappers of backends and replies. A wrapper changes some methods of another
+object. The base classes delegate all methods to this object."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ __all__ = ["BackendWrapper", "ReplyWrapper"]
 
 
 class BackendWrapper(Backend):
-    """``Backend`` that delegates everything to ``inner``, except closing: the owner of ``inner``
-    closes it."""
+    """``Backend`` that delegates all methods to the backend ``inner``, except ``close``. The owner
+    of ``inner`` closes ``inner``."""
 
     def __init__(self, inner: Backend) -> None:
         self._inner = inner
@@ -51,11 +52,11 @@ class BackendWrapper(Backend):
         return self._inner.detokenize(ids)
 
     async def close(self) -> None:
-        """Do nothing: the owner of ``inner`` closes it."""
+        """Do nothing, because the owner of ``inner`` closes ``inner``."""
 
 
 class ReplyWrapper(Reply):
-    """``Reply`` that delegates everything to ``reply``."""
+    """``Reply`` that delegates all methods to ``reply``."""
 
     def __init__(self, reply: Reply) -> None:
         self._reply = reply

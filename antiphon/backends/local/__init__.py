@@ -1,1 +1,1 @@
-"""The local backend: an engine with a dialect."""
+"""The local backend, which combines an engine with the dialect of the engine's model."""

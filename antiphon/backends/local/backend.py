@@ -1,7 +1,8 @@
-"""The local backend: an engine that continues token ids, with the dialect of its model.
+"""The local backend. It combines an engine, which continues token ids, with the dialect of a model.
 
-Before a run it checks that the engine can do what is requested and that the prompt fits. During
-the run it passes the engine's output through the dialect's parser."""
+Before a run, the backend checks that the engine supports the request and that the prompt fits into
+the context. During the run, the dialect's parser converts the engine's output to deltas.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ __all__ = ["LocalBackend", "LocalReply"]
 
 
 class LocalBackend(Backend):
-    """``Backend`` of one engine, which it owns."""
+    """``Backend`` of one engine and its model's dialect. ``close`` also closes the engine."""
 
     def __init__(self, engine: Engine, dialect: Dialect) -> None:
         self._engine = engine
@@ -49,7 +50,7 @@ class LocalBackend(Backend):
 
     @property
     def engine(self) -> Engine:
-        """Its engine."""
+        """The engine of this backend."""
         return self._engine
 
     @property
@@ -70,9 +71,11 @@ class LocalBackend(Backend):
         return recommended_options(self._engine.card.generation)
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
-        """Render the prompt and check the request. Raises ``InvalidRequest``, with the path of the
-        field, if the engine or the model cannot honour the request or if the conversation is too
-        long."""
+        """Check the request and render the prompt.
+
+        Raises ``InvalidRequest``, with the path of the field, if the engine or the model does not
+        support the request, or if the conversation is too long.
+        """
         self._check(options)
         capabilities, effective_options = self._engine.capabilities, options
         rendered, dropped_ids, extra_image_tokens = await self._render_async(conversation, options)
@@ -118,8 +121,11 @@ class LocalBackend(Backend):
         enforced: Constraint | None,
         enforces_calls: bool,
     ) -> ValidationPlan:
-        """Return what must be validated in the reply. ``enforced``: the constraint that the engine
-        enforces, or None."""
+        """Return the plan that says which parts of the reply must be validated, and how.
+
+        ``enforced``: the constraint that the engine enforces, or None. ``enforces_calls``: whether
+        the engine enforces the rules for tool calls.
+        """
         grammars, enforces_format = self._grammars, enforced is not None and not enforced.partial
         tools = collect_tools(options, conversation.items)
         return ValidationPlan(
@@ -138,7 +144,8 @@ class LocalBackend(Backend):
         )
 
     async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Reply:
-        """Prepare the continuation of a text. Raises ``InvalidRequest``."""
+        """Prepare a text completion. Raises ``InvalidRequest`` if the engine does not support the
+        options or the text is invalid."""
         self._check(options)
         rendered = await asyncio.to_thread(render_text, self._engine, prompt)
         return self._reply(rendered, (), options)
@@ -150,9 +157,11 @@ class LocalBackend(Backend):
     async def _render_async(
         self, conversation: Conversation, options: Options
     ) -> tuple[Rendered, tuple[str, ...], int]:
-        """Render the prompt in a thread. Return the rendered prompt, the ids of the items that
-        truncation dropped, and the number of tokens that images take in addition to the prompt's
-        ids."""
+        """Render the prompt on a thread.
+
+        Returns the rendered prompt, the ids of the items that truncation dropped, and the number of
+        tokens that images take in addition to the prompt's ids.
+        """
         # Rendering and encoding a long conversation would block the event loop for too long.
         rendered, dropped_ids = await asyncio.to_thread(self._render, conversation, options, {})
         images, engine = rendered.prompt.images, self._engine
@@ -202,8 +211,8 @@ class LocalBackend(Backend):
         raise context_length_exceeded()
 
     def _answer_room(self, options: Options) -> int:
-        """Number of tokens that truncation leaves for the answer: the requested maximum, but at
-        most a quarter of the context."""
+        """Return how many tokens truncation leaves free for the answer: the requested maximum, but
+        at most a quarter of the context."""
         max_tokens = max(1, self.context_size // 4)
         return min(options.max_output_tokens or max_tokens, max_tokens)
 
@@ -215,8 +224,8 @@ class LocalBackend(Backend):
         )
 
     def detokenize(self, ids: Sequence[int]) -> str:
-        """Return the text of the ids. Control tokens become their literals. Raises ``BackendError``
-        for an id that is not in the model's vocabulary."""
+        """Return the text of the ids. A control token is returned as its text. Raises
+        ``BackendError`` for an id that is not in the model's vocabulary."""
         tokenizer = self._engine.tokenizer
         if any(not 0 <= id < tokenizer.size for id in ids):
             raise BackendError(f"This model has {tokenizer.size} tokens.", permanent=True)
@@ -230,11 +239,11 @@ class LocalReply(Reply):
     """``Reply`` of a local model.
 
     ``tracker``: restores the grammar state of a reply that was interrupted. ``extra_image_tokens``:
-    number of tokens that images take in addition to the prompt's ids. ``sampled_before``: the ids
-    sampled before an interruption. ``written_before``: the last item that the model wrote before
-    the interruption; None unless it is a message or a call of a client's tool.
-    ``interrupted_constraint``: the constraint of the tokens sampled before the interruption, which
-    the further tokens must obey too.
+    number of tokens that images take in addition to the prompt's ids. The next three arguments are
+    only for a reply that continues after an interruption. ``sampled_before``: the ids that were
+    sampled before the interruption. ``written_before``: the last item that the model wrote before
+    the interruption, if it is a message or a call of a client's tool. ``interrupted_constraint``:
+    the constraint that the output obeyed before the interruption and must still obey.
     """
 
     dropped_ids: tuple[str, ...] = ()
@@ -263,7 +272,7 @@ class LocalReply(Reply):
         self._interrupted_constraint = interrupted_constraint
         self._options = options
         self._budget = options.thinking_budget if rendered.reasoning_end_ids else None
-        #: The reasoning budget was used up and the end of the reasoning was forced.
+        #: Whether the reasoning budget was used up, so the reasoning was ended by force.
         self._reasoning_cut = False
         self._is_stopped = False
         self.dropped_ids = dropped_ids
@@ -286,9 +295,10 @@ class LocalReply(Reply):
         """Return a reply that continues after the tokens that were sampled before an interruption.
 
         An engine cannot start in the middle of a grammar. So the engine samples without the
-        grammar, and this server matches the output against the grammar. Raises ``CannotContinue``
-        in two cases: if the prompt has images and has changed, because the images would be at other
-        positions; and if a grammar must be continued on an engine without ``logit_bias``.
+        grammar, and this server matches the output to the grammar. Raises ``CannotContinue`` if the
+        prompt has images and has changed, because the images would be at other positions. Also
+        raises ``CannotContinue`` if a grammar must be continued but the engine does not support
+        ``logit_bias``.
         """
         rendered, sampling = self._rendered, self._sampling
         if rendered.prompt.images and rendered.prompt.ids != point.prompt_ids:
@@ -319,8 +329,7 @@ class LocalReply(Reply):
         self._is_stopped = True
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Generate the reply. Stop the engine as soon as the rest of its output would be
-        discarded."""
+        """Generate the reply. Stop the engine as soon as further output would be discarded."""
         parser = self._rendered.parser
         sampled, cached = array("I", self._sampled_before), 0
         deltas: tuple[Delta, ...] = ()
@@ -337,7 +346,7 @@ class LocalReply(Reply):
                 break
             async with aclosing(await self._generate(prompt, sampling)) as chunks:
                 async for chunk in chunks:
-                    # later calls find in the cache what this reply has put there
+                    # a later engine call finds this reply's own tokens in the cache
                     if chunk.cached_tokens is not None and self._counts_cached_tokens:
                         cached = chunk.cached_tokens
                     deltas, reason = self._read(chunk, sampled)
@@ -357,8 +366,9 @@ class LocalReply(Reply):
         yield (*deltas, *parser.finish(reason), finish)
 
     async def _generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        """Return the chunks that continue the prompt. If a reply was interrupted within a grammar,
-        the chunks obey this grammar. Raises ``CannotContinue``."""
+        """Return an iterator over the chunks that continue the prompt. If the reply was interrupted
+        within a grammar, the chunks match this grammar. Raises ``CannotContinue`` if the grammar is
+        needed and cannot be continued."""
         constraint = None if self._reasoning_cut else self._interrupted_constraint
         if constraint is None:
             return self._engine.generate(prompt, sampling)
@@ -375,9 +385,12 @@ class LocalReply(Reply):
     def _read(
         self, chunk: Chunk, sampled: array[int]
     ) -> tuple[tuple[Delta, ...], FinishReason | None]:
-        """Return the deltas of a chunk, and the finish reason if the reply ends in this chunk. If
-        the reply may end before the engine stops, the chunk is read token by token, and the tokens
-        after the end are dropped."""
+        """Parse a chunk, and append its ids to ``sampled``.
+
+        Returns the deltas of the chunk, and the finish reason or None if the reply goes on. With a
+        reasoning budget or without parallel calls, the reply may end before the engine stops. Then
+        the chunk is read token by token, and the tokens after the end are dropped.
+        """
         parser, deltas = self._rendered.parser, list[Delta]()
         is_exact = self._budget is not None or not self._options.allows_parallel_calls
         for piece in _single_tokens(chunk) if is_exact else (chunk,):
@@ -389,15 +402,15 @@ class LocalReply(Reply):
         return tuple(deltas), reason
 
     def _with_stop(self, chunk: Chunk) -> Chunk:
-        """Return the chunk. If the answer has to include the stop string that ended the chunk, the
-        string is appended."""
+        """Return the chunk. If the answer must include the stop string that ended the chunk, append
+        this string to the text."""
         if self._options.include_stop_text and (stop := self._requested_stop(chunk)):
             return replace(chunk, tail=chunk.tail + stop)
         return chunk
 
     def _requested_stop(self, chunk: Chunk) -> str | None:
-        """Return the stop string that ended the chunk if the request contains it, else None. The
-        dialect has stop strings of its own."""
+        """Return the stop string that ended the chunk, if it is a stop string of the request.
+        Return None if it is a stop string of the dialect."""
         return chunk.stop_text if chunk.stop_text in self._options.stop else None
 
     @property
@@ -407,20 +420,24 @@ class LocalReply(Reply):
 
     @property
     def _counts_cached_tokens(self) -> bool:
-        """Whether the engine's next count of cached tokens is to be reported. False if another
-        tenant may have filled the cache. Also False for the second engine call of a reply, because
-        it finds the tokens of the first call in the cache."""
+        """Whether the engine's next count of cached tokens goes into the usage.
+
+        It does not if another tenant may have filled the cache. It also does not for the second
+        engine call of a reply, which finds the tokens of the first call in the cache.
+        """
         is_separate = (
             self._sampling.cache_scope is None or self._engine.capabilities.separates_caches
         )
         return is_separate and not self._reasoning_cut
 
     def _replay(self) -> FinishReason | None:
-        """Feed the tokens sampled before the interruption into the parser, and discard the deltas,
-        because they were already sent. Return the finish reason if the reply had already ended,
-        else None. Raises ``CannotContinue`` if the log has an item that did not come from these
-        tokens. This happens if an invalid reply was generated again, because then no tokens are
-        reported."""
+        """Feed the tokens that were sampled before the interruption into the parser. Discard the
+        deltas, because the client already has them.
+
+        Returns the finish reason if the reply had already ended, or None. Raises ``CannotContinue``
+        if the output has an item that did not come from these tokens. This happens after an invalid
+        reply was generated again, because a repeated reply reports no tokens.
+        """
         parser = self._rendered.parser
         deltas = list(parser.feed(Chunk(self._sampled_before))) if self._sampled_before else []
         opened = {type(delta.item) for delta in deltas if isinstance(delta, Open)}
@@ -434,8 +451,8 @@ class LocalReply(Reply):
         return "length" if len(self._sampled_before) >= self._sampling.max_tokens else None
 
     def _continuation(self, sampled: array[int]) -> tuple[Prompt, Sampling]:
-        """Return the prompt with the tokens sampled so far, and the sampling parameters for the
-        tokens that are left."""
+        """Return the prompt followed by the tokens sampled so far, and the sampling options for the
+        further tokens."""
         prompt, sampling = self._rendered.prompt, self._sampling
         if not sampled:
             return prompt, sampling
@@ -448,7 +465,7 @@ class LocalReply(Reply):
         parser = self._rendered.parser
         return Usage(
             input_tokens=self.input_tokens,
-            # what was sampled before an interruption may be cached too, but is no input
+            # tokens sampled before an interruption may be cached too, but they are no input
             input_tokens_details=InputTokensDetails(cached_tokens=min(cached, self.input_tokens)),
             output_tokens=reported + unreported,
             output_tokens_details=OutputTokensDetails(
@@ -466,9 +483,12 @@ def _prompt_size(rendered: Rendered, sizes: Mapping[bytes, int]) -> int:
 def _for_engine(
     rendered: Rendered, is_enforced: bool, takes_grammar: bool, engine: Engine
 ) -> Rendered:
-    """Adapt the rendered prompt to the constraints that the engine supports. ``takes_grammar``: the
-    engine accepts the grammar. An engine that supports only JSON schemas applies the schema from
-    the first token, so its output is parsed as JSON."""
+    """Adapt the rendered prompt to the constraints that the engine supports.
+
+    ``is_enforced``: the engine enforces the constraint by its grammar or by its JSON schema.
+    ``takes_grammar``: the engine enforces the grammar. If the engine enforces only the schema, the
+    whole output is JSON, so it is parsed as JSON.
+    """
     if not is_enforced:
         return _unconstrained(rendered)
     if rendered.constraint is None or takes_grammar:
@@ -477,7 +497,7 @@ def _for_engine(
 
 
 def _unconstrained(rendered: Rendered) -> Rendered:
-    """The rendered prompt without its constraint."""
+    """Return the rendered prompt without its constraint."""
     rendered.parser.set_unconstrained()
     return replace(rendered, constraint=None, answer_constraint=None)
 
@@ -490,7 +510,7 @@ def _single_tokens(chunk: Chunk) -> Iterator[Chunk]:
 
 
 def _last_written(point: ResumePoint) -> Item | None:
-    """Return the item that the model wrote last before the interruption. Return None if the last
-    item is of another type, for example a call of a server-side tool."""
+    """Return the last item before the interruption, if it is a message or a call of a client's
+    tool. Return None for an item of another type, such as a call of a server-side tool."""
     last = next(reversed((*point.items, *point.open_items)), None)
     return last if isinstance(last, Message | FunctionCall | CustomToolCall) else None

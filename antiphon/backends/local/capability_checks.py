@@ -1,5 +1,8 @@
-"""Checks of features that not every engine supports: grammars and options. A request with an
-unsupported option is rejected before its run, with an error that names the option."""
+"""Check whether an engine supports the options and the constraint of a request.
+
+A request with an unsupported option is rejected before its run, with an error that names the
+option.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ __all__ = ["accepts_grammar", "check_logit_bias", "check_options", "enforces_sch
 
 
 _IMAGE_PROCESSOR_OPTION = "mm_processor_kwargs"
-#: Option → whether an engine is_supported it.
+#: Option → function that returns whether an engine supports the option.
 _SUPPORT: Mapping[str, Callable[[Capabilities], bool]] = {
     "presence_penalty": lambda capabilities: capabilities.penalties,
     "frequency_penalty": lambda capabilities: capabilities.penalties,
@@ -28,13 +31,13 @@ _SUPPORT: Mapping[str, Callable[[Capabilities], bool]] = {
 
 
 def check_options(options: Options, capabilities: Capabilities) -> None:
-    """Raise ``InvalidRequest`` for an option that an engine of these capabilities does not
+    """Raise ``InvalidRequest`` for an option that an engine with these capabilities does not
     support."""
     for option, is_supported in _SUPPORT.items():
         if options.requests(option) and not is_supported(capabilities):
             raise _unsupported(option, f"'{option}' is not supported with this model.")
     for name in options.extra:
-        # a field of its own, which goes beside images and messages alone
+        # this option is a separate request field, which exists only in requests with messages
         is_accepted = (
             name != _IMAGE_PROCESSOR_OPTION
             if capabilities.extra is None
@@ -55,8 +58,8 @@ def check_options(options: Options, capabilities: Capabilities) -> None:
 
 
 def check_logit_bias(logit_bias: Mapping[int, float], vocabulary_size: int) -> None:
-    """Raise ``InvalidRequest`` for a token id outside the vocabulary. ``vocabulary_size``: number
-    of tokens."""
+    """Raise ``InvalidRequest`` if ``logit_bias`` has a token id outside the vocabulary.
+    ``vocabulary_size``: number of ids in the vocabulary."""
     for id in logit_bias:
         if id >= vocabulary_size:
             raise InvalidRequest(
@@ -67,14 +70,16 @@ def check_logit_bias(logit_bias: Mapping[int, float], vocabulary_size: int) -> N
 
 
 def accepts_grammar(constraint: Constraint | None, capabilities: Capabilities) -> bool:
-    """Whether the engine accepts the constraint's grammar."""
+    """Return whether the engine enforces the constraint by its grammar. Without a constraint, the
+    result is True."""
     if constraint is None or capabilities.constraints:
         return True
     return capabilities.grammars is not None and capabilities.grammars(constraint.lark)
 
 
 def enforces_schema(constraint: Constraint | None, capabilities: Capabilities) -> bool:
-    """Whether the engine enforces the constraint by its JSON schema alone."""
+    """Return whether the engine enforces the constraint by its JSON schema. Without a constraint,
+    the result is True."""
     if constraint is None:
         return True
     if not capabilities.schemas or constraint.schema is None:
@@ -84,7 +89,7 @@ def enforces_schema(constraint: Constraint | None, capabilities: Capabilities) -
 
 
 def extra_field(name: str) -> str:
-    """Return the name of the request field that sets this key of ``Options.extra``."""
+    """Return the name of the request field that sets the key ``name`` of ``Options.extra``."""
     return name if name == _IMAGE_PROCESSOR_OPTION else f"vllm_xargs.{name[:64]}"
 
 

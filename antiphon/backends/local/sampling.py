@@ -1,5 +1,5 @@
-"""Sampling parameters: build the engine's parameters from a request, and read the values that a
-model's files recommend."""
+"""Build the engine's sampling options from a request, and read the sampling values that a model's
+files recommend."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def recommended_options(generation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_sampling(options: Options, rendered: Rendered, max_tokens: int) -> Sampling:
-    """Return the sampling parameters for a rendered prompt. ``max_tokens``: maximum number of
+    """Return the engine's sampling options for a rendered prompt. ``max_tokens``: maximum number of
     tokens to sample."""
     shared = {name: getattr(options, name) for name in SamplingOptions.__struct_fields__}
     shared |= {"stop": (*rendered.stop, *options.stop), **_replace_boundary_values(options)}
@@ -50,8 +50,11 @@ def build_sampling(options: Options, rendered: Rendered, max_tokens: int) -> Sam
 
 
 def _replace_boundary_values(options: Options) -> dict[str, Any]:
-    """Replace boundary values that some engines reject by equivalent values. ``top_p=0`` and
-    ``min_p=1`` leave only the most likely token. ``top_k=-1`` is vLLM's value for all tokens."""
+    """Return equivalent values for boundary values that some engines reject, by option name.
+
+    ``top_p=0`` and ``min_p=1`` leave only the most likely token. ``top_k=-1`` is vLLM's value for
+    all tokens.
+    """
     replaced: dict[str, Any] = {"top_k": 0} if options.top_k == -1 else {}
     if options.top_p == 0 or options.min_p == 1:
         replaced |= {"temperature": 0.0, "top_p": 1.0, "min_p": None}

@@ -1,4 +1,4 @@
-"""Text completion: a text is continued as it stands, without messages or a chat template, and the
+"""Text completion: the model continues a text without messages and without a chat template. The
 output is plain text."""
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ __all__ = ["plain_text_parser", "render_text"]
 def render_text(engine: Engine, prompt: str | tuple[int, ...]) -> Rendered:
     """Render a text completion.
 
-    In a string, the literals of control tokens become control tokens. If the model expects a token
-    at the beginning of texts (BOS), the token is put before the string. Token ids are used as they
-    are. Raises ``InvalidRequest`` with the param ``input``.
+    In a string, the texts of control tokens become control tokens. If the model expects a BOS token
+    at the beginning of a text, this token is put before the string. Token ids are used unchanged.
+    Raises ``InvalidRequest``, with the param ``input``, if the prompt is empty or too long, or has
+    an unknown token id.
     """
     tokenizer, card = engine.tokenizer, engine.card
     if isinstance(prompt, str):
         bos = card.bos_token or "" if card.add_bos else ""
         text = prompt if prompt.startswith(bos) else bos + prompt
-        # An empty prompt becomes the token that begins texts.
+        # An empty prompt becomes the BOS token.
         ids = tuple(tokenizer.encode(text or card.bos_token or card.eos_token or "", special=True))
     else:
         ids = prompt
@@ -41,7 +42,8 @@ def render_text(engine: Engine, prompt: str | tuple[int, ...]) -> Rendered:
 
 
 def plain_text_parser(tokenizer: Tokenizer, *, is_json: bool = False) -> FormatParser:
-    """A parser that reads the output as plain text. ``is_json``: the engine enforces JSON."""
+    """Return a parser that reads the output as plain text. ``is_json``: the engine enforces JSON
+    output."""
     return FormatParser(
         tokenizer,
         reasoning=None,

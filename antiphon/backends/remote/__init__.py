@@ -1,1 +1,1 @@
-"""Backends over other servers' HTTP APIs."""
+"""Remote backends. They call models on other servers through HTTP APIs."""

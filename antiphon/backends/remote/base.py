@@ -1,8 +1,9 @@
-"""Base classes of remote backends: a conversation is encoded as a request body, and the upstream's
-stream is parsed into deltas.
+"""Base classes of remote backends. A remote backend encodes a conversation as a request body, and
+parses the upstream's answer into deltas.
 
-Only the upstream counts tokens, so counts before the answer are estimates. There is one exception:
-near the context size, a server that can count on request is asked for the count.
+Only the upstream knows the tokens, so token counts before the answer are estimates. There is one
+exception: if a prompt may exceed the context, and the server has an endpoint that counts tokens,
+this endpoint is called.
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ __all__ = [
     "with_instructions",
 ]
 
-#: Bytes of a request body per token, for estimates.
+#: Assumed number of bytes per token, for estimates.
 _TOKEN_BYTES = 4
 #: Estimated bytes of a stored item or log-probability, besides its text.
 _DELTA_BYTES = 200
-#: Estimated bytes of a further call that are read although nobody sees it: most often the answer
-#: ends within them, and tells its usage.
+#: If only one call is allowed, further calls are discarded. At most this number of estimated bytes
+#: is discarded: most answers end before that, and the end of an answer contains its usage.
 _MAX_DISCARDED_BYTES = 4096
 #: Option → the field of the request that sets it, if the names differ.
 _OPTION_FIELDS: Mapping[str, str] = {
@@ -74,34 +75,34 @@ _OPTION_FIELDS: Mapping[str, str] = {
 
 
 class StreamParser(Protocol):
-    """Parses one answer. Sans-IO."""
+    """Parses the response stream of one request. Sans-IO."""
 
     def feed(self, payloads: Sequence[bytes]) -> tuple[Delta, ...]:
-        """Parse payloads. Raises ``BackendError``."""
+        """Parse payloads (events of the stream). Raises ``BackendError`` for an error event or
+        unreadable data."""
 
     def pending_deltas(self) -> tuple[Delta, ...]:
-        """Return the deltas that were parsed but not returned yet because an error followed."""
+        """Return the deltas that ``feed`` had parsed when it raised an error."""
 
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
-        """End the stream. ``done``: the upstream sent its end mark. Raises ``BackendError`` if the
-        answer is incomplete.
-        """
+        """Return the last deltas, at the end of the stream. ``done``: whether the upstream sent the
+        mark that ends a stream. Raises ``BackendError`` if the answer is incomplete."""
 
 
 class RemoteBackend(Backend, ABC):
-    """``Backend`` over one model of an upstream. It owns the upstream.
+    """``Backend`` for one model on an upstream. ``close`` also closes the ``Upstream``.
 
     ``body``: additional fields of every request, which override the fields that this server sets.
-    ``template``: arguments of the chat template.
+    ``template``: arguments of the upstream's chat template.
     """
 
-    #: Path of the endpoint, below the version.
+    #: Path of the endpoint, without the version prefix (``v1``).
     path: ClassVar[str]
     #: Image formats that this kind of server cannot read, as MIME types.
     unreadable_formats: Collection[str] = ()
     context_size: int | None = None
     recommended_options: Mapping[str, Any] = {}
-    #: Only the upstream knows whether its model sees images; it rejects them itself.
+    #: Only the upstream knows whether its model accepts images. It rejects images itself.
     capabilities = BackendCapabilities(images=True)
 
     def __init__(
@@ -122,8 +123,11 @@ class RemoteBackend(Backend, ABC):
         self._grammars = GrammarCache()
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
-        """Check the request and encode it. Raises ``InvalidRequest``, with the path of the field,
-        for a feature that this kind of server does not support."""
+        """Check the request and encode it.
+
+        Raises ``InvalidRequest``, with the path of the field, if this kind of server does not
+        support a feature of the request, or if the conversation is certainly too long.
+        """
         conversation = await convert_images(conversation, self.unreadable_formats)
         prompt_tools = self.visible_tools(conversation, options)
         request = await self._fitting_request(conversation, options, prompt_tools)
@@ -154,8 +158,8 @@ class RemoteBackend(Backend, ABC):
     async def _fitting_request(
         self, conversation: Conversation, options: Options, prompt_tools: PromptTools
     ) -> _Request:
-        """Encode the conversation. If it exceeds the context and truncation is allowed, shorten it.
-        Raises ``InvalidRequest`` for a conversation that is certainly too long."""
+        """Encode the conversation. If it exceeds the context and truncation is allowed, shorten the
+        conversation first. Raises ``InvalidRequest`` if the conversation is certainly too long."""
         encode = partial(self._encode, options=options, prompt_tools=prompt_tools)
         request, size = encode(conversation), self.context_size
         if size is None or not may_exceed(request.body, size):
@@ -184,34 +188,34 @@ class RemoteBackend(Backend, ABC):
 
     @abstractmethod
     def visible_tools(self, conversation: Conversation, options: Options) -> PromptTools:
-        """The tools that the model is shown. Raises ``InvalidRequest`` for options that this kind
-        of server does not support.
-        """
+        """Return the tools that are shown to the model. Raises ``InvalidRequest`` for options that
+        this kind of server does not support."""
 
     @abstractmethod
     def enforces_format(self, options: Options) -> bool:
-        """Whether the server enforces the format of the answer."""
+        """Return whether the server enforces the format of the answer that ``options`` request."""
 
     @property
     @abstractmethod
     def enforces_calls(self) -> bool:
-        """Whether the server enforces ``tool_choice`` and strict schemas of tools."""
+        """Whether the server enforces ``tool_choice`` and the strict schemas of tools."""
 
     @property
     def token_endpoint(self) -> TokenEndpoint | None:
-        """The endpoint that the server has for counting tokens; None if it has no such endpoint."""
+        """The kind of the server's endpoint that counts tokens, or None if it has no such
+        endpoint."""
         return None
 
     @property
     @abstractmethod
     def separates_caches(self) -> bool:
-        """Whether the server takes a salt for its prefix cache."""
+        """Whether the server separates its prefix cache by a salt in the request."""
 
     @abstractmethod
     def encode_request(
         self, conversation: Conversation, options: Options, prompt_tools: PromptTools
     ) -> bytes:
-        """The body of the request."""
+        """Return the body of the HTTP request, as JSON."""
 
     @abstractmethod
     def stream_parser(
@@ -221,14 +225,20 @@ class RemoteBackend(Backend, ABC):
         prompt_tools: PromptTools,
         input_tokens: int,
     ) -> StreamParser:
-        """A parser for the answer. ``input_tokens``: an estimate of the prompt's tokens."""
+        """Return a parser for the answer to one request. ``input_tokens``: the estimated number of
+        tokens of the prompt."""
 
     async def close(self) -> None:
         await self.upstream.close()
 
 
 class _Request(Struct, frozen=True, kw_only=True):
-    """An encoded request. ``dropped_ids``: ids of the items that truncation left out."""
+    """An encoded request.
+
+    ``conversation``: the conversation as it is sent, perhaps shortened. ``input_tokens``: number of
+    tokens of the prompt, which may be an estimate. ``dropped_ids``: ids of the items that
+    truncation left out.
+    """
 
     conversation: Conversation
     body: bytes
@@ -237,7 +247,7 @@ class _Request(Struct, frozen=True, kw_only=True):
 
 
 class UpstreamReply(Reply):
-    """``Reply`` of an upstream. ``deltas`` sends the request."""
+    """``Reply`` that an upstream generates. ``deltas`` sends the request."""
 
     input_tokens = 0
     dropped_ids: tuple[str, ...] = ()
@@ -272,8 +282,8 @@ class UpstreamReply(Reply):
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Send the request and yield the deltas of the answer.
 
-        If the upstream rejects the conversation as too long, send a shorter conversation. This
-        requires that truncation is allowed and that the answer has not begun.
+        If the upstream rejects the conversation as too long, a shorter conversation is sent. This
+        is done only if truncation is allowed and no delta was yielded yet.
         """
         may_shorten = self._options.truncate
         while True:
@@ -295,13 +305,14 @@ class UpstreamReply(Reply):
                     raise
 
     def _cut_off(self, reason: FinishReason) -> Finish:
-        """Return the ``Finish`` of an answer that was not read to its end. Its usage is an
+        """Return a ``Finish`` for an answer that was not read to its end. The usage in it is an
         estimate."""
         output_tokens = self._output_bytes // _TOKEN_BYTES
         return Finish(reason, upstream_usage(self.input_tokens, output_tokens))
 
     def _without_shared_cache(self, deltas: tuple[Delta, ...]) -> tuple[Delta, ...]:
-        """Drop the count of cached tokens if it may include tokens of another tenant."""
+        """Return the deltas. If the count of cached tokens may include tokens of another tenant,
+        set it to 0."""
         if self._options.cache_scope is None or self._backend.separates_caches:
             return deltas
         return tuple(
@@ -312,8 +323,9 @@ class UpstreamReply(Reply):
         )
 
     async def _stream_with_retries(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Send the request and yield the deltas. After an error send the request again, as long as
-        no delta was parsed. Raises ``BackendError`` for an answer that is too long."""
+        """Send the request and yield the deltas. If an error occurs before the first delta, send
+        the request again, as often as the retry policy allows. Raises ``BackendError`` after the
+        last retry, or if the answer is too long."""
         backend, has_output = self._backend, False
         retry_policy = backend.upstream.retry_policy(self._options.session)
         while True:
@@ -344,7 +356,8 @@ class UpstreamReply(Reply):
                 await retry_policy.wait_before_retry(error)
 
     def _shorten(self) -> bool:
-        """Shorten the conversation by a quarter. Returns False if that is impossible."""
+        """Shorten the conversation to at most three quarters of its size. Return False if this is
+        impossible."""
         max_bytes = len(self._body) * 3 // 4
         shortened = shorten_conversation(
             self._conversation,
@@ -363,20 +376,22 @@ class UpstreamReply(Reply):
 
 
 class _AllCalls:
-    """Passes on all calls."""
+    """A filter that lets all tool calls pass."""
 
-    #: Estimated bytes of what was not passed on.
+    #: Estimated bytes of the deltas that were discarded.
     discarded_bytes = 0
 
     def filter(self, deltas: tuple[Delta, ...]) -> tuple[Delta, ...]:
-        """Return the deltas to pass on."""
+        """Return the deltas that pass the filter."""
         return deltas
 
 
 class _FirstCall(_AllCalls):
-    """Passes on only the first call of a client's tool, because not every server obeys
-    ``parallel_tool_calls``. The rest of the stream is still read for a while, because the usage
-    comes at its end."""
+    """A filter that lets only the first call of a client's tool pass.
+
+    It is needed because some servers ignore ``parallel_tool_calls``. The stream is read on after
+    the first call, because its end contains the usage.
+    """
 
     def __init__(self) -> None:
         self._has_seen_call = self._is_skipping = False
@@ -398,16 +413,18 @@ class _FirstCall(_AllCalls):
 def check_server_options(
     options: Options, nonstandard: Iterable[str], supported: Container[str]
 ) -> None:
-    """Raise ``InvalidRequest`` for an option that the server does not support, if the option has an
-    effect. ``nonstandard``: options that not every server of the API supports. ``supported``: the
-    nonstandard options that this server supports."""
+    """Raise ``InvalidRequest`` if the request sets an option that the server does not support.
+
+    ``nonstandard``: options that not every server of the API supports. ``supported``: the options
+    in ``nonstandard`` that this server supports.
+    """
     for option in nonstandard:
         if option not in supported and options.requests(option):
             raise unsupported(_OPTION_FIELDS.get(option, option))
 
 
 def with_instructions(conversation: Conversation, texts: Sequence[str]) -> Conversation:
-    """The conversation with texts appended to its instructions."""
+    """Return the conversation with ``texts`` appended to its instructions."""
     if not texts:
         return conversation
     parts = (conversation.instructions, *texts)
@@ -415,7 +432,7 @@ def with_instructions(conversation: Conversation, texts: Sequence[str]) -> Conve
 
 
 def unsupported(field: str) -> InvalidRequest:
-    """The error for a field that this kind of server does not support."""
+    """Return the error for a request field that this kind of server does not support."""
     return InvalidRequest(
         f"Unsupported parameter: '{field}' is not supported with this model.",
         param=field,

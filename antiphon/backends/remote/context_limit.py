@@ -1,8 +1,8 @@
 """Check that a request fits the configured context before it is sent.
 
-If the server has an endpoint that counts tokens, it is used. For all other servers only a lower
-bound is known. So a request that is rejected here is certainly too long; the server itself has to
-reject the others that are too long.
+If the server has an endpoint that counts tokens, it is used. For all other servers, only a lower
+bound of the number of tokens is known. So a request that is rejected here is certainly too long.
+Some requests that are too long are not detected here. The server itself must reject them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from antiphon.upstream.client import Upstream
 
 __all__ = ["TokenEndpoint", "count_tokens", "may_exceed"]
 
-#: Kind of server whose endpoint counts tokens.
+#: Kind of server that has an endpoint which counts tokens.
 TokenEndpoint = Literal["vllm", "llama-server", "antiphon"]
-#: Characters besides white space that a token has at most on average, in any tokenizer and
-#: language. English text has about 4, German and Hindi text about 5.
+#: Upper bound for the average number of characters per token, without white space. It holds for any
+#: tokenizer and language. English text has about 4, German and Hindi text about 5.
 _MAX_TOKEN_CHARS = 8
-#: Seconds to wait for a count; then only the lower bound is used.
+#: Seconds to wait for the server's count. After this time, the lower bound is used.
 _COUNT_S = 10.0
 _TEMPLATE_FIELDS = ("messages", "tools", "chat_template_kwargs")
 #: Fields of a request of the Responses API that count as input.
@@ -42,16 +42,21 @@ _DATA_PREFIXES = ("data:", "http://", "https://")
 
 
 def may_exceed(body: bytes, context_size: int) -> bool:
-    """Whether a request may be too long. A token of text has at least one byte, so a request with
-    fewer bytes than the context has tokens is short enough. Most requests need no other check."""
+    """Return whether a request may be too long for the context.
+
+    A token of text has at least one byte. So a request with fewer bytes than ``context_size`` is
+    short enough. Most requests need no other check.
+    """
     return len(body) >= context_size
 
 
 async def count_tokens(
     upstream: Upstream, body: bytes, endpoint: TokenEndpoint | None
 ) -> tuple[int, bool]:
-    """Return the number of tokens of a request's prompt, and whether the server counted them. A
-    number that the server did not count is a lower bound. Images are not counted."""
+    """Return the number of tokens of a request's prompt, and whether the server counted them.
+
+    If the server did not count them, the number is a lower bound. Images are not counted.
+    """
     request = await asyncio.to_thread(msgspec.json.decode, body)
     if endpoint is not None:
         try:
@@ -112,7 +117,8 @@ def _template_fields(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text_parts(message: dict[str, Any]) -> dict[str, Any]:
-    """The message without its images, whose bytes need not be sent twice."""
+    """Return the message with its text parts only. Images are not needed for the count, and sending
+    their bytes twice would be slow."""
     content = message.get("content")
     if not isinstance(content, list):
         return message

@@ -1,6 +1,6 @@
 """Build the deltas of a reply that a remote server streams.
 
-One item is open at a time, and it is opened when its first text arrives.
+Only one item is open at a time. An item of text is opened when its first text arrives.
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ _CLOSE = Close()
 
 
 class DeltaBuilder:
-    """Collects the deltas of a reply. Implements ``Sink`` for tool calls.
+    """Collects the deltas of a reply. It also implements ``Sink``, to which tool calls are written.
 
-    A delta that the open item cannot hold is dropped. Text for a channel that the item does not
-    have goes into the channel ``text``, if the item has this channel.
+    A channel is a kind of text in an item, such as the summary of reasoning. Text for a channel
+    that the open item does not have goes into the channel ``text``, if the item has this channel.
+    Any other delta that does not fit the open item is dropped.
 
-    ``out``: the deltas written since the last ``take_deltas``. ``used_call_ids``: ids of the
-    conversation's calls, which new calls must not reuse.
+    ``out``: the deltas that were added since the last ``take_deltas``. ``open``: the kind of the
+    open item, or None. ``used_call_ids``: ids of the conversation's calls, which new calls must not
+    reuse.
     """
 
     def __init__(self, used_call_ids: Iterable[str]) -> None:
@@ -57,8 +59,8 @@ class DeltaBuilder:
         logprobs: tuple[Logprob, ...] = (),
         channel: Channel = "text",
     ) -> None:
-        """Add text to an item of this kind. If the open item is of another kind, or no item is
-        open, open a new item."""
+        """Add text to an item of this kind. If no item of this kind is open, close the open item
+        and open a new item. White space alone does not open a reasoning item."""
         if self.open != kind:
             if kind == "reasoning" and not text.strip():
                 return
@@ -66,7 +68,7 @@ class DeltaBuilder:
         self._append_text(text, logprobs, channel)
 
     def _append_text(self, text: str, logprobs: tuple[Logprob, ...], channel: Channel) -> None:
-        """Append text; consecutive texts of one channel become one delta."""
+        """Append text to the open item. Consecutive texts of one channel become one delta."""
         if channel != self._channel:
             channels = {} if self._item_kind is None else self._item_kind.channels
             if channel not in channels:
@@ -81,18 +83,18 @@ class DeltaBuilder:
             out.append(Text(text, logprobs, channel))
 
     def annotate(self, annotation: Annotation) -> None:
-        """Add a citation. It is dropped unless it follows text of a message."""
+        """Add a citation. It is dropped if it does not follow text of a message."""
         if self.open == "message" and self._channel == "text":
             self.out.append(Annotate(annotation))
 
     def progress(self, name: str, fields: Mapping[str, Any] | None = None) -> None:
-        """Report a step of the open item. It is dropped if items of this kind do not have this
-        step."""
+        """Add an event about the progress of the open item, such as ``searching``. It is dropped if
+        items of this kind do not have an event of this name."""
         if self._item_kind is not None and name in self._item_kind.progress:
             self.out.append(Progress(name, fields=fields or {}))
 
     def take_deltas(self) -> tuple[Delta, ...]:
-        """Return and clear the deltas written since the last call."""
+        """Return the deltas that were added since the last call, and clear them."""
         out, self.out = self.out, []
         return tuple(out)
 
@@ -102,7 +104,7 @@ class DeltaBuilder:
         self._open(_MESSAGE if kind == "message" else _REASONING, kind)
 
     def open_item(self, item: Item, kind: _Kind) -> None:
-        """Open this item."""
+        """Close the open item, and open ``item``."""
         self.close()
         self._open(Open(item), kind)
 
@@ -111,8 +113,8 @@ class DeltaBuilder:
         self.open, self._item_kind, self._channel = kind, KINDS[type(delta.item)], None
 
     def open_call(self, shape: ToolShape, call_id: str, caller: Caller | UnsetType = UNSET) -> None:
-        """Open a call. If another call already has the id, the id is dropped, and the run assigns a
-        new id. ``caller``: the program that makes the call, or UNSET."""
+        """Open a tool call. If another call already has the id, the call gets an empty id, and the
+        run assigns a new id. ``caller``: the program that makes the call, or UNSET."""
         call_id = "" if call_id in self._call_ids else call_id[:256]
         self._call_ids.add(call_id)
         name, namespace = shape.wire_name, UNSET if shape.namespace is None else shape.namespace
@@ -132,8 +134,10 @@ class DeltaBuilder:
         self.close()
 
     def close(self, upstream_state: str = "", **result: Any) -> None:
-        """Close the open item. ``upstream_state``: data of the item that only its upstream can
-        read. ``result``: final values of the item's fields.
+        """Close the open item, if there is one.
+
+        ``upstream_state``: data of the item that only the upstream can read, stored as
+        ``encrypted_content``. ``result``: final values of the item's fields.
         """
         if self.open is not None:
             if upstream_state:
@@ -142,7 +146,7 @@ class DeltaBuilder:
             self.open = self._item_kind = self._channel = None
 
     def append_all(self, deltas: Iterable[Delta]) -> None:
-        """Append deltas that another parser made."""
+        """Append deltas that another parser made. They may open and close items."""
         for delta in deltas:
             if isinstance(delta, Open):
                 self._open(delta, "reasoning" if isinstance(delta.item, Reasoning) else "message")

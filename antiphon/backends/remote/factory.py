@@ -1,7 +1,7 @@
-"""Create the backends of upstreams: find out the model and the kind of server.
+"""Create remote backends, and find out the model and the kind of server of each upstream.
 
-The upstream's list of models is requested once, at start. An upstream that is down delays no start
-if the configuration names the model and the kind of server.
+The upstream's list of models is requested once, at start. If the configuration names the model and
+the kind of server, the list is not requested, so an upstream that is down does not delay the start.
 """
 
 from __future__ import annotations
@@ -44,9 +44,14 @@ async def chat_completions(
     """Create the backend of a Chat Completions server.
 
     ``name``: the model's name in this server's configuration. ``url``: the address of the upstream.
-    ``model``: the model's name on the upstream; None selects the upstream's first model.
-    ``reasoning_format``: one of ``formats``. It says how reasoning is marked in the answer's text,
-    for upstreams that do not separate reasoning from the answer. Raises ``SetupError``.
+    ``key``: the API key of the upstream. ``model``: the model's name on the upstream; None selects
+    the upstream's first model. ``context_size``: the context size of the model in tokens, or None.
+    ``reasoning_format``: the name of one of ``formats``. It says how reasoning is marked in the
+    answer's text, for upstreams that do not separate reasoning from the answer. ``template``:
+    arguments of the upstream's chat template. ``adapters``: name of a LoRA adapter in Antiphon →
+    its name on the upstream. ``options``: see ``EndpointOptions``.
+
+    Raises ``SetupError`` if an option is invalid, or if the model cannot be found out.
     """
     reasoning_parser = _reasoning_parser(name, reasoning_format, formats)
     upstream, endpoint = open_upstream(name, url, key, options or {})
@@ -98,10 +103,13 @@ async def _resolve_model(
     flavour: str | None,
     rows: Mapping[str, _Flavour],
 ) -> tuple[str, _Flavour]:
-    """Return the name of the model and the kind of server. Configured values are used first. A
-    missing name is the first in the upstream's list of models. A missing kind is found by the
-    upstream's host name or its list of models; if they do not tell, the kind is ``plain``. Closes
-    the upstream on failure."""
+    """Return the name of the model on the upstream, and the kind of server.
+
+    ``model``, ``flavour``: the configured values, or None. ``rows``: all kinds of servers by name.
+    If ``model`` is None, the first model in the upstream's list of models is used. If ``flavour``
+    is None, the kind is found by the upstream's host name or by its list of models. If neither
+    identifies the kind, it is ``plain``. If an exception is raised, the upstream is closed.
+    """
     try:
         listed = None if model and flavour else await list_models(upstream)
         row = (

@@ -1,4 +1,4 @@
-"""Convert images of a conversation to formats that an upstream can read."""
+"""Convert the images of a conversation to a format that an upstream can read."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ __all__ = ["convert_images"]
 async def convert_images(
     conversation: Conversation, unreadable_formats: Collection[str]
 ) -> Conversation:
-    """Convert the images that have one of these formats to PNG. Raises ``InvalidRequest`` for an
-    image that cannot be read."""
+    """Return the conversation with all images of unreadable formats converted to PNG.
+
+    ``unreadable_formats``: MIME types of the formats that the upstream cannot read. Raises
+    ``InvalidRequest`` for an image that cannot be converted.
+    """
     heads = tuple(f"data:{mime};" for mime in unreadable_formats)
     if not heads or not any(
         _is_unread(part, heads) for item in conversation.items for part in _parts(item)
@@ -41,7 +44,7 @@ def _rewritten(conversation: Conversation, heads: tuple[str, ...]) -> Conversati
 
 
 def _parts(item: it.Item) -> Iterator[Any]:
-    """Return the parts in a field of an item, including the text parts."""
+    """Yield the parts of an item. Some parts may be images, other parts are texts."""
     if field := KINDS[type(item)].parts_field:
         held = getattr(item, field)
         yield from held if isinstance(held, tuple) else (held,)

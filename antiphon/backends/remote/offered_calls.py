@@ -1,5 +1,5 @@
-"""Filter the reply of an upstream: calls that the request did not allow must not reach clients or
-tools."""
+"""Filter tool calls in the reply of an upstream. Calls that the request did not allow must not
+reach clients or tools."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from antiphon.wire.tools import Custom, Function, Namespace
 __all__ = ["OfferedCalls"]
 
 _CALLS = (it.FunctionCall, it.CustomToolCall)
-#: Items that belong to no tool.
+#: Types of items that do not belong to a tool.
 _PLAIN_ITEMS = (it.Message, it.Reasoning, it.Compaction)
-#: Type of a tool → the beginning of its items' types, if that is not the tool's type.
+#: Type of a tool → the beginning of the types of its items, if it differs from the tool's type.
 _ITEM_PREFIXES: Mapping[str, str] = {
     "web_search_2025_08_26": "web_search",
     "web_search_preview": "web_search",
@@ -28,12 +28,12 @@ _ITEM_PREFIXES: Mapping[str, str] = {
 
 
 class OfferedCalls:
-    """Filters the deltas of one reply.
+    """Filters the deltas of one reply. ``tools``: the tools that the request offered to the model.
 
-    A call of a function that was not offered becomes text, so that the model's output is not lost.
-    The local parsers do the same. Items of hosted tools that the request does not contain are
-    dropped. If ``Options.checks_calls`` is set or a call is required, all function calls pass,
-    because the caller or the validation handles them.
+    A call of a function that was not offered is converted to text, so the model's output is not
+    lost. The parsers of local models do the same. Items of hosted tools that the request does not
+    contain are dropped. If ``Options.checks_calls`` is set or a call is required, all function
+    calls pass, because the caller or the validation checks them.
     """
 
     def __init__(self, options: Options, tools: PromptTools) -> None:
@@ -46,12 +46,12 @@ class OfferedCalls:
         self._is_text = self._is_dropped = False
 
     def filter(self, deltas: Sequence[Delta]) -> tuple[Delta, ...]:
-        """Return the deltas that may be passed on."""
+        """Return the deltas that pass the filter."""
         passed: list[Delta] = []
         for delta in deltas:
             if type(delta) is not Text:
                 passed += self._filter(delta)
-            elif not self._is_dropped:  # nearly all are text
+            elif not self._is_dropped:  # fast path: nearly all deltas are text
                 passed.append(delta)
         return tuple(passed)
 
@@ -85,8 +85,7 @@ class OfferedCalls:
 
 
 def _item_prefixes(options: Options) -> tuple[str, ...]:
-    """Return prefixes of item types. Every item of a hosted tool in the request has a type with one
-    of these prefixes."""
+    """Return the prefixes of the item types that the request's hosted tools may produce."""
     hosted = (t for t in options.tools if not isinstance(t, Function | Custom | Namespace))
     return tuple({_ITEM_PREFIXES.get(_tag(tool), _tag(tool)) for tool in hosted})
 

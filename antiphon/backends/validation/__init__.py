@@ -1,1 +1,1 @@
-"""Output validation: answer formats, tool calls, grammars, retries."""
+"""Output validation: check the format of answers and tool calls, and retry invalid replies."""

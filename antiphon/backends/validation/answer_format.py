@@ -1,5 +1,7 @@
-"""The format that a request demands of the answer, and how a text is matched against it: by a
-grammar and, for JSON, a schema validator."""
+"""The format that a request demands of the answer, and the check whether a text has this format.
+
+A text is matched to a grammar. JSON is also checked by a schema validator.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ __all__ = [
 _PATH = "text.format.schema"
 _NO_JSON = "it is not the requested JSON."
 _NO_MATCH = "it does not match the given grammar."
-#: Any JSON (RFC 8259).
+#: Lark grammar that matches any JSON (RFC 8259).
 _JSON = r"""
 start: value
 value: object | array | STRING | NUMBER | "true" | "false" | "null"
@@ -51,7 +53,7 @@ STRING: /"([^"\\\x00-\x1f]|\\(["\\\/bfnrt]|u[0-9a-fA-F]{4}))*"/
 NUMBER: /-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?/
 %ignore /[ \t\r\n]+/
 """
-#: How often ``first_json_value`` may read the same text.
+#: How often ``first_json_value`` may read the same text, on average.
 _MAX_REREADS = 8
 _FENCED = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 
@@ -59,13 +61,13 @@ _FENCED = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 class AnswerFormat(Struct, frozen=True, kw_only=True):
     """The format that a text must have.
 
-    ``grammar``: a grammar of the text. ``is_complete``: the grammar covers the whole format. If
-    False, ``validator`` has to check the text too. ``fault``: the message for a text that the
-    grammar does not match.
+    ``grammar``: a grammar that the text must match. ``is_complete``: the grammar covers the whole
+    format. If False, ``validator`` must check the text too. ``fault``: the error message for a text
+    that does not match the grammar.
 
     A grammar permits only one order of keys and one way to escape characters, so it also rejects
-    some valid JSON. Then the text is matched with ``any_json``, the grammar of any JSON, and
-    ``validator`` decides.
+    some valid JSON. If it rejects a text, the text is matched to ``any_json``, the grammar of any
+    JSON, and ``validator`` decides at the end.
     """
 
     grammar: Grammar
@@ -75,13 +77,13 @@ class AnswerFormat(Struct, frozen=True, kw_only=True):
     validator: SchemaValidator | None = None
 
     async def fault_of(self, text: str) -> str | None:
-        """Check a whole text. Return what is wrong with it, or None if it is valid."""
+        """Check a whole text. Return a message about the fault, or None if the text is valid."""
         matcher = FormatMatcher(self)
         return matcher.feed(text) or await matcher.finish()
 
     async def read(self, text: str) -> str:
-        """Extract the answer from ``text``. JSON may be in a code fence or between other text.
-        Raises ``ValueError`` with a message about what is wrong."""
+        """Return the answer in ``text``. JSON may be in a code fence or between other text. Raises
+        ``ValueError``, with a message about the fault, if the text contains no valid answer."""
         fault = ""
         for candidate in dict.fromkeys(self._candidates(text)):
             wrong = await self.fault_of(candidate)
@@ -102,10 +104,10 @@ class AnswerFormat(Struct, frozen=True, kw_only=True):
 
 
 def first_json_value(text: str) -> str | None:
-    """Return the first JSON object or array in the text, None if there is none.
+    """Return the first JSON object or array in the text, or None if the text contains neither.
 
-    Broken JSON may be nested in broken JSON and must not take quadratic time. So the decoder reads
-    at most ``_MAX_REREADS`` times the length of the text.
+    The search starts again at each opening bracket. For nested invalid JSON, it could take
+    quadratic time. So it ends after reading ``_MAX_REREADS`` times the length of the text.
     """
     decoder = json.JSONDecoder()
     budget = _MAX_REREADS * len(text)
@@ -114,7 +116,7 @@ def first_json_value(text: str) -> str | None:
         try:
             _, end = decoder.raw_decode(text, start)
         except json.JSONDecodeError as error:
-            budget -= error.pos - start + error.pos // 64  # the error counts the lines before it
+            budget -= error.pos - start + error.pos // 64  # the exception counts preceding lines
         except RecursionError:
             return None
         else:
@@ -125,19 +127,20 @@ def first_json_value(text: str) -> str | None:
 
 
 class FormatMatcher:
-    """Matches one text against a format while the text streams."""
+    """Checks whether one text has a format, while the text streams."""
 
     def __init__(self, form: AnswerFormat) -> None:
         self._format = form
         self._matcher = form.grammar.matcher()
-        #: The text matches the grammar; otherwise it may still be valid JSON.
+        #: Whether the text matches the format's grammar. If not, it may still be valid JSON.
         self._is_canonical = True
-        #: White space at the end, which is part of the JSON only if something follows.
+        #: White space at the end. It is part of the JSON only if more text follows.
         self._trailing_space = ""
         self._has_begun = False
 
     def feed(self, text: str) -> str | None:
-        """Add text. Return what is wrong if no continuation can make the text valid, else None."""
+        """Add text. Return a message about the fault if no continuation can make the text valid, or
+        None."""
         any_json = self._format.any_json
         if any_json is not None:
             text = self._strip_outer_space(text)
@@ -150,7 +153,7 @@ class FormatMatcher:
         return None if self._matcher.feed(output) else self._format.fault
 
     def _strip_outer_space(self, text: str) -> str:
-        """Return the text without the white space before the answer. White space at the end is held
+        """Return the new text without white space before the answer. White space at the end is held
         back until other text follows."""
         text = self._trailing_space + text if self._has_begun else text.lstrip()
         stripped = text.rstrip()
@@ -160,15 +163,17 @@ class FormatMatcher:
 
     @property
     def is_check_due(self) -> bool:
-        """Whether ``check_prefix`` has to be called."""
+        """Whether ``check_prefix`` must be called now."""
         return self._matcher.is_check_due
 
     async def check_prefix(self) -> str | None:
-        """Check the text so far, if this check is expensive. Return what is wrong, or None."""
+        """Check the text so far in a separate process. Return a message about the fault if no
+        continuation can make the text valid, or None."""
         return None if await self._matcher.check_prefix() else self._format.fault
 
     async def finish(self) -> str | None:
-        """Check the whole text at its end. Return what is wrong with it, or None."""
+        """Check the whole text at its end. Return a message about the fault, or None if the text is
+        valid."""
         validator = self._format.validator
         if not await self._matcher.finish():
             return self._format.fault
@@ -179,7 +184,7 @@ class FormatMatcher:
 
 async def answer_format(options: Options, grammars: GrammarCache) -> AnswerFormat | None:
     """Return the answer format of a request, or None if any text is allowed. Raises
-    ``InvalidRequest``."""
+    ``InvalidRequest`` if the schema or the grammar of the request is invalid."""
     match options.text.format:
         case JsonSchemaFormat(schema=schema, strict=strict):
             if strict:
@@ -196,9 +201,12 @@ async def answer_format(options: Options, grammars: GrammarCache) -> AnswerForma
 
 
 def enforced_answer_format(options: Options, grammars: GrammarCache) -> AnswerFormat | None:
-    """Return the answer format of a request for an engine that enforces the whole format. The
-    schema is not checked here, because the engine's dialect has already checked it. Raises
-    ``InvalidRequest`` for an invalid guide."""
+    """Return the answer format of a request, for an engine that enforces the whole format. Return
+    None if any text is allowed.
+
+    The schema is not checked here, because the dialect has already checked it. Raises
+    ``InvalidRequest`` for an invalid guide, which is a grammar or regex in the request.
+    """
     match options.text.format:
         case JsonObjectFormat():
             return json_answer_format({"type": "object"}, grammars)
@@ -210,9 +218,9 @@ def enforced_answer_format(options: Options, grammars: GrammarCache) -> AnswerFo
 
 
 async def trusted_answer_format(options: Options, grammars: GrammarCache) -> AnswerFormat | None:
-    """Return the answer format of a request for an upstream that claims to enforce the format.
-    Return None if the format cannot be checked here, for example a grammar in a language that only
-    the upstream knows."""
+    """Return the answer format of a request, for an upstream that claims to enforce the format.
+    Return None if any text is allowed or the format cannot be checked here. For example, a grammar
+    may be in a language that only the upstream knows."""
     format = options.text.format
     if isinstance(format, JsonSchemaFormat) and format.strict:
         text = replace(options.text, format=replace(format, strict=False))
@@ -231,8 +239,11 @@ def json_answer_format(
     is_complete: bool = True,
     fault: str = _NO_JSON,
 ) -> AnswerFormat:
-    """Return the format of JSON that matches ``schema``. The schema must be one that a grammar can
-    enforce. ``original``: the schema as the client sent it."""
+    """Return the format of JSON that matches ``schema``.
+
+    ``schema``: a schema that a grammar can enforce. ``original``: the schema as the client sent it,
+    or None if it is the same. ``is_complete``, ``fault``: see ``AnswerFormat``.
+    """
     grammar = grammars.get(f"start: %json {json.dumps(schema)}")
     if not can_judge():
         return AnswerFormat(grammar=grammar, fault=fault)

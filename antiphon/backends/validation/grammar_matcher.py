@@ -1,7 +1,8 @@
-"""Match a text against a grammar while the text streams.
+"""Match a text to a grammar while the text streams.
 
-Expensive checks run in a separate process (``validator_worker``): schemas and grammars come from
-clients and can be made to take very long."""
+Expensive checks run in a separate process (``validator_worker``). Schemas and grammars come from
+clients, and a malicious client can make a check take very long.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +17,16 @@ from .schema_validator import grammar_fault
 
 __all__ = ["Grammar", "GrammarCache", "GrammarMatcher"]
 
-#: CPU seconds that a text may take in this process: a fixed amount, and an amount for each byte.
-#: Most bytes take a fortieth of that.
+#: CPU seconds that matching a text may take in this process: a fixed amount, plus an amount per
+#: byte. Most bytes take a fortieth of the amount per byte.
 _CPU_BUDGET_S, _CPU_PER_BYTE_S = 0.02, 20e-6
 _BLOCK_BYTES = 64
 _CACHE_SIZE = 64
 
 
 class GrammarCache:
-    """Cache of the grammars that were used last. Compiling a grammar takes about a thousand times
-    as long as starting a match."""
+    """Cache of the grammars that were used last. ``get`` returns the compiled grammar for a Lark
+    grammar. Compiling takes about a thousand times as long as starting a match."""
 
     def __init__(self) -> None:
         self.get = lru_cache(_CACHE_SIZE)(self._compile)
@@ -35,7 +36,7 @@ class GrammarCache:
 
     @cached_property
     def _byte_tokenizer(self) -> Any:
-        """Return a tokenizer with a vocabulary in which each byte is a token."""
+        """A tokenizer whose tokens are the single bytes."""
         try:
             import llguidance
         except ImportError:
@@ -44,7 +45,7 @@ class GrammarCache:
 
 
 class Grammar:
-    """A compiled grammar in llguidance's Lark."""
+    """A compiled grammar. ``lark``: its source in llguidance's Lark."""
 
     def __init__(self, lark: str, tokenizer: Any) -> None:
         import llguidance
@@ -52,16 +53,16 @@ class Grammar:
         self.lark = lark
         source = llguidance.grammar_from("lark", lark)
         self._initial_matcher = llguidance.LLMatcher(tokenizer, source, log_level=0)
-        #: llguidance could not compile the grammar.
+        #: Whether llguidance could not compile the grammar.
         self.is_broken = bool(self._initial_matcher.is_error())
 
     def matcher(self) -> GrammarMatcher:
-        """A matcher for a new text."""
+        """Return a matcher for a new text."""
         return GrammarMatcher(self.lark, self._initial_matcher.deep_copy())
 
 
 class GrammarMatcher:
-    """Matches one text while it streams."""
+    """Matches one text to a grammar while the text streams."""
 
     def __init__(self, lark: str, matcher: Any) -> None:
         self._lark = lark
@@ -70,13 +71,14 @@ class GrammarMatcher:
         self._cpu_budget_s = _CPU_BUDGET_S
         #: Bytes whose CPU time was not measured. Measuring each small piece would be expensive.
         self._unmeasured_bytes = 0
-        #: The CPU budget is used up, or the library's own limits are.
+        #: Whether the CPU budget is used up or a limit of llguidance is exceeded. Then the text is
+        #: matched only in a separate process.
         self._is_expensive = False
-        #: The number of pieces at which ``check_prefix`` is due.
+        #: The next check is due when the text has this number of pieces.
         self._next_check = 0
 
     def feed(self, text: str) -> bool:
-        """Add text. Returns False if no continuation can match."""
+        """Add text. Return False if the text certainly cannot match with any continuation."""
         self._texts.append(text)
         left = text.encode("utf-8", "replace")
         for start in range(0, len(left), _BLOCK_BYTES):
@@ -105,18 +107,18 @@ class GrammarMatcher:
 
     @property
     def is_check_due(self) -> bool:
-        """Whether ``check_prefix`` has to be called. If the match is expensive, a check is due each
-        time the text has grown by half."""
+        """Whether ``check_prefix`` must be called now. If the match is expensive, a check is due
+        each time the number of text pieces has grown by half."""
         return self._is_expensive and len(self._texts) >= self._next_check
 
     async def check_prefix(self) -> bool:
-        """Check the whole text so far in a separate process. Returns False if no continuation can
-        match."""
+        """Match the whole text so far in a separate process. Return False if it cannot match with
+        any continuation."""
         self._next_check = len(self._texts) * 3 // 2
         return await self._fault_in_process(whole=False) is None
 
     async def finish(self) -> bool:
-        """Whether the text may end here."""
+        """Return whether the whole text matches the grammar."""
         if self._is_expensive:
             return await self._fault_in_process(whole=True) is None
         return bool(self._matcher.is_accepting())

@@ -1,5 +1,5 @@
-"""Validate a reply while it streams. This is for engines and upstreams that enforce the format. A
-fault is reported as soon as it is certain."""
+"""Validate a reply while it streams. This is for engines and upstreams that enforce the requested
+format. A fault is reported as soon as no continuation can make the reply valid."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["StreamValidator", "is_answer", "is_call"]
 
 
 class StreamValidator:
-    """Validates one reply.
+    """Validates one reply while it streams.
 
-    ``answer_format``: the format that the answer must have. ``tool_calls``: the rules that tool
-    calls must satisfy. ``allows_text_with_calls``: text beside tool calls is not checked against
-    the format. ``has_stop_strings``: the request has stop strings, and the upstream does not report
-    whether one of them ended the reply.
+    ``answer_format``: the format that the answer must have; None allows any text. ``tool_calls``:
+    the rules for tool calls; None allows any calls. ``allows_text_with_calls``: a reply with tool
+    calls may also have text that does not have the format. ``has_stop_strings``: the request has
+    stop strings, and the upstream does not report whether a stop string ended the reply.
     """
 
     def __init__(
@@ -35,20 +35,20 @@ class StreamValidator:
         self._format = answer_format
         self._tool_calls = tool_calls
         self._allows_text_with_calls = allows_text_with_calls
-        #: Matches the open item, if that has to have a format.
+        #: Matches the text of the open item. None if the item needs no format.
         self._matcher: FormatMatcher | None = None
         self._is_call = False
         self._fault: str | None = None
-        #: What is wrong with a text; no fault if a call follows.
+        #: A fault of a text. It does not count if the reply also has a call.
         self._text_fault: str | None = None
         self._has_answered = self._has_called = False
         self._is_truncated = has_stop_strings
-        #: An item was opened and has no text yet.
+        #: Whether the open item must be validated and has no text yet.
         self.is_waiting = False
 
     def resume(self, done: Sequence[Item], unfinished: Sequence[Item]) -> None:
-        """Continue with a reply that was interrupted. ``done``: the completed items of the reply.
-        ``unfinished``: its items in progress, with the text so far."""
+        """Restore the state for a reply that continues after an interruption. ``done``: the
+        completed items of the reply. ``unfinished``: its incomplete items, with the text so far."""
         for item in done:
             self._note_item(Open(item))
         for item in unfinished:
@@ -70,9 +70,11 @@ class StreamValidator:
         return self._has_answered or self._has_called
 
     def accept_text(self, deltas: Sequence[Delta]) -> bool:
-        """Fast path: validate deltas that only add text to the open item. Returns True if the
-        deltas only add text and the text is valid so far. If it returns False, the caller has to
-        call ``fault``."""
+        """Validate a batch of deltas that only adds text to the open item. This is the fast path.
+
+        Returns True if the batch only adds text and the text is valid so far. If it returns False,
+        the caller must call ``fault`` with the same batch.
+        """
         more = deltas[-1] if deltas else None
         if not isinstance(more, Text) or self.is_waiting or self._is_check_due:
             return False
@@ -86,8 +88,11 @@ class StreamValidator:
         return self._matcher is not None and self._matcher.is_check_due
 
     async def fault(self, deltas: Sequence[Delta]) -> str | None:
-        """Validate the deltas of one batch. Return what is wrong, or None. A text that a stop
-        string cut off only has to be the beginning of a valid text."""
+        """Validate the deltas of one batch. Return a message about the fault, or None.
+
+        If a stop string cut off the text, it is enough that the text is the beginning of a valid
+        text.
+        """
         last = deltas[-1] if deltas else None
         if isinstance(last, Finish):
             self._is_truncated = self._is_truncated or last.stop_text is not None
@@ -158,7 +163,7 @@ class StreamValidator:
 
 
 def _unfinished_text(item: Item) -> str | None:
-    """Return the text of an item in progress. Return None for a refusal."""
+    """Return the text of an incomplete item, or None if the item contains a refusal."""
     if isinstance(item, FunctionCall):
         return item.arguments
     if isinstance(item, CustomToolCall):
@@ -169,8 +174,8 @@ def _unfinished_text(item: Item) -> str | None:
 
 
 def is_answer(delta: Delta) -> TypeGuard[Open]:
-    """Whether the delta opens a message that must have the answer format. Commentary may have any
-    format."""
+    """Return whether the delta opens a message that must have the answer format. Messages of the
+    phase ``commentary`` may have any format."""
     return (
         isinstance(delta, Open)
         and isinstance(delta.item, Message)
@@ -179,5 +184,5 @@ def is_answer(delta: Delta) -> TypeGuard[Open]:
 
 
 def is_call(delta: Delta) -> TypeGuard[Open]:
-    """Whether the delta opens a tool call."""
+    """Return whether the delta opens a tool call."""
     return isinstance(delta, Open) and not isinstance(delta.item, Message | Reasoning)

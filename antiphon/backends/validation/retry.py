@@ -1,7 +1,10 @@
-"""Output validation. Where the engine or upstream does not enforce the requested format, the reply
-is buffered, validated and, if invalid, retried with the error in the prompt. This concerns engines
-and upstreams without grammars, and schemas with rules that a grammar cannot express. Where the
-engine or upstream enforces the format, the reply is validated while it streams."""
+"""Validate replies, and retry invalid replies.
+
+If the engine or upstream does not enforce the requested format, the reply is buffered and
+validated. If it is invalid, the model is called again with the error in the prompt. This concerns
+engines and upstreams without grammars, and schemas with rules that a grammar cannot express. If the
+engine or upstream enforces the format, the reply is validated while it streams.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ from .tool_calls import ToolCallRules
 
 __all__ = ["MonitoredReply", "RetryingReply", "ValidationPlan", "validate_reply"]
 
-#: How often a model is called, including the first time.
+#: Maximum number of model calls for one reply, including the first call.
 _ATTEMPTS = 3
 _AGAIN = (
     "That answer does not match the requested format: {fault} Answer again, with the answer alone."
@@ -44,12 +47,14 @@ _NOT_RUN = "Not run, because another call was invalid. Call again."
 
 
 class ValidationPlan(Struct, frozen=True, kw_only=True):
-    """What has to be validated, and which part of it the engine or upstream enforces.
+    """The rules by which a reply is validated, and which of them the engine or upstream enforces.
 
     ``answer_format``: the format of the answer; None allows any text. ``tool_calls``: the rules for
-    tool calls; None allows any calls. ``allows_text_with_calls``: text beside tool calls is not
-    checked against the format. ``has_stop_strings``: the request has stop strings, and the upstream
-    does not report whether one of them ended the answer.
+    tool calls; None allows any calls. ``enforces_format``: the engine or upstream enforces
+    ``answer_format``. ``enforces_calls``: it enforces ``tool_calls``. ``allows_text_with_calls``: a
+    reply with tool calls may also have text that does not have the format. ``has_stop_strings``:
+    the request has stop strings, and the upstream does not report whether a stop string ended the
+    answer.
     """
 
     answer_format: AnswerFormat | None
@@ -66,8 +71,12 @@ def validate_reply(
     conversation: Conversation,
     prepare: Callable[[Conversation], Awaitable[Reply]],
 ) -> Reply:
-    """Wrap a reply so that it either is valid or fails. ``prepare`` prepares another attempt for a
-    conversation."""
+    """Return a reply that validates ``reply``. The returned reply yields a valid output or fails.
+    If the plan has no rules, return ``reply`` itself.
+
+    ``prepare``: prepares the reply for another attempt, from a conversation that also contains the
+    invalid output.
+    """
     form, calls = plan.answer_format, plan.tool_calls
     if form is None and calls is None:
         return reply
@@ -92,9 +101,9 @@ class RetryingReply(ReplyWrapper):
     valid.
 
     ``form``: the answer's format. ``calls``: the rules for tool calls. At least one of the two is
-    set. ``prepare`` prepares the next attempt. Its conversation ends with the invalid output and a
-    message about what is wrong. ``prompt_tokens`` is None, because the tokens of rejected attempts
-    must not become part of the next prompt.
+    set. ``prepare``: prepares the next attempt. Its argument is the conversation, followed by the
+    invalid output and a message about the fault. ``prompt_tokens`` is None, because the tokens of
+    rejected attempts must not become part of the next turn's prompt.
     """
 
     def __init__(
@@ -114,7 +123,7 @@ class RetryingReply(ReplyWrapper):
         self._attempt_reply = reply
         self._usage = Usage()
         self._fault = ""
-        #: Items that tell the model what was wrong with the last attempt.
+        #: The invalid output of the last attempt, and the message about its fault.
         self._feedback: tuple[Item, ...] = ()
 
     @property
@@ -140,7 +149,7 @@ class RetryingReply(ReplyWrapper):
         self, deltas: AsyncGenerator[tuple[Delta, ...], None]
     ) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Validate the first attempt, and retry if it is invalid. ``deltas``: the deltas of the
-        first attempt. No part of its answer has been yielded yet."""
+        first attempt. The caller must not have yielded any part of this attempt's answer."""
         conversation = self._conversation
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -158,9 +167,12 @@ class RetryingReply(ReplyWrapper):
     async def _attempt(
         self, deltas: AsyncGenerator[tuple[Delta, ...], None]
     ) -> AsyncGenerator[Delta, None]:
-        """Run one attempt. All deltas from the first item that must be valid are held back until
-        the end, and are yielded only if they are valid. Text before a call does not count as an
-        answer, and truncated text does not either."""
+        """Run one attempt, and yield its valid deltas.
+
+        From the first item that must be valid, all deltas are held back until the end. They are
+        yielded only if they are valid. Text before a call is not checked as an answer. A reply that
+        was cut off is not checked.
+        """
         held: list[Delta] = []
         self._fault, has_called = "", False
         async with aclosing(flatten(deltas)) as single_deltas:
@@ -191,9 +203,12 @@ class RetryingReply(ReplyWrapper):
         return must and is_answer(delta)
 
     async def _validate(self, held: list[Delta], has_called: bool, stopped: bool) -> list[Delta]:
-        """Validate the held deltas and return the deltas to yield. Text around a JSON answer is
-        removed. If the deltas are invalid, ``_fault`` is set. A text that a stop string cut off
-        only has to be the beginning of a valid text."""
+        """Validate the deltas that were held back. Return the deltas to yield.
+
+        Text around a JSON answer is removed. If the deltas are invalid, ``_fault`` is set.
+        ``stopped``: a stop string cut off the text. Then it is enough that the text is the
+        beginning of a valid text.
+        """
         items = list(_written_items(held))
         if has_called:
             return (
@@ -248,13 +263,13 @@ class RetryingReply(ReplyWrapper):
 
 
 class MonitoredReply(ReplyWrapper):
-    """``Reply`` that is validated while it streams, where the engine or upstream enforces the
+    """``Reply`` that is validated while it streams, because the engine or upstream enforces the
     format.
 
-    Validation is still necessary, because engines silently drop a grammar that grows too complex,
-    and upstreams may not enforce what they claim. If a fault is found before any part of an answer
-    was yielded, ``retrying`` takes over the reply: it is buffered and retried. If a part was
-    already yielded, the reply fails.
+    Validation is still necessary: engines silently drop a grammar that becomes too complex, and
+    some upstreams claim to enforce a format but do not. If a fault is found before any part of an
+    answer was yielded, ``retrying`` continues the reply. It buffers and retries the reply. If a
+    part was already yielded, the reply fails.
     """
 
     def __init__(self, reply: Reply, validator: StreamValidator, retrying: RetryingReply) -> None:
@@ -294,7 +309,7 @@ class MonitoredReply(ReplyWrapper):
                     raise _format_error(fault)
                 if fault is not None:
                     self._uses_retries = True
-                    yield ()  # who needs the tokens ends the reply here
+                    yield ()  # a caller that needs the token ids ends the reply here
                     rest = self._retrying.continue_from(_prepend(batch, deltas))
                     async with aclosing(rest) as held:
                         async for each in held:
@@ -319,8 +334,8 @@ def _format_error(fault: str) -> RunError:
 
 
 def _written_items(held: Sequence[Delta]) -> Iterator[tuple[slice, Item, str]]:
-    """Yield each answer and call in ``held``: the slice of its text deltas, the item, and its
-    text."""
+    """Yield each answer and each call in ``held``, as three values: the slice of its text deltas in
+    ``held``, the item, and the item's text."""
     for at, delta in enumerate(held):
         if not isinstance(delta, Open) or not (is_answer(delta) or is_call(delta)):
             continue
@@ -333,7 +348,8 @@ def _written_items(held: Sequence[Delta]) -> Iterator[tuple[slice, Item, str]]:
 
 
 def _exchange(text: str, answer: str) -> tuple[Item, ...]:
-    """Return two messages: the text of the model, and the user message that answers it."""
+    """Return two messages: an assistant message with ``text``, and a user message with
+    ``answer``."""
     return (
         Message(id="", role="assistant", content=(OutputText(text=text),)),
         Message(id="", role="user", content=(InputText(text=answer),)),
@@ -343,7 +359,8 @@ def _exchange(text: str, answer: str) -> tuple[Item, ...]:
 def _rejected_call(
     item: FunctionCall | CustomToolCall, text: str, result: str
 ) -> tuple[Item, Item]:
-    """Return a call, and a tool result that says why the call was not run."""
+    """Return the call with its input ``text``, and a tool result that says why the call was not
+    run."""
     if isinstance(item, CustomToolCall):
         rejected = CustomToolCallOutput(call_id=item.call_id, output=result)
         return replace(item, input=text), rejected

@@ -1,6 +1,8 @@
-"""Validate JSON against a schema, and texts against grammars that are expensive, in a separate
-process with limits of time and memory. The validator supports every keyword, also those that no
-grammar can enforce."""
+"""Validate texts in a separate process that has limits of time and memory.
+
+JSON is validated by a schema. The validator supports all keywords, also keywords that a grammar
+cannot enforce. A text is matched to a grammar in this process only if the match is expensive.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,11 @@ _SLOW = "it takes too long to check."
 
 
 class _Verdict(msgspec.Struct, frozen=True):
-    """The worker's result. ``fault``: what is wrong with the text. ``schema``: what is wrong with
-    the schema. ``error``: why the worker could not validate."""
+    """The result of the worker process. If all fields are None, the text is valid.
+
+    ``fault``: the fault of the text. ``schema``: the fault of the schema. ``error``: the reason why
+    the worker could not validate.
+    """
 
     fault: str | None = None
     schema: str | None = None
@@ -39,9 +44,9 @@ class _Verdict(msgspec.Struct, frozen=True):
 
 
 class SchemaValidator:
-    """Validates texts by one schema. ``path``: path of the schema's field in the request.
+    """Validates texts by one JSON schema. ``path``: path of the schema's field in the request.
 
-    All methods raise ``BackendError`` if the process cannot start.
+    All methods raise ``BackendError`` if the worker process could not run.
     """
 
     def __init__(self, schema: Mapping[str, Any], path: str) -> None:
@@ -57,8 +62,8 @@ class SchemaValidator:
             )
 
     async def fault(self, text: str) -> str | None:
-        """Return what is wrong with a text, in words for the model that wrote it. Return None if
-        the text is valid."""
+        """Return a message about the fault of a text, for the model that wrote the text. Return
+        None if the text is valid."""
         verdict = await self._validate(text)
         return verdict.fault or verdict.schema
 
@@ -67,15 +72,19 @@ class SchemaValidator:
 
 
 async def grammar_fault(lark: str, text: str, *, whole: bool) -> str | None:
-    """Match a text against a grammar. Return what is wrong with the text, or None. ``lark``: a
-    grammar in llguidance's Lark. If ``whole`` is False, the text only has to be the beginning of a
-    match. Raises ``BackendError`` if the process cannot start."""
+    """Match a text to a grammar in the worker process. Return a message about the fault, or None if
+    the text matches.
+
+    ``lark``: a grammar in llguidance's Lark. ``whole``: whether the whole grammar must match. If
+    False, it is enough that the text is the beginning of a match. Raises ``BackendError`` if the
+    worker process could not run.
+    """
     return (await _run_worker(lark=lark, text=text, whole=whole)).fault
 
 
 async def _run_worker(**request: Any) -> _Verdict:
-    """Run the worker for one request. Every wait has a time limit. Raises ``BackendError`` if the
-    worker cannot start."""
+    """Run the worker process for one request. Every wait has a time limit. Raises ``BackendError``
+    if the worker could not run."""
     try:
         async with asyncio.timeout(_SECONDS):
             process = await _start_worker()
@@ -110,8 +119,8 @@ async def _start_worker() -> asyncio.subprocess.Process:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kill the process and wait for its end, but not for ever: a process that cannot be killed must
-    not block the request or the shutdown."""
+    """Kill the process and wait for its end, at most ``_KILL_S`` seconds. A process that cannot be
+    killed must not block the request or the shutdown."""
     with suppress(ProcessLookupError):
         process.kill()
     try:
@@ -122,7 +131,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _start_failure(reason: str) -> BackendError:
-    """Log why the worker did not run. Returns the error that the client gets, without details of
+    """Log why the worker could not run. Return the error for the client, which has no details about
     this machine."""
     _log.error("validator process could not run", executable=sys.executable, reason=reason)
     return BackendError(

@@ -1,5 +1,8 @@
-"""Rules for the tool calls of a reply: a call must come if the request requires one, it must name a
-tool that may be called, and its arguments must match a strict schema or a grammar."""
+"""Rules for the tool calls of a reply.
+
+If the request requires a call, the reply must contain a call. A call must name a tool that may be
+called. Its arguments must match the tool's strict schema or grammar.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,11 @@ _ToolName = tuple[str, str | None]
 
 
 class ToolCallRules:
-    """Validates the calls of one reply.
+    """The rules for the tool calls of one request, and methods that check a call.
 
-    ``required``: at least one call must come. ``accept_strays``: calls of tools that may not be
-    called are accepted, because the caller handles them."""
+    ``required``: whether the reply must contain a call. ``accept_strays``: accept calls of tools
+    that may not be called, because the caller handles them.
+    """
 
     def __init__(
         self, tools: PromptTools, grammars: GrammarCache, *, accept_strays: bool = False
@@ -38,8 +42,8 @@ class ToolCallRules:
         self._excluded = set() if accept_strays else excluded
 
     def rejection(self, call: FunctionCall | CustomToolCall) -> str | None:
-        """Return why the tool of this call may not be called, in words for the model. Return None
-        if the call is allowed."""
+        """Return a message for the model, which says that the tool of this call may not be called.
+        Return None if the tool may be called."""
         name = _call_name(call)
         if name in self._excluded or (self.required and name not in self._callable):
             return f"'{call.name}' may not be called now."
@@ -64,8 +68,8 @@ class ToolCallRules:
         return None if input_format.grammar.is_broken else input_format
 
     async def fault(self, call: FunctionCall | CustomToolCall, text: str) -> str | None:
-        """Check a call with this input. Return what is wrong, in words for the model, or None if
-        the call is valid."""
+        """Check a call. ``text``: the input of the call. Return a message about the fault, for the
+        model, or None if the call is valid."""
         input_format, rejection = self.input_format(call), self.rejection(call)
         return (
             rejection
@@ -81,9 +85,12 @@ def tool_call_rules(
     is_enforced: bool = False,
     accept_strays: bool = False,
 ) -> ToolCallRules | None:
-    """Return the rules of a request, or None if every reply satisfies them. ``is_enforced``: the
-    engine or upstream enforces the rules, so it has already checked the schemas and grammars. If
-    False, raises ``InvalidRequest`` for a schema or grammar that cannot be validated."""
+    """Return the rules for the tool calls of a request, or None if the request allows any calls.
+
+    ``is_enforced``: the engine or upstream enforces the rules, so the schemas and grammars are not
+    checked here. If False, raises ``InvalidRequest`` for a schema or grammar that cannot be
+    validated.
+    """
     constrained = [tool for tool in tools.callable if _is_constrained(tool)]
     for tool in constrained:
         if not is_enforced:
@@ -99,9 +106,12 @@ def tool_call_rules(
 async def compiled_tool_call_rules(
     tools: PromptTools, grammars: GrammarCache, *, is_enforced: bool, accept_strays: bool
 ) -> ToolCallRules | None:
-    """Return the result of ``tool_call_rules``. If a tool has a schema or grammar to enforce, the
-    rules are made in a thread, because compiling a grammar may take seconds. If not, they are made
-    directly, because starting a thread would take longer."""
+    """Return the result of ``tool_call_rules``.
+
+    If a tool has a strict schema or a grammar, the function runs on a thread, because checking it
+    may take seconds. If not, the function is called directly, because starting a thread would take
+    longer than the function.
+    """
     make = partial(
         tool_call_rules, tools, grammars, is_enforced=is_enforced, accept_strays=accept_strays
     )

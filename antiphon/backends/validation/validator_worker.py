@@ -1,8 +1,10 @@
-"""Program that validates a text by a schema or a grammar. It is run by its path. It reads one
-request as JSON from standard input and writes the verdict as JSON to standard output.
+"""Program that validates one text by a JSON schema or a grammar. It is started by the path of this
+file.
 
-Schemas, grammars and texts come from clients and can be made to take very long. So this process has
-limits of time and memory, and fetches nothing.
+It reads a request as JSON from standard input, and writes the result as JSON to standard output.
+Schemas, grammars and texts come from clients, and a malicious client can make the validation take
+very long. So this process has limits of time and memory. It does not fetch schemas from the
+network.
 """
 
 from __future__ import annotations
@@ -17,16 +19,20 @@ from antiphon.text import nesting_depth
 __all__ = ["match_grammar", "validate_json"]
 
 _MEMORY, _CPU_S, _OPEN_FILES = 2 * 2**30, 10, 64
-#: The validator recurses on the stack, one level for each level of the value.
+#: Maximum nesting depth of a value. The validator recurses once per level and could overflow.
 _MAX_DEPTH = 500
 _MAX_MESSAGE = 300
-#: Multiple of llguidance's own limit: this process is limited in time and memory instead.
+#: Factor by which llguidance's own limit is raised, because this process has limits of time and
+#: memory.
 _LIMIT_FACTOR = 100
 
 
 def validate_json(schema: Any, text: str | None) -> dict[str, str]:
-    """Validate JSON ``text`` by ``schema``. Returns ``{}`` if it is valid, ``{"fault": …}`` if not,
-    and ``{"schema": …}`` if the schema is invalid. A ``text`` of None checks the schema alone."""
+    """Validate the JSON text ``text`` by ``schema``. If ``text`` is None, check only the schema.
+
+    Returns ``{}`` if the text is valid, ``{"fault": …}`` if the text is invalid, and
+    ``{"schema": …}`` if the schema is invalid. The values are messages.
+    """
     import jsonschema_rs
 
     def compile_schema(schema: Any) -> Any:
@@ -37,7 +43,7 @@ def validate_json(schema: Any, text: str | None) -> dict[str, str]:
     try:
         try:
             validator = compile_schema(schema)
-        except jsonschema_rs.ValidationError:  # perhaps an unknown edition
+        except jsonschema_rs.ValidationError:  # perhaps an unknown version in ``$schema``
             validator = compile_schema(
                 {key: value for key, value in schema.items() if key != "$schema"}
             )
@@ -56,8 +62,11 @@ def validate_json(schema: Any, text: str | None) -> dict[str, str]:
 
 
 def match_grammar(lark: str, text: str, whole: bool) -> dict[str, str]:
-    """Match ``text`` against a grammar in llguidance's Lark. Returns the same kinds of results as
-    ``validate_json``. If ``whole`` is False, the text only has to be the beginning of a match."""
+    """Match ``text`` to a grammar in llguidance's Lark.
+
+    Returns ``{}`` if the text matches, and ``{"fault": …}`` with a message if it does not. If
+    ``whole`` is False, it is enough that the text is the beginning of a match.
+    """
     import llguidance
 
     defaults = llguidance.LLParserLimits()
@@ -89,8 +98,11 @@ def _first_line(error: Exception) -> str:
 
 
 def _main() -> dict[str, str]:
-    """Read the request and validate. A missing library is an ``error``; every other failure is one
-    of the client's schema, grammar or text."""
+    """Read the request, validate the text, and return the result.
+
+    A missing library is reported as ``error``. Every other failure is reported as ``fault``,
+    because the client's schema, grammar or text caused it.
+    """
     try:
         request = json.load(sys.stdin)
         return (match_grammar if "lark" in request else validate_json)(**request)

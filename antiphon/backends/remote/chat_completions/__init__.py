@@ -1,1 +1,1 @@
-"""A backend over a Chat Completions API."""
+"""A backend that calls a Chat Completions API."""

@@ -1,7 +1,8 @@
-"""Any Chat Completions server as a backend, local or hosted.
+"""A backend that calls any Chat Completions server.
 
-The conversation becomes messages, the options become fields of the body, and the stream becomes
-deltas. Only the upstream counts tokens: counts before the answer are estimates.
+The conversation is sent as messages, and the options are sent as fields of the body. The answer's
+stream is parsed into deltas. Only the upstream counts tokens, so token counts before the answer are
+estimates.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ _NONSTANDARD_OPTIONS = (
 
 
 class ChatCompletionsBackend(RemoteBackend):
-    """``Backend`` of a Chat Completions server.
+    """``Backend`` for one model of a Chat Completions server.
 
-    ``reasoning_parser``: creates a parser for reasoning within the content, for upstreams that do
-    not separate reasoning from content. ``adapters``: name of a LoRA adapter on this server → its
-    name on the upstream.
+    ``flavour``: the features of this kind of server. ``reasoning_parser``: creates a parser for
+    reasoning within the content, for upstreams that do not separate reasoning from content.
+    ``adapters``: name of a LoRA adapter in Antiphon → its name on the upstream.
     """
 
     path = "chat/completions"
@@ -130,8 +131,8 @@ class ChatCompletionsBackend(RemoteBackend):
         return "cache_salt" in self.flavour.option_fields
 
     def _for_server(self, options: Options) -> Options:
-        """Return the options for the upstream: with the upstream's name of the adapter, and with
-        the salt for its prefix cache."""
+        """Return the options to send: with the upstream's name of the LoRA adapter, and with the
+        salt for the upstream's prefix cache."""
         adapter = self._adapters.get(options.adapter or "") or options.adapter
         return replace(options, adapter=adapter, cache_salt=options.prefix_salt)
 
@@ -196,8 +197,8 @@ def _extra(options: Options) -> dict[str, Any]:
 
 
 def _tools(options: Options, prompt_tools: PromptTools) -> dict[str, Any]:
-    """Return the ``tools`` fields of the request. They contain only the tools that may be called,
-    because this API has no other way to exclude a tool."""
+    """Return the request fields for tools. ``tools`` contains only the tools that may be called,
+    because this API has no other way to forbid a tool."""
     if not prompt_tools.callable:
         return {}
     body: dict[str, Any] = {"tools": [_tool(tool) for tool in prompt_tools.callable]}
@@ -239,8 +240,8 @@ def _response_format(options: Options, flavour: ChatFlavour) -> dict[str, Any]:
 
 
 def _instructions(options: Options, flavour: ChatFlavour) -> list[str]:
-    """Return instructions about the answer. They replace fields that the server does not have or
-    may ignore."""
+    """Return texts that tell the model how to answer. They replace request fields that the server
+    does not have or may ignore."""
     if options.guide is not None and options.guide.syntax in flavour.grammar_fields:
         options = replace(options, guide=None)
     if flavour.has_developer_role:
@@ -250,8 +251,8 @@ def _instructions(options: Options, flavour: ChatFlavour) -> list[str]:
 
 
 def _reasoning_effort(options: Options, flavour: ChatFlavour) -> dict[str, Any]:
-    """Return the fields for the reasoning effort and the verbosity. If the server accepts arguments
-    of the chat template, the template's own switch for reasoning is set too."""
+    """Return the request fields for the reasoning effort and the verbosity. If the server accepts
+    arguments of the chat template, the argument that switches reasoning on or off is set too."""
     body: dict[str, Any] = {}
     if options.text.verbosity is not UNSET and flavour.has_developer_role:
         body["verbosity"] = options.text.verbosity

@@ -1,6 +1,6 @@
-"""The chunks of a Chat Completions stream, as typed values. Every field may be missing or null.
+"""The types of the chunks in a Chat Completions stream. Every field may be missing or null.
 
-Extra fields of servers are ignored; known deviations from the standard are accepted.
+Unknown fields are ignored. Known deviations from OpenAI's API are accepted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ __all__ = [
 
 
 class CalledFunction(Struct):
-    """``arguments`` is text by the specification; older versions of Ollama send an object."""
+    """The called function in a piece of a tool call.
+
+    By the specification, ``arguments`` is text. Older versions of Ollama send an object.
+    """
 
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
@@ -46,8 +49,10 @@ class Call(Struct):
 
 
 class Delta(Struct):
-    """``reasoning_content`` is DeepSeek's field for reasoning, ``reasoning`` OpenRouter's; vLLM has
-    used both. Mistral sends ``content`` as parts.
+    """The new content in a chunk.
+
+    DeepSeek sends reasoning as ``reasoning_content``, and OpenRouter sends it as ``reasoning``.
+    vLLM has used both names. Mistral sends ``content`` as a list of parts.
     """
 
     content: str | list[Any] | None = None
@@ -74,8 +79,9 @@ class _Logprobs(Struct):
 
 
 class ChunkChoice(Struct):
-    """``message`` replaces ``delta`` if the server did not stream the answer.
+    """A choice in a chunk.
 
+    ``message``: the whole answer, instead of ``delta``, if the server did not stream the answer.
     ``stop_reason`` (vLLM) and ``matched_stop`` (SGLang): the stop string or the token id that ended
     the answer.
     """
@@ -114,15 +120,17 @@ class _Timings(Struct):
 
 
 class UpstreamChunk(Struct):
-    """``timings`` is llama-server's. A ``usage`` that cannot be parsed is ignored, so that the
-    answer is not lost.
+    """One chunk of the stream.
+
+    Only llama-server sends ``timings``. ``usage`` is parsed separately. If it cannot be parsed, it
+    is ignored, so the answer is not lost.
     """
 
     choices: list[ChunkChoice] | None = None
     usage: msgspec.Raw = MISSING
     timings: _Timings | None = None
     error: Any = None
-    #: Some servers report an error as ``object: "error"`` with ``message`` beside it.
+    #: Some servers report an error with ``object: "error"`` and the text in ``message``.
     object: str | None = None
     message: str | None = None
 
@@ -132,7 +140,7 @@ _decode_usage = msgspec.json.Decoder(ReportedUsage | None).decode
 
 
 def usage_in(chunk: UpstreamChunk) -> ReportedUsage | None:
-    """The usage that the chunk reports."""
+    """Return the usage that the chunk reports, or None if it reports no readable usage."""
     try:
         return None if chunk.usage is MISSING else _decode_usage(chunk.usage)
     except msgspec.MsgspecError:
@@ -140,8 +148,8 @@ def usage_in(chunk: UpstreamChunk) -> ReportedUsage | None:
 
 
 def sampled_token_count(chunk: UpstreamChunk, reported: ReportedUsage | None) -> int | None:
-    """How many tokens had been sampled when the chunk was sent; None if the server does not report
-    it."""
+    """Return how many tokens had been sampled when the chunk was sent, or None if the chunk does
+    not report this number."""
     if not chunk.choices:
         return None
     if chunk.timings is not None:
@@ -150,7 +158,8 @@ def sampled_token_count(chunk: UpstreamChunk, reported: ReportedUsage | None) ->
 
 
 def logprobs_of(choice: ChunkChoice) -> tuple[Logprob, ...]:
-    """Log-probabilities of the tokens of this chunk."""
+    """Return the log-probabilities of the tokens in this choice. Return an empty tuple if the
+    server did not send them."""
     reported = choice.logprobs
     if reported is None or not reported.content:
         return ()
@@ -179,8 +188,11 @@ def _bytes(each: _Alternative) -> tuple[int, ...]:
 def usage_of(
     reported: ReportedUsage | None, input_tokens: int, output_tokens: int, reasoning_tokens: int = 0
 ) -> Usage:
-    """Token usage of a reply. ``input_tokens`` and ``output_tokens``: estimates for an upstream
-    that reports no usage. ``reasoning_tokens``: as counted while the reply streamed.
+    """Return the token usage of a reply.
+
+    ``reported``: the usage that the upstream reports, or None. The other arguments are used for
+    numbers that the upstream does not report. ``input_tokens`` and ``output_tokens`` are estimates.
+    ``reasoning_tokens`` was counted while the reply streamed.
     """
     reported = reported or ReportedUsage()
     prompt_tokens = input_tokens if reported.prompt_tokens is None else reported.prompt_tokens
@@ -201,7 +213,7 @@ def usage_of(
     )
 
 
-#: Servers' names of finish reasons → ours. Every other name means ``stop``.
+#: A server's finish reason → the finish reason in Antiphon. Every other name means ``stop``.
 FINISH_REASONS: Mapping[str, str] = {
     "length": "length",
     "max_tokens": "length",

@@ -1,7 +1,11 @@
-"""A conversation as the messages of Chat Completions.
+"""Convert a conversation to the messages of Chat Completions.
 
-``dialects.messages`` groups the turns and renders each kind of item as text. This module adds the
-parts that are not text, and the fields in which an upstream accepts reasoning.
+``dialects.messages`` groups items into messages and renders each kind of item as text. This module
+adds the parts that are not text, such as images, and the fields in which an upstream accepts
+reasoning.
+
+``dialects.messages`` can render only text. So each part that is not text is first replaced by a
+mark, which is a short secret text. After rendering, the marks are replaced by the parts.
 """
 
 from __future__ import annotations
@@ -41,9 +45,9 @@ def messages(
     """Return the messages of a conversation.
 
     ``reasoning_fields``: the fields in which the upstream accepts reasoning.
-    ``has_developer_role``: the upstream supports the role ``developer``. ``origin``: the upstream,
-    to recognize reasoning state that it sent. Raises ``InvalidRequest`` with the path of a part
-    that cannot be sent.
+    ``has_developer_role``: the upstream supports the role ``developer``. ``origin``: the address of
+    the upstream, by which encrypted reasoning from this upstream is recognized. Raises
+    ``InvalidRequest``, with the path of the part, for a part that cannot be sent.
     """
     writer = _Writer(reasoning_fields, has_developer_role, origin)
     items = [
@@ -68,8 +72,7 @@ class _Writer:
 
     @cached_property
     def _secret(self) -> str:
-        """Part of every mark. A mark stands in a text for a part or a reasoning detail. The secret
-        is random, so that no client can forge a mark."""
+        """The random text in every mark. No client knows it, so no client can forge a mark."""
         return secrets.token_hex(8)
 
     # --- items: replace parts that are not text by marks -----------------------------------------
@@ -140,9 +143,12 @@ class _Writer:
         return written
 
     def _add_deferred_parts(self, written: list[Message]) -> None:
-        """Add a user message with the non-text parts of the preceding tool results. Only user
-        messages may hold non-text parts, and the messages with tool results must follow one another
-        directly."""
+        """Add a user message with the non-text parts of the preceding messages, such as tool
+        results.
+
+        Only user messages may have non-text parts. The messages with tool results must follow one
+        another directly, so the user message comes after the last of them.
+        """
         if self._deferred_parts:
             written.append({"role": "user", "content": self._deferred_parts})
             self._deferred_parts = []
@@ -187,8 +193,8 @@ class _Writer:
         written.append(answer)
 
     def _split(self, text: str) -> str | list[Message]:
-        """Return the text itself if it contains no marks. If it contains marks, return a list: the
-        parts that the marks stand for, and the texts between them."""
+        """Return a text without marks unchanged. For a text with marks, return a list of parts: the
+        marked parts, and the texts between the marks."""
         pieces = self._pieces(text)
         if len(pieces) == 1:
             return text
@@ -201,7 +207,8 @@ class _Writer:
         return parts
 
     def _pieces(self, text: str) -> list[str]:
-        """Split a text at its marks. In the result, texts alternate with the numbers of parts."""
+        """Split a text at its marks. In the result, texts alternate with the numbers of the marked
+        parts."""
         return self._mark_pattern.split(text) if self._parts_by_number else [text]
 
     @cached_property
@@ -209,8 +216,8 @@ class _Writer:
         return re.compile(f"\U0010ff00{self._secret}:(\\d+)\U0010ff01")
 
     def _text(self, text: str, note: str = "") -> str:
-        """Return the text without its other parts. If there are other parts, they are deferred to a
-        later message, and ``note`` is appended to the text."""
+        """Return the text without its marks. If it has marks, defer the marked parts to a later
+        user message, and append ``note`` to the text."""
         parts = self._split(text)
         if isinstance(parts, str):
             return parts
@@ -227,7 +234,7 @@ def _call(call: Message) -> Message:
 
 
 def _is_binary(data: str) -> bool:
-    """Whether the data is a binary document. Text files were converted to text before."""
+    """Return whether the data is a PDF document. Text files were converted to text before."""
     head = data[:80].lower()
     return head.startswith("data:application/pdf") or data.startswith("JVBERi0")
 

@@ -1,8 +1,7 @@
-"""Which fields beyond the standard each kind of Chat Completions server accepts, with one table row
-for each kind.
+"""The request fields that each kind of Chat Completions server accepts in addition to the standard.
 
-A field that a server would silently ignore is not in its row, so a request that uses the field is
-rejected.
+``FLAVOURS`` has one entry per kind of server. A field that a server would silently ignore is not in
+its entry, so a request that uses the field is rejected.
 """
 
 from __future__ import annotations
@@ -28,44 +27,45 @@ STANDARD: Mapping[str, str] = {
 
 
 class ChatFlavour(Struct, frozen=True, kw_only=True):
-    """What one kind of server accepts.
+    """One kind of server, such as vLLM: the request fields and features that it supports.
 
     ``owners``: values of ``owned_by`` in its list of models. ``hosts``: its host names.
     """
 
     #: Option → field of the body, for options beyond the standard.
     option_fields: Mapping[str, str] = {}
-    #: A standard option that it silently ignores.
+    #: A standard option that the server silently ignores.
     ignored_option: str | None = None
-    #: It serves higher priorities first. In our API lower values come first.
+    #: The server serves higher priorities first. In Antiphon's API, lower values come first.
     higher_priority_first: bool = False
-    #: Its field for the maximum number of output tokens.
+    #: The server's field for the maximum number of output tokens.
     max_tokens_field: str = "max_tokens"
-    #: Fields of an assistant message in which it accepts reasoning.
+    #: Fields of an assistant message in which the server accepts reasoning.
     reasoning_fields: tuple[str, ...] = ("reasoning_content",)
     #: The field that sets the reasoning effort.
     effort_style: Literal["reasoning_effort", "reasoning", "thinking"] = "reasoning_effort"
-    #: What it does with a JSON schema: enforce it, accept it without a guarantee, or support only
-    #: the format ``json_object``.
+    #: How the server treats a JSON schema: it enforces the schema, it accepts the schema without a
+    #: guarantee, or it supports only the format ``json_object``.
     schema_support: Literal["enforces", "accepts", "json_only"] = "accepts"
-    #: It enforces strict schemas of tools and ``tool_choice``.
+    #: The server enforces ``tool_choice`` and the strict schemas of tools.
     enforces_calls: bool = False
-    #: It accepts ``chat_template_kwargs``.
+    #: The server accepts ``chat_template_kwargs``.
     accepts_template_kwargs: bool = False
-    #: It supports the role ``developer``, and OpenAI's fields of recent years.
+    #: The server supports the role ``developer`` and the newer fields of OpenAI's API.
     has_developer_role: bool = False
-    #: It accepts ``vllm_xargs``.
+    #: The server accepts ``vllm_xargs``.
     accepts_vllm_xargs: bool = False
-    #: Fields that make it report token counts with every chunk. Reasoning tokens are counted from
-    #: them.
+    #: Fields that make the server report token counts with every chunk. Reasoning tokens are
+    #: counted from these reports.
     token_count_options: Mapping[str, Any] = {}
-    #: It counts the tokens of reasoning that it sends in a field of its own.
+    #: The server's usage includes the number of reasoning tokens, if the server sends reasoning in
+    #: a separate field.
     counts_reasoning: bool = True
-    #: Image formats that it cannot read, as MIME types.
+    #: Image formats that the server cannot read, as MIME types.
     unreadable_formats: frozenset[str] = frozenset()
-    #: Syntax of a grammar → the path of its field in the body.
+    #: Syntax of a grammar → the path of the grammar's field in the body.
     grammar_fields: Mapping[str, tuple[str, ...]] = {}
-    #: The endpoint by which it counts tokens.
+    #: The kind of the server's endpoint that counts tokens.
     token_endpoint: TokenEndpoint | None = None
     owners: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()

@@ -1,9 +1,9 @@
-"""Parse a Chat Completions stream into deltas, including servers' deviations from the standard.
+"""Parse a Chat Completions stream into deltas. Known deviations from OpenAI's API are accepted.
 Sans-IO.
 
-Servers send tool calls one by one or interleaved, whole or in pieces. Some send no ids, and some
-use one index for all calls. The deltas have one open item at a time, so each call waits until the
-call before it is complete.
+Servers send tool calls one by one or interleaved, and whole or in pieces. Some servers send no ids,
+and some servers use one index for all calls. In deltas, only one item is open at a time. So each
+call waits until the previous call is complete.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from . import chunks as cc
 
 __all__ = ["ChatStreamParser"]
 
-#: Characters per token, for estimates where the server reports no usage.
+#: Assumed number of characters per token, for estimates if the server reports no usage.
 _TOKEN_BYTES = 4
 
 
@@ -48,19 +48,18 @@ class _PendingCall:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the arguments are a whole JSON object."""
+        """Whether the arguments received so far are a whole JSON object."""
         return self._span is not None and self._span.complete
 
     def add_name(self, name: str) -> None:
-        """Add a piece of the name. Some servers repeat the name in every piece, others split it or
-        send it after the arguments.
-        """
+        """Add a piece of the function name. Some servers repeat the whole name in every piece.
+        Other servers split the name, or send it after the arguments."""
         if not (self._has_arguments and self.name) and name != self.name:
             self.name += name
 
     def add_arguments(self, text: str) -> None:
-        """Add a piece of the arguments. Text after a whole JSON object is dropped, because some
-        servers repeat the object."""
+        """Add a piece of the arguments. Text after the end of the JSON object is dropped, because
+        some servers repeat the object."""
         if not self._has_arguments:
             text = text.lstrip()
             if not text:
@@ -74,12 +73,14 @@ class _PendingCall:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the name is complete. The name is complete when the arguments have begun."""
+        """Whether the call can be opened: its name is complete. The name is taken as complete when
+        the arguments have begun."""
         return bool(self.name) and self._has_arguments
 
 
 class _ReasoningCounter:
-    """Counts reasoning tokens from the running total of all tokens."""
+    """Counts the reasoning tokens of a reply. Its input is the number of all tokens so far, which
+    the server reports with each chunk."""
 
     def __init__(self) -> None:
         self.tokens = self._total = self._unassigned = 0
@@ -88,9 +89,9 @@ class _ReasoningCounter:
         """Count the tokens since the last update.
 
         ``count``: number of all tokens so far. ``is_thinking``: whether the text since the last
-        update is reasoning. None means that there was no text, so the tokens belong to the next
-        text. ``has_ended``: the reasoning has ended. Then all new tokens are reasoning, except the
-        token that ended it.
+        update is reasoning. If None, there was no text, and the new tokens are counted with the
+        next text. ``has_ended``: whether the reasoning has ended since the last update. Then all
+        new tokens except one are reasoning.
         """
         self._unassigned += max(0, count - self._total)
         self._total = max(count, self._total)
@@ -102,12 +103,13 @@ class _ReasoningCounter:
 
 
 class ChatStreamParser:
-    """Parses one reply.
+    """Parses the stream of one reply.
 
     ``shapes``: function name shown to the model → the tool. ``used_call_ids``: ids of the
     conversation's calls, which new calls must not reuse. ``reasoning_parser``: parses reasoning
-    within the content. ``origin``: the upstream, to mark state that only this upstream can read.
-    ``input_tokens``: an estimate of the prompt's tokens, for servers that report no usage.
+    within the content, for servers that do not separate it. ``origin``: the address of the
+    upstream. It is stored with reasoning details, because only this upstream can read them.
+    ``input_tokens``: estimated number of tokens of the prompt, for servers that report no usage.
     ``stop``: the stop strings of the request.
     """
 
@@ -137,21 +139,20 @@ class ChatStreamParser:
         self._text_bytes = 0
         self._reasoning_counter = _ReasoningCounter()
         self._last_was_reasoning = False
-        #: Reasoning has just ended and no text followed yet.
+        #: Whether the reasoning has just ended and no text has followed yet.
         self._reasoning_ended = False
         self._choice: int | None = None
         self._finish: str | None = None
 
     def feed(self, payloads: Iterable[bytes]) -> tuple[Delta, ...]:
-        """Parse payloads that arrived together. Raises ``BackendError`` for an error or an
-        unreadable chunk.
-        """
+        """Parse payloads that arrived together, and return their deltas. Raises ``BackendError``
+        for an error or an unreadable chunk."""
         for payload in payloads:
             self._read_payload(payload)
         return self.pending_deltas()
 
     def pending_deltas(self) -> tuple[Delta, ...]:
-        """Return the deltas that were parsed but not returned yet because an error followed."""
+        """Return the deltas that ``feed`` had parsed when it raised an error."""
         return self._items.take_deltas()
 
     def _read_payload(self, payload: bytes) -> None:
@@ -173,15 +174,15 @@ class ChatStreamParser:
                 self._read(delta, choice)
             if choice.finish_reason:
                 self._finish = choice.finish_reason
-                # Servers also report the strings of their templates, and the ids of tokens.
+                # Servers also report the stop strings of their templates, and ids of tokens.
                 ends = (choice.stop_reason, choice.matched_stop)
                 self._stop_text = next((text for text in ends if text in self._stop), None)
         if chunk.usage is not cc.MISSING or chunk.timings is not None:
             self._count(chunk, has_content=self._text_bytes > before)
 
     def _count(self, chunk: cc.UpstreamChunk, *, has_content: bool) -> None:
-        """Read the usage and count the reasoning tokens. ``has_content``: the chunk also holds
-        text."""
+        """Read the usage of a chunk, and count the reasoning tokens. ``has_content``: whether the
+        chunk also has text."""
         if (reported := cc.usage_in(chunk)) is not None:
             self._usage = reported
         if (count := cc.sampled_token_count(chunk, reported)) is not None:
@@ -190,8 +191,11 @@ class ChatStreamParser:
             self._reasoning_ended = False
 
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
-        """End the stream. Raises ``BackendError`` if there was no finish reason. The end mark alone
-        is not enough, because routers also send it after an answer whose server has died."""
+        """Return the last deltas, at the end of the stream.
+
+        Raises ``BackendError`` if the server sent no finish reason or reports a failure. ``done``
+        is ignored, because routers also send the end mark after an answer whose server has failed.
+        """
         if self._finish is None:
             raise BackendError("The upstream's answer broke off.")
         if self._finish in ABORT_REASONS:
@@ -204,7 +208,7 @@ class ChatStreamParser:
             self._close_item()
             if (
                 self._details and self._origin
-            ):  # they came after the reasoning: store them in an item of their own
+            ):  # the details came after the reasoning: store them in a separate item
                 self._items.open_text_item("reasoning")
                 self._close_item()
         output_tokens = -(-self._text_bytes // _TOKEN_BYTES)
@@ -270,8 +274,9 @@ class ChatStreamParser:
             self._last_was_reasoning = True
 
     def _add_detail(self, detail: dict[str, object]) -> None:
-        """Add a piece of a reasoning detail. All pieces of a detail have the same type and index.
-        Their texts are joined when the item is closed."""
+        """Add a piece of a reasoning detail, which is an object that only the upstream understands.
+        All pieces of a detail have the same type and index. Their texts are joined when the item is
+        closed."""
         last = self._details[-1] if self._details else {}
         if not all(last.get(key) == detail.get(key) for key in ("type", "index")) or not last:
             self._details.append(last := {})
@@ -285,8 +290,8 @@ class ChatStreamParser:
                 last[key] = value
 
     def _add_parts(self, parts: Iterable[object]) -> None:
-        """Add content that is a list of parts. Mistral sends content in this form, including its
-        reasoning."""
+        """Add content that is a list of parts. Mistral sends its content and its reasoning in this
+        form."""
         for part in parts:
             if not isinstance(part, dict):
                 continue
@@ -314,13 +319,14 @@ class ChatStreamParser:
             self._last_was_reasoning = False
             if (
                 self._text_bytes > MAX_RESPONSE_BYTES
-            ):  # of a call whose turn it is not, nothing is said yet
+            ):  # the arguments of a waiting call are not in the deltas yet, so check them here
                 raise BackendError("The upstream's answer is too long.")
             pending.add_arguments(text)
 
     def _find_call(self, chunk: cc.Call) -> _PendingCall:
-        """Return the call that a piece belongs to. It is found by its id, or else by its index. A
-        new id, or a new name after arguments have begun, starts another call."""
+        """Return the call that a piece belongs to. The call is found by the id of the piece, or by
+        its index if no call has this id. A new id, or a new name after the arguments have begun,
+        starts another call."""
         call_id, name = chunk.id or "", (chunk.function and chunk.function.name) or ""
         pending = self._with_id(call_id, chunk.index)
         if pending is not None and self._is_shared_id(pending, chunk.index, name):
@@ -350,23 +356,27 @@ class ChatStreamParser:
         return pending
 
     def _with_id(self, call_id: str, index: int | None) -> _PendingCall | None:
-        """Return the call with this id. If several calls have the id, the call at ``index`` is
-        preferred, then the last call."""
+        """Return the call with this id, or None. If several calls have this id, return the call
+        with this index if there is one, and otherwise the last call."""
         at_index = None if index is None else self._by_index.get(index)
         if at_index is not None and call_id and at_index.id == call_id:
             return at_index
         return self._by_id.get(call_id)
 
     def _is_shared_id(self, pending: _PendingCall, index: int | None, name: str) -> bool:
-        """Whether a piece starts another call although it has the id of ``pending``. Some servers
-        give all parallel calls the same id."""
+        """Return whether a piece starts another call although it has the id of ``pending``. Some
+        servers give all parallel calls the same id."""
         is_other = index is not None and pending.index is not None and index != pending.index
         is_renamed = pending.is_ready and name != pending.name
         return bool(name) and ((is_other and index not in self._by_index) or is_renamed)
 
     def _progress(self, *, final: bool = False, is_cut: bool = False) -> None:
-        """Emit the deltas of the first incomplete call. When this call is complete, continue with
-        the next calls."""
+        """Emit the deltas of the first call that is not closed yet. If this call is complete, close
+        it and continue with the next call.
+
+        ``final``: no more pieces follow, so all calls are closed. ``is_cut``: the reply was cut
+        off, so the last call stays open if its arguments are incomplete.
+        """
         while self._ended_count < len(self._calls):
             pending = self._calls[self._ended_count]
             last = self._ended_count == len(self._calls) - 1
@@ -402,12 +412,12 @@ class ChatStreamParser:
         self._items.close(state)
 
 
-#: Fields of a detail that are streamed in pieces.
+#: Fields of a reasoning detail that are streamed in pieces.
 _STREAMED_FIELDS = frozenset({"text", "summary", "data", "signature"})
 
 
 class _StreamedText(list[str]):
-    """The pieces of a text that still grows."""
+    """The pieces of a text that is still being streamed."""
 
 
 def _joined(value: object) -> object:

@@ -1,1 +1,1 @@
-"""A backend over another server's Responses API."""
+"""A backend that calls the Responses API of another server."""

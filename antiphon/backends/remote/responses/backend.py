@@ -1,7 +1,7 @@
-"""Any server of the Responses API as a backend.
+"""A backend that calls any server of the Responses API.
 
-Each request sends the whole conversation with ``store: false``, because state, tools and background
-runs are handled by this server. Only the upstream counts tokens, so counts before the answer are
+This server handles state, tools and background runs. So each request sends the whole conversation,
+with ``store: false``. Only the upstream counts tokens, so token counts before the answer are
 estimates.
 """
 
@@ -49,19 +49,21 @@ _encode = msgspec.json.Encoder().encode
 
 #: Tools of the client. The upstream runs all other tools.
 _CLIENT_TOOLS = (Function, Custom, Namespace)
-#: Kinds of items of tools that run either here or at the upstream → the tools' types.
+#: Type of an item whose tool may run here or on the upstream → the type of the tool.
 _HOSTED_TOOL_TYPES: Mapping[type[it.ItemBase], str] = {
     it.ImageGenerationCall: "image_generation",
     it.CodeInterpreterCall: "code_interpreter",
     it.FileSearchCall: "file_search",
 }
 _PROGRAMS = "programmatic_tool_calling"
-#: Kinds of items that servers expect to be sent back with their ids.
+#: Types of items that servers expect back with their ids.
 _ITEMS_WITH_IDS = (it.Message, it.Reasoning, it.McpCall, it.McpApprovalRequest, it.WebSearchCall)
 
 
 class ResponsesBackend(RemoteBackend):
-    """``Backend`` of a server of the Responses API. ``hosted_tools``: types of the tools that the
+    """``Backend`` for one model of a server of the Responses API.
+
+    ``flavour``: the features of this kind of server. ``hosted_tools``: types of the tools that the
     upstream runs.
     """
 
@@ -89,7 +91,7 @@ class ResponsesBackend(RemoteBackend):
         _check(options, self.flavour)
         hosted = any(not isinstance(tool, _CLIENT_TOOLS) for tool in options.tools)
         if hosted and options.tool_choice.must_call:
-            # A call of a tool that the upstream runs satisfies the choice too.
+            # A call of a tool that the upstream runs also fulfils the tool choice.
             options = replace(options, tool_choice=ToolChoice())
         return collect_tools(options, conversation.items)
 
@@ -194,8 +196,8 @@ def _check(options: Options, flavour: ResponsesFlavour) -> None:
 
 
 def _instructions(options: Options, flavour: ResponsesFlavour) -> list[str]:
-    """Return instructions about the answer. They replace fields that the server does not have or
-    may ignore."""
+    """Return texts that tell the model how to answer. They replace request fields that the server
+    does not have or may ignore."""
     form = [] if flavour.enforces_format else json_format_instructions(options)
     if options.guide is not None and options.guide.syntax in flavour.grammar_fields:
         options = replace(options, guide=None)
@@ -205,8 +207,8 @@ def _instructions(options: Options, flavour: ResponsesFlavour) -> list[str]:
 
 
 def _set_fields(value: Any) -> dict[str, Any]:
-    """Return the fields of ``value`` that are set. Return no fields if the only one is the default
-    text format."""
+    """Return the fields of ``value`` that are set. Return no fields if only the text format is set,
+    to its default."""
     fields: dict[str, Any] = msgspec.to_builtins(value)
     values = {name: inner for name, inner in fields.items() if inner is not None}
     return {} if values == {"format": {"type": "text"}} else values
@@ -238,7 +240,7 @@ def _tools(
 
 
 def _native_choice(choice: ToolChoice, prompt_tools: PromptTools) -> Any:
-    """Return ``tool_choice`` for a server that gets the tools as they are in the request."""
+    """Return ``tool_choice`` for a server that gets the tools unchanged."""
     hosted = msgspec.to_builtins(choice.hosted)
     functions = [
         _tool_reference(tool, prompt_tools)
@@ -253,8 +255,8 @@ def _native_choice(choice: ToolChoice, prompt_tools: PromptTools) -> Any:
 
 
 def _tool_reference(tool: PromptTool, prompt_tools: PromptTools) -> dict[str, str]:
-    """Return the name and the type of a tool. The namespace is an extension, so it is included only
-    if another tool has the same name."""
+    """Return the reference to a tool in ``tool_choice``: its type and its name. The namespace is an
+    extension of the API, so it is included only if another tool has the same name."""
     shape = tool.shape
     named = {"type": "custom" if shape.custom else "function", "name": shape.wire_name}
     is_unique = sum(other.shape.wire_name == shape.wire_name for other in prompt_tools.tools) == 1
@@ -264,8 +266,8 @@ def _tool_reference(tool: PromptTool, prompt_tools: PromptTools) -> dict[str, st
 
 
 def _function_choice(choice: ToolChoice, prompt_tools: PromptTools) -> Any:
-    """Return ``tool_choice`` for a server that gets tools as functions. Return None if the field
-    must be left out."""
+    """Return ``tool_choice`` for a server that gets all tools as functions. Return None if the
+    field must be left out."""
     if choice.mode == "one" and choice.hosted:
         return msgspec.to_builtins(choice.hosted[0])
     names = [
@@ -284,9 +286,11 @@ def _function_choice(choice: ToolChoice, prompt_tools: PromptTools) -> Any:
 
 
 def _without_programs(items: Sequence[it.Item]) -> Iterator[it.Item]:
-    """Yield the items, with each program that ran on this server replaced by the tool call with
-    which the model wrote the program. Calls that a program made are left out, and so are unfinished
-    programs."""
+    """Yield the items for an upstream that does not run programs.
+
+    A program that ran on this server is replaced by the tool call in which the model wrote the
+    program. Unfinished programs are left out. Tool calls that a program made are left out too.
+    """
     open_ids = {program.call_id for program in open_programs(items)}
     called_by_programs = {
         getattr(each, "call_id", each.id) for each in items if caller_program_id(each) is not None
@@ -307,15 +311,17 @@ def _without_programs(items: Sequence[it.Item]) -> Iterator[it.Item]:
 
 
 def _without_passage_files(item: it.Item) -> it.Item:
-    """Return the item without ``passage_files``. This field is our extension, and an upstream that
-    searches files may reject it."""
+    """Return the item without ``passage_files``. This field is Antiphon's extension of the API, and
+    an upstream that searches files may reject it."""
     return replace(item, passage_files=UNSET) if isinstance(item, it.FileSearchCall) else item
 
 
 def _as_function_call(item: it.Item, prompt_tools: PromptTools) -> tuple[it.Item, it.Item]:
-    """Convert a call of a tool that ran on this server to a function call and its output. The
-    original item cannot be sent, because its ids, containers and images mean nothing to the
-    upstream."""
+    """Convert a call of a tool that ran on this server to a function call and its output.
+
+    The original item cannot be sent, because the upstream does not know its ids, containers and
+    images.
+    """
     name, arguments, result = render_hosted_call(item)
     arguments = arguments if isinstance(arguments, str) else dump(arguments)
     name = prompt_tools.name_of(name, getattr(item, "server_label", None))
@@ -326,8 +332,8 @@ def _as_function_call(item: it.Item, prompt_tools: PromptTools) -> tuple[it.Item
 
 
 def _to_json(item: it.Item) -> dict[str, Any]:
-    """Return the item as JSON. Most ids are dropped, because this server made them and they mean
-    nothing to the upstream."""
+    """Return the item as JSON. Most ids are left out, because this server made them and the
+    upstream does not know them."""
     fields: dict[str, Any] = msgspec.to_builtins(item)
     if (
         not isinstance(item, _ITEMS_WITH_IDS)
@@ -341,9 +347,11 @@ def _to_json(item: it.Item) -> dict[str, Any]:
 def _reasoning(
     item: it.Reasoning, flavour: ResponsesFlavour, origin: str
 ) -> Sequence[dict[str, Any]]:
-    """Return reasoning in a form that the upstream accepts. Reasoning that this upstream encrypted
-    is returned as the upstream sent it. Other reasoning is returned as text, or left out if the
-    server expects encrypted reasoning."""
+    """Return the items to send for a reasoning item: one item or none.
+
+    Reasoning that this upstream encrypted is sent back as it came. Other reasoning is sent as text.
+    It is left out if the server accepts only encrypted reasoning.
+    """
     source, line, state = (item.encrypted_content or "").partition("\n")
     if line and source == origin:
         summary = msgspec.to_builtins(item.summary)
@@ -354,8 +362,8 @@ def _reasoning(
 
 
 def _as_function(item: it.Item, prompt_tools: PromptTools) -> it.Item:
-    """Convert calls of custom tools and of tools in namespaces to plain function calls, for servers
-    that support only functions."""
+    """Convert a call of a custom tool or of a tool in a namespace to a plain function call, for
+    servers that support only functions. Return other items unchanged."""
     match item:
         case it.CustomToolCall():
             namespace = item.namespace or None

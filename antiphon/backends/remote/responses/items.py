@@ -1,6 +1,6 @@
-"""Items as a Responses server sends them: parse their texts and their final fields.
+"""Read the items, usage and log-probabilities that a Responses server sends as JSON.
 
-No function raises, whatever the server sends.
+Malformed data is ignored: no function raises an exception because of it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ Json = dict[str, Any]
 
 
 def usage_of(reported: Any, input_tokens: int, output_tokens: int) -> Usage:
-    """Token usage of a reply. ``input_tokens`` and ``output_tokens``: estimates for an upstream
-    that reports no usage.
+    """Return the token usage of a reply.
+
+    ``reported``: the usage that the upstream reports. ``input_tokens``, ``output_tokens``:
+    estimates, which are used if the upstream does not report these numbers.
     """
     reported = reported if isinstance(reported, Mapping) else {}
     input_tokens = _count(reported, "input_tokens", input_tokens)
@@ -48,7 +50,7 @@ def usage_of(reported: Any, input_tokens: int, output_tokens: int) -> Usage:
 
 
 def logprobs_of(reported: list[Any]) -> tuple[it.Logprob, ...]:
-    """The log-probabilities; empty if they are malformed."""
+    """Return the log-probabilities of an event, or an empty tuple if they are malformed."""
     try:
         return msgspec.convert(reported, tuple[it.Logprob, ...])
     except msgspec.ValidationError:
@@ -61,7 +63,8 @@ def _count(reported: Any, name: str, default: int) -> int:
 
 
 def caller_of(raw: Json) -> it.Caller | UnsetType:
-    """The caller of a call; UNSET if it is of an unknown kind."""
+    """Return the caller of a tool call (the model or a program). Return UNSET if it is missing or
+    of an unknown kind."""
     try:
         return cast(it.Caller, msgspec.convert(raw.get("caller"), cast(Any, it.Caller)))
     except msgspec.ValidationError:
@@ -69,7 +72,7 @@ def caller_of(raw: Json) -> it.Caller | UnsetType:
 
 
 def read_item(raw: Json) -> it.Item | None:
-    """Parse an item; None if its kind is unknown."""
+    """Parse an item. Return None if its type is unknown or its fields are invalid."""
     try:
         readable = raw if caller_of(raw) is not UNSET else {**raw, "caller": None}
         return read_items([{"id": "", **readable}], "output")[0]
@@ -87,13 +90,13 @@ _TEXT_FIELDS: Mapping[str, tuple[str, ...]] = {
 
 
 def text_fields(item: it.Item) -> Iterable[str]:
-    """The fields of an item that are streamed as text."""
+    """Return the names of the item's fields that are streamed as text."""
     return (stem.field for stem in KINDS[type(item)].channels.values() if stem.part is None)
 
 
 def final_fields(raw: Json) -> Json:
-    """Return the fields that a hosted tool's item has at its end, such as its results. Its ids and
-    texts are left out."""
+    """Return the fields of a completed item of a hosted tool, such as its results. The ids and the
+    fields that are streamed as text are left out."""
     item = read_item(raw)
     if item is None:
         return {}
@@ -105,8 +108,11 @@ def final_fields(raw: Json) -> Json:
 
 
 def whole_texts(raw: Json) -> Iterable[tuple[Channel, str]]:
-    """Return all texts of a completed item, by channel. If the item also has a reasoning text, the
-    parts of its summary are separate texts, as in a stream."""
+    """Yield the texts of a completed item, each with its channel (the kind of text).
+
+    The parts of one channel are joined to one text. If a reasoning item has a text and a summary,
+    the parts of the summary are yielded as separate texts, as in a stream.
+    """
     content, summary = parts_of(raw.get("content")), parts_of(raw.get("summary"))
     fields = _TEXT_FIELDS.get(str(raw.get("type")), ())
     reads: tuple[tuple[Channel, list[str]], ...] = (
@@ -128,5 +134,6 @@ def _texts(values: Iterable[Any]) -> list[str]:
 
 
 def parts_of(value: Any) -> list[Json]:
-    """Return the elements of a list that are JSON objects."""
+    """Return the elements of a list that are JSON objects. Return an empty list if ``value`` is not
+    a list."""
     return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []

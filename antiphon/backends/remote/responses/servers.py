@@ -1,5 +1,7 @@
-"""Which fields beyond the standard each kind of Responses server accepts, with one table row for
-each kind."""
+"""The request fields that each kind of Responses server accepts in addition to the standard.
+
+``FLAVOURS`` has one entry per kind of server.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +16,27 @@ __all__ = ["FLAVOURS", "ResponsesFlavour"]
 
 
 class ResponsesFlavour(Struct, frozen=True, kw_only=True):
-    """What one kind of server accepts.
+    """One kind of server, such as vLLM: the request fields and features that it supports.
 
     ``owners``: values of ``owned_by`` in its list of models. ``hosts``: its host names.
     """
 
     #: Option → field of the body, for options beyond the standard.
     option_fields: Mapping[str, str] = {}
-    #: It supports custom tools and namespaces, and enforces ``tool_choice`` and strict schemas.
-    #: Other servers are sent functions.
+    #: The server supports custom tools and namespaces, and enforces ``tool_choice`` and strict
+    #: schemas. For other servers, all tools are sent as functions.
     native_tools: bool = False
-    #: It sends reasoning encrypted, and accepts it only in that form.
+    #: The server sends encrypted reasoning, and accepts only encrypted reasoning.
     encrypts_reasoning: bool = False
-    #: It enforces ``text.format``.
+    #: The server enforces ``text.format``.
     enforces_format: bool = False
     #: Syntax of a grammar → its name in ``structured_outputs``.
     grammar_fields: Mapping[str, str] = {}
-    #: Image formats that it cannot read, as MIME types.
+    #: Image formats that the server cannot read, as MIME types.
     unreadable_formats: frozenset[str] = frozenset()
-    #: It accepts ``chat_template_kwargs``.
+    #: The server accepts ``chat_template_kwargs``.
     accepts_template_kwargs: bool = False
-    #: The endpoint by which it counts tokens.
+    #: The kind of the server's endpoint that counts tokens.
     token_endpoint: TokenEndpoint | None = None
     owners: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()

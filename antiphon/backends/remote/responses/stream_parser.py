@@ -1,7 +1,8 @@
-"""Parse the stream of a Responses server into deltas, whatever its numbering. Sans-IO.
+"""Parse the stream of a Responses server into deltas. Sans-IO.
 
-Servers number events by id, by position or not at all, and leave some events out. Deltas have one
-open item at a time; text that was not streamed is taken from the completed item.
+An event may identify its item by an id, by a position, or not at all. Servers may also leave out
+some events. In deltas, only one item is open at a time. Text that was not streamed is taken from
+the completed item.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from .items import (
 __all__ = ["ResponsesStreamParser"]
 
 Json = dict[str, Any]
-#: Characters per token, for estimates where the server reports no usage.
+#: Assumed number of characters per token, for estimates if the server reports no usage.
 _TOKEN_BYTES = 4
 _CALLS = ("function_call", "custom_tool_call")
 _TEXT_ITEMS = ("message", "reasoning")
@@ -49,7 +50,7 @@ _TEXTS: Mapping[str, tuple[str, Channel]] = {
     for cls, kind in table.items()
     for channel, text in kind.channels.items()
 }
-#: Type of an item → the steps of its tool whose events carry nothing but the item's position.
+#: Type of an item → the steps of its tool whose events have no fields except the item's position.
 _PLAIN_STEPS: Mapping[str, frozenset[str]] = {
     str(cls.__struct_config__.tag): frozenset(
         name
@@ -58,13 +59,13 @@ _PLAIN_STEPS: Mapping[str, frozenset[str]] = {
     )
     for cls, kind in KINDS.items()
 }
-#: Types of hosted tools' items whose text the tool runs.
+#: Types of hosted tools' items with a text that is the input of the tool.
 _TEXT_TOOLS = ("mcp_call", "code_interpreter_call")
-#: Types of the events that complete their text.
+#: Types of the events that complete the text of these items.
 _TEXT_ENDS = ("response.mcp_call_arguments.done", "response.code_interpreter_call_code.done")
 #: Types of the events that complete the text of reasoning.
 _REASONING_ENDS = ("response.reasoning_text.done", "response.reasoning.done")
-#: Further fields of an image preview.
+#: Optional fields of an event with an image preview.
 _PREVIEW_FIELDS = ("size", "quality", "background", "output_format")
 _PHASES = get_args(it.Phase)
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
@@ -75,7 +76,7 @@ _TRUNCATED: Mapping[str, FinishReason] = {
 
 
 class _Event(Struct):
-    """The fields of an event that are used."""
+    """An event of the stream. It declares only the fields that are used here."""
 
     type: str = ""
     output_index: int | None = None
@@ -102,8 +103,11 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 class _UpstreamItem:
-    """State of one item of the upstream. ``waiting_events``: events that arrived while another item
-    was open.
+    """The state of one item that the upstream streams.
+
+    ``tag``: the type of the item. ``raw``: the item's JSON so far. ``text_lengths``: channel (kind
+    of text) → number of characters so far. ``waiting_events``: events that arrived while another
+    item was open.
     """
 
     def __init__(self, tag: str) -> None:
@@ -112,16 +116,16 @@ class _UpstreamItem:
         self.text_lengths: dict[Channel, int] = {}
         self.steps: set[str] = set()
         self.summary = 0
-        #: The text of the reasoning is complete.
+        #: Whether the text of the reasoning is complete.
         self.text_ended = False
-        #: The part of a summary that is being written while the text is open.
+        #: Pieces of a summary part that arrive before the text of the reasoning is complete.
         self.inner_summary: list[str] = []
         self.annotation_count = 0
         self.call: CallBuilder | None = None
         self.is_open = self.is_done = False
-        #: The item is of a kind that can be shown to the client.
+        #: Whether the item is of a known type, so it can be sent to the client.
         self.is_shown = False
-        #: State in the event grammar, for the steps of a hosted tool.
+        #: State of a hosted tool in the event grammar, which says which steps may follow.
         self.state = "open"
         #: Steps that wait for the end of the item's text.
         self.waiting_steps: list[str] = []
@@ -129,12 +133,13 @@ class _UpstreamItem:
 
 
 class ResponsesStreamParser:
-    """Parses one reply.
+    """Parses the stream of one reply.
 
-    ``shapes``: function name shown to the upstream → the tool, for custom tools and others that
-    were sent as functions. ``max_output_tokens``: the requested limit, for upstreams that do not
-    report truncation. ``origin``: the upstream, to mark state that only this upstream can read.
-    ``input_tokens``: an estimate of the prompt's tokens, for servers that report no usage.
+    ``shapes``: function name shown to the upstream → the tool, for all tools that were sent as
+    functions, such as custom tools. ``origin``: the address of the upstream. It is stored with
+    encrypted reasoning, because only this upstream can read it. ``input_tokens``: estimated number
+    of tokens of the prompt, for servers that report no usage. ``max_output_tokens``: the requested
+    limit. It shows whether the output was cut off, for servers that do not report this.
     """
 
     def __init__(
@@ -151,7 +156,7 @@ class ResponsesStreamParser:
         self._max_output_tokens = max_output_tokens
         self._builder = DeltaBuilder(())
         self._items: list[_UpstreamItem] = []
-        #: Those of the items that were not complete when they were last looked at.
+        #: Items that may be incomplete. Complete items are removed from the left end.
         self._open_items: deque[_UpstreamItem] = deque()
         self._by_key: dict[int | str, _UpstreamItem] = {}
         self._current: _UpstreamItem | None = None
@@ -159,15 +164,14 @@ class ResponsesStreamParser:
         self._final_response: Json | None = None
 
     def feed(self, payloads: Iterable[bytes]) -> tuple[Delta, ...]:
-        """Parse payloads that arrived together. Raises ``BackendError`` for an error or an
-        unreadable event.
-        """
+        """Parse payloads that arrived together, and return their deltas. Raises ``BackendError``
+        for an error or an unreadable event."""
         for payload in payloads:
             self._read(payload)
         return self.pending_deltas()
 
     def pending_deltas(self) -> tuple[Delta, ...]:
-        """Return the deltas that were parsed but not returned yet because an error followed."""
+        """Return the deltas that ``feed`` had parsed when it raised an error."""
         return self._builder.take_deltas()
 
     def _read(self, payload: bytes) -> None:
@@ -188,7 +192,8 @@ class ResponsesStreamParser:
             self._dispatch(event)
 
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
-        """End the stream. Raises ``BackendError`` for an incomplete stream or a failed response."""
+        """Return the last deltas, at the end of the stream. Raises ``BackendError`` if the stream
+        is incomplete or the response failed. ``done`` is ignored."""
         response = self._final_response
         if response is None:
             raise BackendError("The upstream's answer broke off.")
@@ -216,7 +221,7 @@ class ResponsesStreamParser:
             if self._must_wait(item_state):
                 item_state.waiting_events.append(event)
                 return
-            self._close(self._current)  # the server did not send its end
+            self._close(self._current)  # the server did not send the end of the current item
         self._current = item_state
         self._process(item_state, event)
         while self._current is not None and self._current.is_done:
@@ -231,15 +236,17 @@ class ResponsesStreamParser:
                 self._dispatch(each)
 
     def _must_wait(self, item_state: _UpstreamItem) -> bool:
-        """Whether the item's events have to wait until the current item is complete. This concerns
-        calls and hosted tools, because they may stream in parallel. Messages and reasoning come one
-        after the other."""
+        """Return whether the item's events must wait until the current item is complete.
+
+        They must wait if both items are calls or items of hosted tools, because these may stream in
+        parallel. Messages and reasoning come one after the other.
+        """
         assert self._current is not None
         return item_state.tag not in _TEXT_ITEMS and self._current.tag not in _TEXT_ITEMS
 
     def _find_item(self, event: _Event) -> _UpstreamItem | None:
-        """Return the item that an event belongs to. If this is the item's first event, create the
-        item. Return None if the event does not tell the type of a new item."""
+        """Return the item that an event belongs to. If the item is new, create its state. Return
+        None if the item is new and the event does not tell its type."""
         name = event.item_id or (event.item or {}).get("id")
         index = event.output_index
         keys: list[int | str] = [] if index is None or index < 0 else [index]
@@ -329,7 +336,7 @@ class ResponsesStreamParser:
             self._text_bytes += len(text)
             return
         if channel == "summary" and item_state.summary:
-            text, item_state.summary = f"\n\n{text}", 0  # our summary has one part
+            text, item_state.summary = f"\n\n{text}", 0  # in deltas, the summary has one part
         self._add_text(
             item_state, text, channel, logprobs_of(event.logprobs) if event.logprobs else ()
         )
@@ -354,7 +361,7 @@ class ResponsesStreamParser:
             self._builder.add_arguments(text)
 
     def _add_inner_summary(self, item_state: _UpstreamItem) -> None:
-        """Add a part of a summary that came while the text of the reasoning was open."""
+        """Add the part of a summary that arrived before the text of the reasoning was complete."""
         text = "".join(item_state.inner_summary)
         item_state.inner_summary.clear()
         if text and self._builder.open == "reasoning":
@@ -383,7 +390,11 @@ class ResponsesStreamParser:
             self._take_step(item_state, name)
 
     def _take_step(self, item_state: _UpstreamItem, name: str) -> None:
-        """Report a step, unless the event grammar does not allow it here."""
+        """Report a step of a hosted tool, if the event grammar allows the step now.
+
+        A step that comes before the end of the tool's input text is reported after this end. Any
+        other step that is not allowed is dropped.
+        """
         edge = ITEM[item_state.tag].get((item_state.state, f"{item_state.tag}.{name}"))
         if edge is None:
             if item_state.state == "open" and item_state.tag in _TEXT_TOOLS:
@@ -394,8 +405,8 @@ class ResponsesStreamParser:
             self._builder.progress(name)
 
     def _end_text(self, item_state: _UpstreamItem) -> None:
-        """Mark the text of a hosted tool's item as complete, and report the steps that waited for
-        its end."""
+        """Mark the input text of a hosted tool as complete, and report the steps that waited for
+        the end of the text."""
         if item_state.tag in _TEXT_TOOLS and item_state.state == "open":
             item_state.state = "text complete"
             steps, item_state.waiting_steps = item_state.waiting_steps, []
@@ -438,7 +449,7 @@ class ResponsesStreamParser:
                 for annotation in parts_of(part.get("annotations")):
                     self._annotate(item_state, annotation)
         if raw.get("status") == "incomplete" and self._builder.open != "other":
-            return  # it stays open until the end of the stream gives the reason
+            return  # the item stays open: the end of the stream tells why it is incomplete
         if item_state.call is not None:
             item_state.call.finish()
         elif item_state.tag == "reasoning" and raw.get("encrypted_content") and self._origin:
@@ -450,8 +461,8 @@ class ResponsesStreamParser:
             self._builder.close()
 
     def _end_items(self, *, is_cut: bool) -> None:
-        """Close the open items at the end of the stream. The last item of a truncated reply stays
-        open."""
+        """Close the open items at the end of the stream. ``is_cut``: the reply was cut off. Then
+        its last item stays open."""
         rest = [item_state for item_state in self._items if not item_state.is_done]
         for item_state in rest:
             waiting_events, item_state.waiting_events = item_state.waiting_events, []
