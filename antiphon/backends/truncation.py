@@ -27,9 +27,11 @@ def shorten_conversation(
 ) -> tuple[_Rendered, tuple[str, ...]] | None:
     """Drop the oldest items until the rendered conversation fits. Drop as few items as possible.
 
-    ``fits``: returns whether a result of ``render`` fits. Returns the result of ``render`` for the
-    shortened conversation, and the ids of the dropped items. Returns None if even the shortest
-    conversation does not fit. A binary search keeps the number of calls of ``render`` low.
+    ``render``: renders a conversation. ``fits``: says whether a rendered conversation fits.
+
+    Returns the rendered shortened conversation, and the ids of the dropped items. Returns None if
+    even the shortest conversation does not fit. A binary search keeps the number of calls of
+    ``render`` low.
     """
     groups = droppable_groups(conversation.items)
     best: tuple[_Rendered, tuple[str, ...]] | None = None

@@ -28,10 +28,10 @@ class Sampling(SamplingOptions, frozen=True, kw_only=True):
     """How to continue a prompt.
 
     ``max_tokens``: the maximum number of tokens to sample. ``stop_ids``: ids that end the
-    continuation. The engine yields such an id as the last id. It does not yield the text of a
-    ``stop`` string. ``constraint``: the grammar that the engine enforces. ``is_matched``: the
-    caller itself checks the continuation against a grammar. In this case, and with a constraint,
-    the engine does not use its own extra samplers.
+    continuation. The engine yields the id that ended it. If a ``stop`` string ended it, the engine
+    does not yield the text of this string. ``constraint``: the grammar that the engine enforces.
+    ``is_matched``: the caller itself matches the continuation to a grammar. In this case, and with
+    a constraint, the engine does not use its own extra samplers.
     """
 
     max_tokens: int

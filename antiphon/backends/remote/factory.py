@@ -51,7 +51,8 @@ async def chat_completions(
     arguments of the upstream's chat template. ``adapters``: name of a LoRA adapter in Antiphon →
     its name on the upstream. ``options``: see ``EndpointOptions``.
 
-    Raises ``SetupError`` if an option is invalid, or if the model cannot be found out.
+    Raises ``SetupError`` if an option is invalid, or if the upstream's list of models is needed but
+    has no usable model.
     """
     reasoning_parser = _reasoning_parser(name, reasoning_format, formats)
     upstream, endpoint = open_upstream(name, url, key, options or {})

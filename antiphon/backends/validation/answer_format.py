@@ -139,8 +139,8 @@ class FormatMatcher:
         self._has_begun = False
 
     def feed(self, text: str) -> str | None:
-        """Add text. Return a message about the fault if no continuation can make the text valid, or
-        None."""
+        """Add text. If no continuation can make the text valid, return a message about the fault.
+        Otherwise, return None."""
         any_json = self._format.any_json
         if any_json is not None:
             text = self._strip_outer_space(text)
@@ -167,8 +167,8 @@ class FormatMatcher:
         return self._matcher.is_check_due
 
     async def check_prefix(self) -> str | None:
-        """Check the text so far in a separate process. Return a message about the fault if no
-        continuation can make the text valid, or None."""
+        """Check the text so far in a separate process. If no continuation can make the text valid,
+        return a message about the fault. Otherwise, return None."""
         return None if await self._matcher.check_prefix() else self._format.fault
 
     async def finish(self) -> str | None:

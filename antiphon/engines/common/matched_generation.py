@@ -1,4 +1,4 @@
-"""Matched generation: continue an interrupted reply so that it still matches its grammar.
+"""Matched generation: continue an interrupted reply, and keep its output within its grammar.
 
 An engine can apply a grammar only from the first token of a request. For an interrupted reply, the
 engine therefore samples without the grammar, and the sampled tokens are matched here.

@@ -1,4 +1,4 @@
-"""Encode constraints for servers that continue token ids, and find out what a server enforces.
+"""Encode constraints for servers that continue token ids, and test whether a server enforces them.
 
 A constraint is a grammar or a JSON schema that the output must match. Servers report little about
 their features and ignore unknown fields. So each syntax is tested with a probe: a request whose

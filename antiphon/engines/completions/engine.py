@@ -382,8 +382,8 @@ _PROPERTY_PATHS: Mapping[str, tuple[str, ...]] = {
 
 
 def _local_tokenizer(entry: Mapping[str, Any], properties: Mapping[str, Any]) -> str | None:
-    """Return a path of the tokenizer or the model that the server reports and that exists on this
-    machine. Return None if there is no such path."""
+    """Return the path of the tokenizer or of the model that the server reports, if this path exists
+    on this machine. Return None if no reported path exists here."""
     for path in (
         properties.get("tokenizer_path"),
         properties.get("model_path"),

@@ -60,8 +60,8 @@ class ParsedPayload(Struct):
 
     ``reason``: the finish reason; None before the end. ``unreported_tokens``: number of sampled
     tokens whose ids the server does not report. ``cached``: number of prompt tokens taken from the
-    cache. ``prompt``: total number of prompt tokens, with images. Both are None in payloads that do
-    not report them.
+    cache, or None if this payload does not report it. ``prompt``: total number of prompt tokens,
+    with images, or None if this payload does not report it.
     """
 
     tokens: list[TokenLogprob] = []

@@ -1,6 +1,6 @@
 """Rewrite a GGUF file with its Q4_1 weights converted to Q8_0.
 
-llama.cpp has fast kernels for Q8_0 and none for Q4_1. With Q8_0, prompts are processed about 1.6
+llama.cpp has fast kernels only for Q8_0, not for Q4_1. With Q8_0, prompts are processed about 1.6
 times as fast, and the file takes about 1.5 times the memory. The weights are equal within Q8_0's
 rounding. Tensors of other types stay unchanged. The Python binding of llama.cpp has no
 ``llama_model_quantize``, but it exports the functions that convert one row of numbers.

@@ -36,7 +36,7 @@ class EngineDescription(Struct, frozen=True, kw_only=True):
 
 
 async def describe_engine(engine: Engine) -> EngineDescription:
-    """Return the description of an engine."""
+    """Read the constant properties of an engine, and return them as one object."""
     capabilities = engine.capabilities
     known = {name: getattr(capabilities, name) for name in Capabilities.__struct_fields__}
     tokenizer = engine.tokenizer

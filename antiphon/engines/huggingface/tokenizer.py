@@ -32,7 +32,8 @@ class _AddedToken(Struct):
 
 
 class _Decoder(Struct):
-    """One decoder, or a sequence of decoders."""
+    """The decoder in ``tokenizer.json``, which converts tokens to text. It is a single decoder or a
+    sequence of decoders."""
 
     type: str = ""
     decoders: list[_Decoder] = []

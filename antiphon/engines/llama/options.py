@@ -42,7 +42,7 @@ class Speculation(Struct, frozen=True):
     draft_model: Path | None = None
 
     def apply(self, params: Any) -> None:
-        """Set the speculation in llama.cpp's parameters ``params``, a ``CommonParams``."""
+        """Turn on speculative decoding in ``params``, which is llama.cpp's ``CommonParams``."""
         from xllamacpp import common_speculative_type
 
         speculative = params.speculative

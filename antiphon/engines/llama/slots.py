@@ -27,8 +27,11 @@ _FOREIGN = object()
 
 
 class Slot(Struct, frozen=True):
-    """A slot that one generation holds. ``is_reusable``: the state in the slot is of the same scope
-    as the generation. ``tenant``: the tenant of the generation."""
+    """A slot that one generation holds.
+
+    ``is_reusable``: whether the generation may reuse the state in the slot, because both have the
+    same scope (see ``Slots``). ``tenant``: the tenant of the generation.
+    """
 
     number: int
     is_reusable: bool

@@ -74,7 +74,7 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 class LlamaStream:
-    """One generation and its chunks. ``run`` is called on a thread of its own. The other public
+    """One generation and its chunks. ``run`` is called on a separate thread. All other public
     methods are called on the event loop."""
 
     def __init__(

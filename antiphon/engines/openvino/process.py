@@ -98,8 +98,8 @@ class WorkerProcess:
         return ready.problem if isinstance(ready, Ready) else "its first message is not as expected"
 
     def submit(self, request: GenerateRequest, on_message: MessageHandler) -> None:
-        """Send a request to the worker process. Directly before, the caller must await ``start``,
-        without another ``await`` in between.
+        """Send a request to the worker process. The caller must await ``start`` directly before
+        this call, without another ``await`` in between.
 
         ``on_message`` is called with each message of the request. If the process ends,
         ``on_message`` is called with a ``BackendError``.

@@ -68,7 +68,7 @@ class ImageProcessor:
 
     def inputs(self, prompt: Prompt) -> dict[str, Any]:
         """Return the tensors for ``forward`` by argument name, including ``input_ids``. Raises
-        ``InvalidRequest`` if the prompt has no placeholder for an image."""
+        ``InvalidRequest`` if an image cannot be decoded or has no placeholder in the prompt."""
         import torch
 
         pictures = open_images(prompt.images)

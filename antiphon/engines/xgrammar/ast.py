@@ -38,7 +38,8 @@ class CharSet(Struct, frozen=True):
 
 
 class AnyText(Struct, frozen=True):
-    """A node that matches any text without the texts in ``excluded`` and ``terminators``.
+    """A node that matches any text that contains none of the texts in ``excluded`` or
+    ``terminators``.
 
     ``terminators``: texts that may follow directly and so end the matched text.
     """

@@ -44,8 +44,8 @@ def complement(ranges: Ranges) -> Ranges:
 def category_ranges(name: str) -> Ranges:
     r"""Return the characters that certainly belong to a category such as ``\d`` or ``\W``.
 
-    Some non-ASCII characters are missing in a category and in its negation. For example, non-ASCII
-    letters are neither in ``\w`` nor in ``\W``, because their list would be long. A missing
+    Some non-ASCII characters belong neither to a category nor to its negation. For example, such
+    letters are neither in ``\w`` nor in ``\W``, because a list of them would be long. A missing
     character only makes the grammar narrower, and a narrower grammar is never wrong.
     """
     return _CATEGORIES[name]()

@@ -172,10 +172,11 @@ class _RuleParser:
         return node
 
     def _exclusion(self, node: Node) -> Node:
-        """Parse the exclusion ``& ~/regex/`` if it follows the regex ``node``.
+        """Parse the exclusion ``& ~/regex/``, if there is one after the regex ``node``.
 
-        ``node`` must match any text then. Returns a node for any text that the second regex does
-        not match. Without an exclusion, returns ``node``, or ``AnyText`` if it matches any text.
+        With an exclusion, ``node`` must match any text. Returns a node for any text that the
+        excluded regex does not match. Without an exclusion, returns ``node``. If ``node`` matches
+        any text, ``AnyText`` is returned instead.
         """
         if self.mark != "&":
             return AnyText() if node == _ANY else node
@@ -202,8 +203,11 @@ def _repeat(node: Node, operator: str) -> Node:
 
 
 def _text_excluding(excluded: Node) -> AnyText:
-    """Return a node for any text that does not match ``excluded``. ``excluded`` must be a list of
-    texts between two nodes for any text; otherwise, raises ``UnsupportedGrammar``."""
+    """Return a node for any text that does not match ``excluded``.
+
+    ``excluded`` must consist of any text, a list of texts, and any text again. If it does not,
+    raises ``UnsupportedGrammar``.
+    """
     parts = excluded.parts if isinstance(excluded, Concatenation) else ()
     if len(parts) > 2 and parts[0] == parts[-1] == _ANY:
         return AnyText(tuple(_texts(Concatenation(parts[1:-1]))))

@@ -92,9 +92,8 @@ _NOT_PLAIN = ('"', "\\", *(chr(code) for code in range(0x20)))
 class SchemaTree:
     """Builds the syntax tree of one schema.
 
-    ``rules``: the rules of the grammar. A rule is added for each part of the schema that occurs
-    more than once or is recursive. ``prefix``: start of the names of these rules. ``body``: a
-    function that parses the body of a Lark rule.
+    ``rules``: the rules of the grammar. The rules of the schema are added. ``prefix``: start of the
+    names of the added rules. ``body``: a function that parses the body of a Lark rule.
     """
 
     def __init__(
@@ -191,8 +190,8 @@ class SchemaTree:
         return self._rule(name, lambda: self._node(defined))
 
     def _resolve(self, reference: str) -> tuple[str, Any]:
-        """Return the schema that a reference points to, after a name for its rule. Raises
-        ``UnsupportedGrammar`` if the schema is not found."""
+        """Find the schema that ``reference`` points to. Return a name for the rule of this schema,
+        and the schema. Raises ``UnsupportedGrammar`` if the schema is not found."""
         match = _REFERENCE.match(str(reference))
         section = self._root.get(match[1], {}) if match else {}
         if match is None or match[2] not in section:

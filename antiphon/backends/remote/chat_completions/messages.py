@@ -5,7 +5,7 @@ adds the parts that are not text, such as images, and the fields in which an ups
 reasoning.
 
 ``dialects.messages`` can render only text. So each part that is not text is first replaced by a
-mark, which is a short secret text. After rendering, the marks are replaced by the parts.
+mark: a short text that clients cannot guess. After rendering, the marks are replaced by the parts.
 """
 
 from __future__ import annotations

@@ -347,10 +347,10 @@ def _to_json(item: it.Item) -> dict[str, Any]:
 def _reasoning(
     item: it.Reasoning, flavour: ResponsesFlavour, origin: str
 ) -> Sequence[dict[str, Any]]:
-    """Return the items to send for a reasoning item: one item or none.
+    """Return the JSON objects to send for a reasoning item: one object or an empty list.
 
-    Reasoning that this upstream encrypted is sent back as it came. Other reasoning is sent as text.
-    It is left out if the server accepts only encrypted reasoning.
+    Reasoning that this upstream encrypted is sent back unchanged. Other reasoning is sent as text,
+    or left out if the server accepts only encrypted reasoning.
     """
     source, line, state = (item.encrypted_content or "").partition("\n")
     if line and source == origin:

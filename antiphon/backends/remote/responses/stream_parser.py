@@ -246,7 +246,7 @@ class ResponsesStreamParser:
 
     def _find_item(self, event: _Event) -> _UpstreamItem | None:
         """Return the item that an event belongs to. If the item is new, create its state. Return
-        None if the item is new and the event does not tell its type."""
+        None if the item is new and the event does not contain the item's type."""
         name = event.item_id or (event.item or {}).get("id")
         index = event.output_index
         keys: list[int | str] = [] if index is None or index < 0 else [index]
