@@ -422,8 +422,8 @@ class LocalReply(Reply):
     def _counts_cached_tokens(self) -> bool:
         """Whether the engine's next count of cached tokens goes into the usage.
 
-        It does not if another tenant may have filled the cache. It also does not for the second
-        engine call of a reply, which finds the tokens of the first call in the cache.
+        The count is left out if another tenant may have filled the cache. It is also left out for
+        the second engine call of a reply, which finds the tokens of the first call in the cache.
         """
         is_separate = (
             self._sampling.cache_scope is None or self._engine.capabilities.separates_caches

@@ -114,7 +114,7 @@ class _RegexParser:
         return ord(_CONTROL_ESCAPES.get(char, char))
 
     def _char_class(self) -> Ranges:
-        """Parse a character class, after its opening bracket. Return the ranges of its characters."""
+        """Parse a character class, after its opening bracket. Return its characters."""
         start = self.position
         negated = self._next_char == "^"
         self.position += negated
