@@ -361,7 +361,7 @@ class LocalReply(Reply):
                     if reason is not None or self._budget_spent:
                         break
                 else:
-                    raise BackendError("The engine stopped without saying why.")
+                    raise BackendError("The engine stopped without a finish reason.")
         finish = Finish(reason, self._usage(len(sampled), unreported, cached), stop_text)
         yield (*deltas, *parser.finish(reason), finish)
 

@@ -55,7 +55,7 @@ class ToolCallRules:
         tool = self._callable.get(_call_name(call))
         if tool is None or not _is_constrained(tool):
             return None
-        fault = f"that is not the form that '{call.name}' takes."
+        fault = f"the input does not match the format of '{call.name}'."
         if tool.grammar is None:
             input_format = json_answer_format(_schema(tool), self._grammars, fault=fault)
         else:

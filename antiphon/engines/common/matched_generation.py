@@ -61,7 +61,7 @@ class MatchedGeneration:
                     if self._is_cut or self._stop_conditions.finished:
                         break
                 else:
-                    raise BackendError("The engine stopped without saying why.")
+                    raise BackendError("The engine stopped without a finish reason.")
 
     async def _next_request(self) -> tuple[Prompt, Sampling]:
         self._is_cut = False

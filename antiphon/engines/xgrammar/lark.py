@@ -211,7 +211,7 @@ def _text_excluding(excluded: Node) -> AnyText:
     parts = excluded.parts if isinstance(excluded, Concatenation) else ()
     if len(parts) > 2 and parts[0] == parts[-1] == _ANY:
         return AnyText(tuple(_texts(Concatenation(parts[1:-1]))))
-    raise UnsupportedGrammar("the excluded regex must be a text between two of any text")
+    raise UnsupportedGrammar("the excluded regex must allow any text before and after its texts")
 
 
 def _texts(node: Node) -> list[str]:
