@@ -1,7 +1,7 @@
 """Compute token masks from grammars with llguidance. A mask says which tokens may come next.
 
-This is for engines that let this process change the logits before a token is sampled. Of the model,
-only ``tokenizer.json`` is needed.
+This is for engines that let this process change the logits before a token is sampled. The masks
+need only the model's ``tokenizer.json``.
 """
 
 from __future__ import annotations

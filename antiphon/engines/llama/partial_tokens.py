@@ -26,9 +26,9 @@ class PartialTokens:
         """Return the ids of ``text``: the ids of ``count`` withheld tokens, followed by ``last``.
 
         If the tokenizer's own encoding of ``text`` has the right number of tokens and ends with
-        ``last``, it is returned. If not, another sequence with this number, end and text is
-        returned. If there is no such sequence, for example because the model wrote invalid UTF-8,
-        the tokenizer's own encoding is returned.
+        ``last``, it is returned. If not, another sequence of ids is searched that has this number
+        of tokens, ends with ``last`` and spells ``text``. If the search fails, for example because
+        the model wrote invalid UTF-8, the tokenizer's own encoding is returned.
         """
         usual = self._tokenizer.encode(text, special=False)
         if len(usual) == count + 1 and usual[-1] == last:
