@@ -1,4 +1,4 @@
-"""Container operations for clients. Sandbox errors become request errors."""
+"""Container operations for clients. Errors of the sandbox become request errors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class Containers:
         return await self._registry.list(tenant, params)
 
     async def usage(self, tenant: str) -> QuotaUsage:
-        """Return the number of a tenant's active containers, and the maximum number."""
+        """Return the number of a tenant's active containers, and the maximum number that the quota
+        allows."""
         registry = self._registry_or_none
         if registry is None:
             return QuotaUsage(0, 0)
@@ -73,13 +74,14 @@ class Containers:
         await self._registry.delete(tenant, container_id)
 
     async def check_active(self, tenant: str, container_id: str) -> None:
-        """Raise an error if the container is unknown or expired."""
+        """Raise ``NotFound`` for an unknown container, and ``InvalidRequest`` for an expired
+        container."""
         await self._registry.get_active(tenant, container_id)
 
     async def add_file(
         self, tenant: str, container_id: str, name: str, content: bytes
     ) -> wc.ContainerFile:
-        """Write a file that the client has sent into the container."""
+        """Write a file into the container. The client has sent its name and content."""
         with _translate_errors():
             container = await self._registry.get_active(tenant, container_id)
             return await container.write_file(safe_file_name(name), content)
@@ -92,8 +94,8 @@ class Containers:
     async def list_files(
         self, tenant: str, container_id: str, params: PageParams
     ) -> Page[wc.ContainerFile]:
-        """Return a page of the container's files: files from the client and files that code has
-        created."""
+        """Return a page of the container's files. They are files from the client and files that
+        code in the container has created."""
         with _translate_errors():
             return await self._registry.list_files(tenant, container_id, params)
 
@@ -112,7 +114,7 @@ class Containers:
             )
 
     async def delete_file(self, tenant: str, container_id: str, file_id: str) -> None:
-        """Delete a file."""
+        """Delete a file from the container."""
         with _translate_errors():
             container = await self._registry.get_active(tenant, container_id)
             await container.delete_file(file_id)

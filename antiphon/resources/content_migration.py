@@ -31,11 +31,12 @@ class MovedContent(Struct, frozen=True):
 async def migrate_contents(
     files: FileStore, source: Blobs | None, target: Blobs | None
 ) -> AsyncGenerator[MovedContent, None]:
-    """Move the contents of all files from ``source`` to ``target``. Yields one result per file.
-    ``source`` or ``target`` is None for the store itself.
+    """Move the contents of all files from ``source`` to ``target``. Yields one result per file. A
+    ``source`` or ``target`` of None means the store itself.
 
-    Servers may run during the migration if they can read from both places. Servers on PostgreSQL
-    can do so once ``target`` is configured. After an interruption, call this function again.
+    Servers may run during the migration if they can read from both ``source`` and ``target``.
+    Servers on PostgreSQL can do this as soon as ``target`` is configured. After an interruption,
+    call this function again: it moves the remaining contents.
     """
     after = 0
     while rows := await files.list_contents(after=after, limit=_BATCH, in_blobs=source is not None):
@@ -51,8 +52,8 @@ async def migrate_contents(
 async def _move(
     files: FileStore, source: Blobs | None, target: Blobs | None, row: StoredContent
 ) -> MovedContent | None:
-    """Move the content of one file. Return None if the file was deleted or its content has already
-    moved."""
+    """Move the content of one file. Returns None if the file has been deleted or its content has
+    already been moved."""
     file = row.file
     try:
         content = await files.read(row.tenant, file.id)
@@ -75,8 +76,9 @@ async def _move(
 
 
 async def _delete_unused(files: FileStore, *places: Blobs | None) -> None:
-    """Delete the blobs to which no file refers. After a move, such blobs are left at the source. If
-    two files have the same content, such a blob can also be at the target."""
+    """Delete the blobs (stored contents) to which no file refers. After a move, the old blob is
+    such a blob at the source. If two files have the same content, an unused blob can also be at the
+    target."""
     while keys := await files.list_unused_blobs(_BATCH):
         for key in keys:
             for blobs in places:

@@ -28,14 +28,14 @@ from antiphon.wire.response import ConversationRef
 
 __all__ = ["Conversations", "HeldConversation", "conversation_locked"]
 
-#: Number of times to release a lock after the store did not answer the request to lock or unlock.
-#: The releases are one lease apart. Three are enough because a request that this server has
-#: abandoned takes effect in the store within two leases, or never.
+#: Number of times to unlock a conversation after the store did not answer a lock or unlock request.
+#: The unlocks are one lease apart. Three are enough: a request that this server has abandoned takes
+#: effect in the store within two leases, or never.
 _UNLOCKS = 3
 
 
 async def _no_op() -> None:
-    """Do nothing. Used as ``release`` for a response without a conversation, which holds no
+    """Do nothing. This is the ``release`` of a response without a conversation, which holds no
     lock."""
 
 
@@ -76,7 +76,7 @@ class Conversations:
         self._ids = ids
         self._owner = owner
         self._lease_s = lease_s
-        #: Unlocks that the store has not confirmed.
+        #: Tasks that repeat an unlock until the store confirms it.
         self._unlocks: set[asyncio.Task[None]] = set()
 
     async def create(self, tenant: str, request: CreateConversation) -> ConversationResource:
@@ -100,7 +100,7 @@ class Conversations:
     async def update(
         self, tenant: str, conversation_id: str, metadata: dict[str, str]
     ) -> ConversationResource:
-        """Replace the metadata."""
+        """Replace the metadata of a conversation."""
         old = await self.retrieve(tenant, conversation_id)
         new = ConversationResource(id=old.id, created_at=old.created_at, metadata=metadata)
         await self._store.save_conversation(tenant, new)
@@ -114,8 +114,8 @@ class Conversations:
     async def add_items(
         self, tenant: str, conversation_id: str, items: tuple[Item, ...]
     ) -> Page[Item]:
-        """Append items. Raises ``InvalidRequest`` if the conversation already contains one of
-        them."""
+        """Append items to a conversation. Raises ``InvalidRequest`` if the conversation already
+        contains one of the items."""
         await self.retrieve(tenant, conversation_id)
         past = await self._items_for(tenant, conversation_id, items)
         resolved = await resolve_items(items, self._store, tenant, self._ids, past, param="items")
@@ -159,7 +159,7 @@ class Conversations:
     async def _items_for(
         self, tenant: str, conversation_id: str, new_items: tuple[Item, ...]
     ) -> tuple[Item, ...]:
-        """Return the items of a conversation that new items may refer to."""
+        """Return the items of a conversation to which the new items may refer."""
         if any(isinstance(item, LocalShellCallOutput) for item in new_items):
             return await self._store.load_conversation_items(tenant, conversation_id)
         ids = [item.id for item in new_items if item.id]
@@ -181,8 +181,8 @@ class Conversations:
     async def lock(
         self, tenant: str, conversation: ConversationRef | None, response_id: str
     ) -> HeldConversation:
-        """Lock the conversation for one response. Raises ``NotFound``, and ``InvalidRequest`` while
-        another response holds the lock.
+        """Lock the conversation for one response. Raises ``NotFound`` if the conversation does not
+        exist, and ``InvalidRequest`` if another response holds the lock.
         """
         if conversation is None:
             return HeldConversation()
@@ -206,16 +206,16 @@ class Conversations:
         return HeldConversation(ConversationLock(conversation.id, self._owner), release)
 
     def _unlock_later(self, tenant: str, conversation_id: str, response_id: str) -> None:
-        """Unlock a conversation in the background, as soon as the store answers. Otherwise the
+        """Unlock a conversation in the background, as soon as the store answers. Without this, the
         heartbeats of this server would renew the lock."""
         task = asyncio.create_task(self._unlock_until_done(tenant, conversation_id, response_id))
         self._unlocks.add(task)
         task.add_done_callback(self._unlocks.discard)
 
     async def _unlock_until_done(self, tenant: str, conversation_id: str, response_id: str) -> None:
-        """Unlock the conversation repeatedly, until the store has confirmed the unlock several
-        times, one lease apart. The repetition is necessary because a lock request that this server
-        has abandoned may still reach the store."""
+        """Unlock the conversation repeatedly, once per lease, until the store has confirmed
+        ``_UNLOCKS`` unlocks. One unlock is not enough: a lock request that this server has
+        abandoned may still reach the store later."""
         confirmed = 0
         while True:
             with suppress(StoreError):
@@ -228,7 +228,8 @@ class Conversations:
     async def reacquire_lock(
         self, tenant: str, conversation: ConversationRef | None, response_id: str
     ) -> None:
-        """Lock the conversation again for a response that continues in this process."""
+        """Lock the conversation again, for a response that continues in this process. Raises
+        ``InvalidRequest`` if another response holds the lock."""
         if conversation is None:
             return
         acquired = await self._store.runs.lock_conversation(

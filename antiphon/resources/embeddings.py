@@ -1,4 +1,4 @@
-"""Embeddings for the endpoint and for file search: choose the model and check the input."""
+"""Embed texts for ``/v1/embeddings`` and for file search: choose the model and check the input."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _EmbeddingBackend: TypeAlias = EmbeddingBackend | OnDemandEmbeddingBackend
 
 
 class EmbeddedTexts(Struct, frozen=True):
-    """The vectors of some texts, the number of tokens read, and the model that embedded the
-    texts."""
+    """The result of embedding texts: one vector per text, the number of input tokens, and the model
+    that was used."""
 
     model: CatalogModel
     vectors: tuple[Vector, ...]
@@ -45,7 +45,7 @@ class Embeddings:
         dimensions: int | None = None,
         client: Client = ANYONE,
     ) -> EmbeddedTexts:
-        """Embed texts for a client. If the request names no model, use the first embedding model.
+        """Embed texts for a client. If ``name`` is None, use the first embedding model.
 
         Raises ``RequestError``, ``BackendError``.
         """

@@ -1,4 +1,4 @@
-"""Contents of files, streamed to and from the store or external blob storage."""
+"""Stream the contents of files to and from the store or external blob storage."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from antiphon.wire.resources.files import File
 
 __all__ = ["Chunks", "ContentStore", "StoredFile", "single_chunk"]
 
-#: The content of a new file, in pieces.
+#: The content of a new file, in pieces (chunks of bytes).
 Chunks = AsyncIterator[bytes]
 
 
 class StoredFile:
-    """A file whose content can be read. ``sha256``: the checksum of the content in hex; None if it
-    is unknown."""
+    """A file whose content can be read. ``sha256``: the checksum of the content in hex. It is None
+    for a content in the store itself."""
 
     def __init__(self, file: File, content: bytes | BlobRef, blobs: Blobs | None) -> None:
         self.file = file
@@ -59,8 +59,9 @@ class ContentStore:
         max_bytes: int | None = None,
         max_files: int | None = None,
     ) -> bool:
-        """Store a new file. Works like ``FileStore.put``. ``chunks``: the content, ``file.bytes``
-        bytes in total. Returns False if the file would exceed a limit."""
+        """Store a new file, as ``FileStore.put`` does. ``chunks`` yields the content,
+        ``file.bytes`` bytes in total. Returns False and stores nothing if the file would exceed a
+        limit."""
         if self._blobs is None:
             content: bytes | BlobRef = b"".join([chunk async for chunk in chunks])
         else:

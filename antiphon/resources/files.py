@@ -27,7 +27,7 @@ __all__ = ["MAX_WHOLE_BYTES", "FileContent", "FileQuery", "Files", "Upload"]
 #: Largest file whose content is loaded as a whole: for a model, a container or a vector store.
 MAX_WHOLE_BYTES = 256 * 2**20
 
-#: Files for batches expire after 30 days unless the client sets another time: OpenAI's rule.
+#: Seconds after which files with purpose ``batch`` expire by default: 30 days, as in OpenAI's API.
 _BATCH_S = 2_592_000
 
 
@@ -43,14 +43,15 @@ class Upload(Struct, frozen=True, kw_only=True):
 
 
 class FileContent(Struct, frozen=True):
-    """A file with its content."""
+    """A file with its whole content."""
 
     file: File
     content: bytes
 
 
 class Files:
-    """Operations on files. Unless stated otherwise, methods raise ``NotFound`` for unknown ids.
+    """Operations on files. Methods that take a file id raise ``NotFound`` for an unknown id, except
+    ``find``.
 
     ``quotas``: the maximum number of a tenant's files, and their maximum total size. ``blobs``:
     external storage for contents; if it is None, the contents are in the store. ``signed_url_s``:
@@ -150,7 +151,8 @@ class Files:
         return found
 
     async def list(self, tenant: str, query: FileQuery) -> Page[File]:
-        """Return a page of files. Raises ``InvalidRequest`` for a cursor that is not a file."""
+        """Return a page of files. Raises ``InvalidRequest`` if the cursor is not the id of a
+        file."""
         page_query = replace(query, limit=query.limit + 1, now=int(self._clock()))
         found = await self._files.list_page(tenant, page_query)
         if found is None:

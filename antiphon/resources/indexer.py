@@ -1,7 +1,7 @@
 """Background indexing of files: extract text, split it into chunks, embed them, store them.
 
-A few files are indexed at a time, and tenants take turns. If a process stops before it has
-finished, the next process resumes its work.
+A few files are indexed at a time, and tenants take turns. If a process stops before it has indexed
+all files, the next process indexes the remaining files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Indexer"]
 _log = structlog.get_logger(__name__)
 
 _MAX_CONCURRENT_FILES = 2
-#: Texts embedded per call, so that other users of the model get their turn in between.
+#: Number of texts per embedding call. Between two calls, other requests can use the model.
 _EMBEDDING_BATCH = 16
 
 _READ_ERRORS = {
@@ -49,7 +49,8 @@ def _read_error(error: UnreadableDocument) -> tuple[str, str]:
 
 
 class Indexer:
-    """Indexes files as background tasks. ``model``: embedding model; None = no vectors."""
+    """Indexes files as background tasks. ``model``: the embedding model. If it is None, chunks are
+    stored without vectors."""
 
     def __init__(
         self,
@@ -69,25 +70,26 @@ class Indexer:
         self._resuming: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Resume unfinished files."""
+        """Start to index the files whose indexing an earlier process did not finish."""
         self._resuming = asyncio.create_task(self._resume())
 
     async def stop(self) -> None:
-        """Cancel all tasks. The next start resumes them."""
+        """Cancel all indexing tasks. The next call of ``start`` resumes them."""
         tasks = [*self._tasks.values(), *([self._resuming] if self._resuming else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def add(self, jobs: Iterable[IndexingTask]) -> None:
-        """Start these jobs. If a task for the same file is running, cancel it first."""
+        """Index these files in the background. If a task for the same file is running, cancel the
+        task first."""
         for job in jobs:
             self.cancel(job)
             self._tasks[job] = task = asyncio.create_task(self._index(job))
             task.add_done_callback(lambda done, job=job: self._on_done(job, done))  # type: ignore[misc]
 
     def cancel(self, job: IndexingTask) -> None:
-        """Cancel a job."""
+        """Cancel the indexing of a file."""
         task = self._tasks.pop(job, None)
         if task is not None:
             task.cancel()
@@ -118,7 +120,7 @@ class Indexer:
                 await self._fail(job, entry, "server_error", "The file could not be indexed.")
             else:
                 size = sum(len(c.text.encode()) + len(c.vector or b"") for c in chunks)
-                # Its attributes may have changed in the meantime.
+                # The file's attributes may have changed in the meantime.
                 entry = await self._vectors.get_file(job.tenant, job.store_id, job.file_id) or entry
                 updated = _with_status(entry, "completed", size=size)
                 await self._vectors.finish_file(job.tenant, updated, chunks, self._model or "")

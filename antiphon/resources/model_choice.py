@@ -22,11 +22,12 @@ def choose_model(
     *,
     ability: str,
 ) -> tuple[CatalogModel, T]:
-    """Return the requested model and its backend. If ``name`` is None, choose the first suitable
+    """Return the requested model and its backend. If ``name`` is None, use the first suitable
     model.
 
-    ``backend_of`` returns None for a model that is not suitable. ``ability``: the required ability,
-    for the error message about an unsuitable model. Raises ``RequestError``.
+    ``backend_of`` returns None for an unsuitable model. ``ability``: a phrase for the error message
+    about an unsuitable model, such as "rerank". Raises ``RequestError`` if the model is unknown,
+    unsuitable or not allowed for the client.
     """
     if name is not None:
         model = models.find(name)

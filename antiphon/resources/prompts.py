@@ -1,8 +1,9 @@
 """Stored prompts, to which requests refer by id. They are template files in a folder.
 
-``FOLDER/ID/VERSION.toml`` (or ``.json``) contains the fields that a version sets, in the form of a
-request. ``{{name}}`` in its texts is a variable. Prompts belong to the operator and are shared by
-all tenants. A version that was written through the API never changes.
+``FOLDER/ID/VERSION.toml`` (or ``.json``) is one version of a prompt. It has fields of a request and
+the values that the version sets for them. ``{{name}}`` in a text is a variable. Prompts belong to
+the operator and are shared by all tenants. A version that was written through the API never
+changes.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ Json = dict[str, Any]
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}\Z")
 _VERSION = re.compile(r"([1-9][0-9]{0,8})\.(toml|json)\Z")
-#: Marker of a deleted version, so that its number is not reused.
+#: File that marks a deleted version. It prevents that the version's number is used again.
 _DELETED = re.compile(r"([1-9][0-9]{0,8})\.gone\Z")
 _VARIABLE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*\}\}")
 
@@ -52,7 +53,7 @@ class ResolvedPrompt(Struct, frozen=True):
     """A request merged with its stored prompt.
 
     ``leading_items``: the messages of the prompt. They come before all other items, but only in
-    this request.
+    this request, not in later requests of the conversation.
     """
 
     request: CreateResponse
@@ -60,15 +61,16 @@ class ResolvedPrompt(Struct, frozen=True):
 
 
 class Prompts:
-    """The prompts in one folder. If the folder is None, there are no prompts and none can be
-    created."""
+    """The prompts in one folder. If the folder is None, there are no prompts, and ``create`` raises
+    ``InvalidRequest``."""
 
     def __init__(self, folder: Path | None = None, *, ids: Ids | None = None) -> None:
         self._folder = folder
         self._ids = ids or (lambda prefix: f"{prefix}_{secrets.token_hex(24)}")
 
     def check(self) -> None:
-        """Read all files. Raises ``SetupError`` that names an invalid file."""
+        """Read and validate all prompt files. Raises ``SetupError`` with the name of an invalid
+        file."""
         if self._folder is None or not self._folder.is_dir():
             return
         for folder in sorted(self._folder.iterdir()):
@@ -85,12 +87,11 @@ class Prompts:
     # --- for requests ----------------------------------------------------------------------------
 
     async def resolve(self, request: CreateResponse) -> ResolvedPrompt:
-        """Fill in fields that the request leaves out, from the stored prompt that the request
-        names.
+        """Merge a request with the stored prompt that it names. The prompt's values fill the fields
+        that the request does not set.
 
-        The result refers to a fixed version of the prompt, so that resolving the result again
-        changes nothing. Raises ``NotFound`` for an unknown prompt. Raises ``InvalidRequest`` for
-        missing or unknown variables.
+        The merged request names the version of the prompt that was used. Raises ``NotFound`` for an
+        unknown prompt. Raises ``InvalidRequest`` for missing or unknown variables.
         """
         ref = request.prompt
         if ref is None:
@@ -117,7 +118,8 @@ class Prompts:
     # --- for the operator ------------------------------------------------------------------------
 
     async def create(self, request: CreatePrompt) -> PromptResource:
-        """Write a new version. Raises ``InvalidRequest`` for an invalid id."""
+        """Write a new version of a prompt, and create the prompt if it does not exist. Raises
+        ``InvalidRequest`` for an invalid id."""
         id = request.id if request.id is not None else self._ids("pmpt")
         if not _ID.match(id):
             raise InvalidRequest(
@@ -130,7 +132,8 @@ class Prompts:
         return await self.retrieve(id, version)
 
     async def retrieve(self, id: str, version: str | None = None) -> PromptResource:
-        """Return a version of a prompt. The default is the newest version. Raises ``NotFound``."""
+        """Return a version of a prompt. If ``version`` is None, return the newest version. Raises
+        ``NotFound``."""
         found, raw = await asyncio.to_thread(self._load, id, version)
         return PromptResource(
             id=id,
@@ -145,7 +148,7 @@ class Prompts:
         return page_of(await asyncio.to_thread(lambda: tuple(self._all())))
 
     async def delete(self, id: str, version: str | None = None) -> None:
-        """Delete a version of a prompt. By default, delete all its versions. Raises
+        """Delete a version of a prompt. If ``version`` is None, delete all its versions. Raises
         ``NotFound``."""
         await asyncio.to_thread(self._delete, id, version)
 
@@ -157,8 +160,8 @@ class Prompts:
         return self._folder / id
 
     def _files(self, id: str) -> dict[str, Path]:
-        """Return the files of a prompt by version, oldest first. Returns an empty dict if the
-        prompt does not exist."""
+        """Return a dict from version to file for a prompt, oldest version first. The dict is empty
+        if the prompt does not exist."""
         folder = self._prompt_folder(id)
         names = os.listdir(folder) if folder.is_dir() else []
         found = {match[1]: folder / name for name in names if (match := _VERSION.match(name))}
@@ -195,8 +198,8 @@ class Prompts:
             ) from None
 
     def _write(self, id: str, raw: Json) -> str:
-        """Write a new version atomically and return its number. Existing versions are never
-        overwritten."""
+        """Write a new version of a prompt atomically and return the version's number. Existing
+        versions are never overwritten."""
         if self._folder is None:
             raise InvalidRequest(
                 "This server cannot store prompts: its prompts_dir is not configured."
@@ -258,7 +261,8 @@ def _parse(file: Path) -> Json:
 
 
 def _read(raw: Json, name: str) -> CreateResponse:
-    """Validate a template. Raises ``InvalidRequest`` for a file with errors."""
+    """Convert the content of a prompt file to a request. ``name``: the prompt's name for error
+    messages. Raises ``InvalidRequest`` if the content is not valid."""
     try:
         stored = read_template(raw)
         check_call_outputs(stored.input or ())
@@ -284,7 +288,7 @@ def _texts(stored: CreateResponse) -> Iterator[str]:
 
 
 def _variables(stored: CreateResponse) -> tuple[str, ...]:
-    """Return the names of the variables in order of appearance."""
+    """Return the names of a prompt's variables, in the order in which they appear in its texts."""
     return tuple(dict.fromkeys(name for text in _texts(stored) for name in _VARIABLE.findall(text)))
 
 
@@ -326,8 +330,8 @@ def _text(name: str, values: Mapping[str, PromptValue]) -> str:
 
 
 def _parts(message: it.Message, values: Mapping[str, PromptValue]) -> Iterator[it.Part]:
-    """Yield the parts of a message with the variables replaced. A value that is not text becomes a
-    separate part."""
+    """Yield the parts of a message with the variables replaced by their values. A value that is not
+    text, such as an image, becomes a part of its own."""
     for part in message.content:
         if not isinstance(part, it.InputText):
             text = getattr(part, "text", None)

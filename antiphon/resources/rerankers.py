@@ -1,4 +1,4 @@
-"""Choose the reranking model for the endpoint and for file search."""
+"""Rerank texts for ``/v1/rerank`` and for file search: choose the model and score the texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__ = ["RerankedTexts", "Rerankers"]
 
 
 class RerankedTexts(Struct, frozen=True):
-    """The relevance scores of some texts, the number of tokens read, and the model."""
+    """The result of reranking texts: one relevance score per text, the number of input tokens, and
+    the model that was used."""
 
     model: CatalogModel
     scores: tuple[float, ...]
@@ -43,8 +44,8 @@ class Rerankers:
     async def rerank(
         self, name: str | None, query: str, texts: Sequence[str], *, client: Client = ANYONE
     ) -> RerankedTexts:
-        """Score texts for a client. If the request names no model, use the first reranking model.
-        Raises ``RequestError``, ``BackendError``."""
+        """Score texts by their relevance to ``query``. If ``name`` is None, use the first reranking
+        model. Raises ``RequestError``, ``BackendError``."""
         model, backend = choose_model(
             self._models, name, client, lambda each: each.reranking, ability="rerank"
         )

@@ -28,16 +28,16 @@ from antiphon.wire.resources.skills import Skill, SkillVersion
 
 __all__ = ["MAX_UPLOAD_BYTES", "MAX_UPLOAD_FILES", "Skills"]
 
-#: Limits of an upload.
+#: Largest total size of an uploaded skill in bytes, and largest number of its files.
 MAX_UPLOAD_BYTES, MAX_UPLOAD_FILES = DEFAULT_LIMITS.total_bytes, DEFAULT_LIMITS.file_count
 
 _ZIP = b"PK\x03\x04"
 
 
 class Skills:
-    """Operations on skills. Unless stated otherwise, methods raise ``NotFound`` for unknown ids.
+    """Operations on skills. Methods that take an id raise ``NotFound`` for an unknown id.
 
-    ``quotas`` include the total size of a tenant's bundles, in bytes.
+    ``quotas`` limit the total size of a tenant's bundles, in bytes.
     """
 
     def __init__(
@@ -54,8 +54,9 @@ class Skills:
         self._quotas = quotas
 
     async def create(self, tenant: str, files: Mapping[str, bytes]) -> Skill:
-        """Store a new skill. ``files`` are either files by path, or a single zip. Raises
-        ``InvalidRequest``, ``TooLarge`` and ``QuotaExceeded``."""
+        """Store a new skill. ``files`` maps paths to contents. It holds either the files of the
+        skill or a single zip file. Raises ``InvalidRequest``, ``TooLarge`` and
+        ``QuotaExceeded``."""
         draft, content = await self._make_draft(self._ids("skill"), files)
         max_bytes = self._max_bytes(tenant, content)
         if not await self._skills.create(tenant, draft, content, max_bytes=max_bytes):
@@ -70,7 +71,8 @@ class Skills:
         return found
 
     async def list(self, tenant: str, params: PageParams) -> Page[Skill]:
-        """Return a page of skills. Raises ``InvalidRequest`` for a cursor that is not a skill."""
+        """Return a page of skills. Raises ``InvalidRequest`` if the cursor is not the id of a
+        skill."""
         return make_page(await self._skills.list_skills(tenant), params)
 
     async def set_default_version(self, tenant: str, skill_id: str, version: str) -> Skill:
@@ -96,8 +98,8 @@ class Skills:
     async def add_version(
         self, tenant: str, skill_id: str, files: Mapping[str, bytes], *, default: bool
     ) -> SkillVersion:
-        """Store a new version. ``default``: whether it becomes the default version. Raises
-        ``InvalidRequest``, ``TooLarge`` and ``QuotaExceeded``."""
+        """Store a new version of a skill. ``default``: whether the new version becomes the default
+        version. Raises ``InvalidRequest``, ``TooLarge`` and ``QuotaExceeded``."""
         await self.retrieve(tenant, skill_id)
         draft, content = await self._make_draft(skill_id, files)
         max_bytes = self._max_bytes(tenant, content)
@@ -112,9 +114,8 @@ class Skills:
     async def list_versions(
         self, tenant: str, skill_id: str, params: PageParams
     ) -> Page[SkillVersion]:
-        """Return a page of versions.
-
-        Raises ``InvalidRequest`` for a cursor that is not a version.
+        """Return a page of a skill's versions. Raises ``InvalidRequest`` if the cursor is not the
+        id of a version.
         """
         await self.retrieve(tenant, skill_id)
         return make_page(await self._skills.list_versions(tenant, skill_id), params)
@@ -122,8 +123,8 @@ class Skills:
     async def retrieve_version(
         self, tenant: str, skill_id: str, version: str | None = None
     ) -> SkillVersion:
-        """Return a version. ``version``: its number, or ``latest``; None means the default
-        version."""
+        """Return a version of a skill. ``version``: the number of the version, or ``latest``. None
+        means the default version."""
         skill = await self.retrieve(tenant, skill_id)
         aliases = {None: skill.default_version, "latest": skill.latest_version}
         wanted = aliases.get(version, version)
@@ -141,9 +142,10 @@ class Skills:
         return content
 
     async def delete_version(self, tenant: str, skill_id: str, version: str) -> SkillVersion:
-        """Delete a version. If it is the skill's last version, the skill is deleted too.
+        """Delete a version of a skill. If the skill has no other version, delete the skill too.
 
-        Raises ``InvalidRequest`` for the default version if the skill has other versions.
+        Raises ``InvalidRequest`` if the version is the default version and the skill has other
+        versions.
         """
         found = await self.retrieve_version(tenant, skill_id, version)
         if not await self._skills.delete_version(tenant, skill_id, _number(found.version)):
@@ -172,15 +174,16 @@ class Skills:
         return draft, content
 
     def _max_bytes(self, tenant: str, content: bytes) -> int | None:
-        """Return the maximum total size of a tenant's skills in bytes, or None for no limit. Raises
-        ``TooLarge`` if ``content`` alone exceeds this size."""
+        """Return the maximum total size of a tenant's skills in bytes. Returns None if there is no
+        limit. Raises ``TooLarge`` if ``content`` alone exceeds this size."""
         limit = self._quotas.of(tenant).max_files_bytes
         check_size(len(content), limit, param="files")
         return limit
 
 
 def _make_bundle(files: Mapping[str, bytes]) -> tuple[Bundle, bytes]:
-    """Validate an upload, either files or a zip, and pack it into a new zip."""
+    """Validate an uploaded skill (its files or one zip file). Returns the skill's bundle, and a new
+    zip file of the bundle."""
     first = next(iter(files.values()), b"")
     is_zip = len(files) == 1 and first.startswith(_ZIP)
     members = unpack(first) if is_zip else {name: BundleFile(each) for name, each in files.items()}
@@ -189,8 +192,8 @@ def _make_bundle(files: Mapping[str, bytes]) -> tuple[Bundle, bytes]:
 
 
 def _number(version: str) -> int:
-    """Return the number of a version. If the text is not a number, return 0, which no version
-    has."""
+    """Convert a version to its number. If ``version`` is not a number, return 0. No version has the
+    number 0."""
     return int(version) if version.isdecimal() and version.isascii() and len(version) < 10 else 0
 
 

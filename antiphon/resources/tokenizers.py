@@ -15,8 +15,8 @@ __all__ = ["TokenizedText", "Tokenizers"]
 
 
 class TokenizedText(Struct, frozen=True):
-    """The token ids of a text. ``context_size``: the context size of the model; None if it is
-    unknown."""
+    """The token ids of a text. ``context_size``: the context size of the model in tokens. It is
+    None if the size is unknown."""
 
     ids: tuple[int, ...]
     context_size: int | None
@@ -40,8 +40,8 @@ class Tokenizers:
     async def detokenize(
         self, name: str | None, ids: Sequence[int], client: Client = ANYONE
     ) -> str:
-        """Return the text of token ids. Control tokens become their literal text. Raises
-        ``RequestError``."""
+        """Convert token ids to text. A control token becomes its name in the text, such as
+        ``<|im_end|>``. Raises ``RequestError``."""
         model = await self._loaded(name, client)
         if not model.backend.capabilities.detokenizes:
             raise _unsupported(model)

@@ -33,18 +33,18 @@ __all__ = ["MAX_PART_BYTES", "RECORD_PURPOSE", "ChunkedUploads"]
 MAX_PART_BYTES = 64 * 2**20
 #: Seconds until an upload expires: OpenAI's rule.
 _LIFETIME_S = 3600
-#: Largest number of uploads of a tenant that have not expired.
+#: Largest number of a tenant's uploads that have not expired.
 _MAX_UPLOADS = 1000
-#: Separates the tenant from the rest of a derived tenant name. The character is not printable, so
-#: no configured tenant has such a name.
+#: Character between the tenant's name and the suffix of a derived tenant name. The character is not
+#: printable, so no configured tenant has such a name.
 _SEPARATOR = "\x1f"
 #: Purpose of the files that hold the records of uploads.
 RECORD_PURPOSE = "upload"
 
 
 class _Record(Struct, frozen=True, kw_only=True):
-    """The stored record of an upload. ``part_ids``: the ids of the parts; set only for a completed
-    upload."""
+    """The stored record of an upload. ``part_ids``: the ids of the joined parts; empty until the
+    upload is completed."""
 
     upload: ChunkedUpload
     request: CreateUpload
@@ -55,8 +55,7 @@ class ChunkedUploads:
     """Operations on uploads. Methods raise ``NotFound`` for unknown and expired uploads, and
     ``InvalidRequest`` for uploads that are no longer pending.
 
-    ``max_file_bytes``: maximum size of one file. ``quotas`` include the maximum total size of a
-    tenant's pending uploads.
+    ``quotas`` limit the total size of a tenant's pending uploads.
     """
 
     def __init__(
@@ -79,8 +78,9 @@ class ChunkedUploads:
     async def create(
         self, tenant: str, request: CreateUpload, *, max_file_bytes: int
     ) -> ChunkedUpload:
-        """Create a pending upload and reserve its space. Raises ``TooLarge``, ``QuotaExceeded``,
-        ``Overloaded`` or ``InvalidRequest`` if the upload exceeds a limit."""
+        """Create a pending upload. Its announced size counts for the quota from now on.
+        ``max_file_bytes``: maximum size of one file. Raises ``TooLarge``, ``QuotaExceeded`` or
+        ``Overloaded`` if the upload exceeds a limit."""
         if request.bytes > max_file_bytes:
             raise TooLarge(
                 f"The file is larger than this server accepts ({max_file_bytes} bytes).",
@@ -109,11 +109,12 @@ class ChunkedUploads:
         return upload
 
     async def pending_bytes(self, tenant: str) -> int:
-        """Return the number of bytes reserved by a tenant's pending uploads."""
+        """Return the total size that a tenant's pending uploads have announced, in bytes."""
         return (await self._usage(_uploads_of(tenant))).files_bytes
 
     async def check_pending(self, tenant: str, upload_id: str) -> None:
-        """Raise an error if the upload does not accept parts. Called before a part is received."""
+        """Raise ``NotFound`` or ``InvalidRequest`` if the upload does not accept parts. The server
+        calls this method before it receives a part."""
         await self._pending(tenant, upload_id)
 
     async def add_part(
@@ -147,8 +148,8 @@ class ChunkedUploads:
         return ChunkedUploadPart(id=part.id, created_at=now, upload_id=upload_id)
 
     async def complete(self, tenant: str, upload_id: str, request: CompleteUpload) -> ChunkedUpload:
-        """Join the parts into a file. If the call is repeated with the same parts, return the same
-        file."""
+        """Join the parts into a file. A repeated call with the same parts returns the same
+        result."""
         record = await self._record(tenant, upload_id)
         if record.upload.status == "completed" and record.part_ids == request.part_ids:
             return record.upload
@@ -168,7 +169,7 @@ class ChunkedUploads:
         )
         upload = replace(record.upload, status="completed", file=file)
         done = replace(record, upload=upload, part_ids=request.part_ids)
-        if not await self._end(tenant, done):  # another request ended it in the meantime
+        if not await self._end(tenant, done):  # another request ended the upload in the meantime
             await self._files.delete(tenant, file.id)
             raise _not_pending(upload_id)
         await self._delete_parts(tenant, upload_id)
@@ -186,8 +187,8 @@ class ChunkedUploads:
     async def _parts(
         self, tenant: str, record: _Record, request: CompleteUpload
     ) -> tuple[StoredFile, ...]:
-        """Return the parts in the requested order. Raises ``InvalidRequest`` if a part does not
-        exist or the total size is wrong."""
+        """Return the parts of an upload in the requested order. Raises ``InvalidRequest`` if a part
+        does not exist or if the total size is wrong."""
         owner = _parts_of(tenant, record.upload.id)
         parts = []
         for at, part_id in enumerate(request.part_ids):
@@ -223,8 +224,9 @@ class ChunkedUploads:
         return record
 
     async def _save(self, tenant: str, record: _Record) -> bool:
-        """Store the record of an upload. The record of a pending upload counts with the announced
-        size, other records with 0 bytes. Returns False if the quota would be exceeded."""
+        """Store the record of an upload. For the quota, the record of a pending upload counts with
+        the announced size, and other records count as 0 bytes. Returns False and stores nothing if
+        the upload would exceed the quota."""
         upload = record.upload
         pending = upload.status == "pending"
         file = File(
@@ -244,9 +246,9 @@ class ChunkedUploads:
         )
 
     async def _end(self, tenant: str, record: _Record) -> bool:
-        """Replace the record of a pending upload with ``record``, which is stored under another id.
-        If several requests do this concurrently, only the request that deletes the pending record
-        succeeds. For the other requests, the method returns False."""
+        """End a pending upload: delete its pending record and store ``record`` under another id.
+        Only one of several concurrent requests can delete the pending record. For the other
+        requests, this method returns False."""
         if not await self._store.delete(_uploads_of(tenant), record.upload.id):
             return False
         return await self._save(tenant, record)

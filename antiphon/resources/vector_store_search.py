@@ -29,20 +29,20 @@ _MAX_WORDS = 64
 _RANKING_SIZE = 100
 #: Number of the best fused hits whose texts a reranking model reads.
 _RERANKED_HITS = 50
-#: OpenAI's values of ``ranker``, which name no model of this server. ``none`` disables reranking;
-#: ``auto`` and ``default-2024-11-15`` use the reranking model of the server.
+#: Values of ``ranker`` in OpenAI's API. They are not names of models. ``none`` disables reranking.
+#: ``auto`` and ``default-2024-11-15`` mean the server's default reranking model.
 _NO_RERANKING = "none"
 _SERVER_RANKERS = ("auto", "default-2024-11-15")
 
 _T = TypeVar("_T")
 
-#: A chunk: vector store id, chunk number, file id.
+#: Identifies a chunk: vector store id, chunk number, file id.
 _ChunkKey = tuple[str, int, str]
 
 
 class _SearchScope(Struct, frozen=True):
-    """The files of one vector store that a search considers: the indexed files that pass the
-    filter. ``is_whole``: the request has no filter."""
+    """The files of one vector store that a search considers: the indexed files that match the
+    request's filter. ``is_whole``: True if the request has no filter."""
 
     store_id: str
     files: Mapping[str, IndexedFile]
@@ -51,8 +51,8 @@ class _SearchScope(Struct, frozen=True):
 
 class Searcher:
     """Searches vector stores. ``model``: the embedding model. If it is None, only keyword search is
-    available. ``reranker``: the model behind the rankers ``auto`` and ``default-2024-11-15``. If it
-    is None, these rankers only fuse rankings."""
+    available. ``reranker``: the reranking model for the rankers ``auto`` and
+    ``default-2024-11-15``. If it is None, these rankers do not rerank the fused hits."""
 
     def __init__(
         self,
@@ -70,10 +70,10 @@ class Searcher:
         self._model = model
 
     def check(self, ranking: RankingOptions, path: str) -> None:
-        """Raise ``InvalidRequest`` for an unknown ranker, and for a text weight of 0 on a server
-        without an embedding model.
+        """Check the ranking options. Raises ``InvalidRequest`` for an unknown ranker, and for a
+        text weight of 0 on a server without an embedding model.
 
-        ``path``: the prefix of ``ranking_options`` in the path of the request field.
+        ``path``: prefix of the field ``ranking_options`` in error messages, such as ``tools[0].``.
         """
         rankers = (_NO_RERANKING, *_SERVER_RANKERS)
         if ranking.ranker not in rankers and not self._rerankers.is_served(ranking.ranker):
@@ -152,7 +152,7 @@ class Searcher:
         vector: Vector | None,
         ranking: RankingOptions,
     ) -> Mapping[_ChunkKey, float]:
-        """Score the chunks for one query. Without a vector for the query, only the keyword ranking
+        """Score the chunks for one query. If ``vector`` is None, only the keyword ranking
         counts."""
         words = query_terms(query)[:_MAX_WORDS]
         by_words, by_meaning = [], []
@@ -204,14 +204,14 @@ class Searcher:
 
 
 def _select(ranked: Sequence[tuple[_T, float]], request: SearchRequest) -> list[tuple[_T, float]]:
-    """Return the best entries. There are at most ``request.limit`` of them, and each has at least
-    the score of the request's threshold."""
+    """Return the first entries of a ranking: at most ``request.limit``, and only entries whose
+    score reaches the request's threshold."""
     selected = [pair for pair in ranked if pair[1] >= request.ranking.threshold]
     return selected[: request.limit]
 
 
 def _ordered(hits: Sequence[tuple[str, ChunkHit]]) -> list[_ChunkKey]:
-    """Merge the hits of several vector stores into one ranking. Scores of different vector stores
-    are comparable."""
+    """Merge the hits of several vector stores into one ranking by score. The scores of different
+    vector stores are comparable. Returns the best ``_RANKING_SIZE`` chunks."""
     ranked = sorted(hits, key=lambda pair: -pair[1].score)
     return [(store_id, hit.chunk, hit.file_id) for store_id, hit in ranked][:_RANKING_SIZE]

@@ -57,7 +57,8 @@ from .vector_store_search import Searcher
 __all__ = ["VectorStores"]
 
 _DAY_S = 86_400
-#: Seconds between updates of ``last_active_at``, which limits writes.
+#: Least number of seconds between two updates of ``last_active_at``. It limits the number of
+#: writes.
 _ACTIVITY_RESOLUTION_S = 60
 
 
@@ -65,8 +66,8 @@ class VectorStores:
     """Operations on vector stores. All methods raise ``NotFound`` for unknown ids.
 
     ``model``: the embedding model. If it is None, only keyword search is available. ``reranker``:
-    the model that reranks results unless a request names another ranker. If it is None, rankings
-    are only fused.
+    the default reranking model. A request can name another one. If it is None, results are not
+    reranked by default.
     """
 
     def __init__(
@@ -92,17 +93,18 @@ class VectorStores:
         self._searcher = Searcher(store.vectors, embeddings, model, rerankers, reranker)
 
     def start(self) -> None:
-        """Resume indexing the files whose indexing was interrupted."""
+        """Resume the indexing of files that an earlier process did not finish."""
         self._indexer.start()
 
     async def stop(self) -> None:
-        """Stop indexing."""
+        """Stop the indexing of all files."""
         await self._indexer.stop()
 
     # --- vector stores ---------------------------------------------------------------------------
 
     async def create(self, tenant: str, request: CreateVectorStore) -> VectorStore:
-        """Create a vector store with its first files. Raises ``QuotaExceeded``."""
+        """Create a vector store and index its first files in the background. Raises
+        ``QuotaExceeded``."""
         limit = self._quotas.of(tenant).max_vector_stores
         entries = await self._new_entries(tenant, "", request.files)
         now = int(self._clock())
@@ -127,7 +129,7 @@ class VectorStores:
         return await self._with_usage(tenant, await self._find(tenant, store_id))
 
     async def update(self, tenant: str, store_id: str, request: UpdateVectorStore) -> VectorStore:
-        """Replace the given fields."""
+        """Replace the fields of a vector store that the request sets."""
         old = await self._find(tenant, store_id)
         after = old.expires_after if request.expires_after is UNSET else request.expires_after
         new = replace(
@@ -157,7 +159,7 @@ class VectorStores:
     async def search(
         self, tenant: str, store_ids: Sequence[str], request: SearchRequest
     ) -> tuple[VectorStoreSearchResult, ...]:
-        """Return the chunks of these vector stores that match best.
+        """Return the best matching chunks of these vector stores, best first.
 
         Raises ``InvalidRequest`` for an expired vector store and ``RunError`` if a model call
         fails.
@@ -190,14 +192,14 @@ class VectorStores:
         return entries[0].file
 
     async def retrieve_file(self, tenant: str, store_id: str, file_id: str) -> VectorStoreFile:
-        """Return a file with its indexing status."""
+        """Return a file of a vector store, with its indexing status."""
         return (await self._entry(tenant, store_id, file_id)).file
 
     async def update_attributes(
         self, tenant: str, store_id: str, file_id: str, attributes: Attributes
     ) -> VectorStoreFile:
-        """Replace the attributes of a file."""
-        while True:  # retry if its status changes in the meantime
+        """Replace the attributes of a file in a vector store."""
+        while True:  # retry if the file's status changes in the meantime
             entry = await self._entry(tenant, store_id, file_id)
             file = replace(entry.file, attributes=attributes)
             if await self._index.update_attributes(tenant, replace(entry, file=file)):
@@ -219,8 +221,8 @@ class VectorStores:
         status: str | None = None,
         batch: str | None = None,
     ) -> Page[VectorStoreFile]:
-        """Return a page of the files of a vector store. The page can be restricted to the files of
-        one batch or with one status."""
+        """Return a page of the files of a vector store. With ``batch``, the page has only files of
+        this batch. With ``status``, it has only files with this status."""
         if batch is not None:
             await self.retrieve_batch(tenant, store_id, batch)
         else:
@@ -232,7 +234,7 @@ class VectorStores:
         return page_of_found([entry.file for entry in entries], params)
 
     async def _check_cursors(self, tenant: str, store_id: str, params: PageParams) -> None:
-        """Raise ``InvalidRequest`` if a cursor is not a file of the vector store."""
+        """Raise ``InvalidRequest`` if a cursor is not the id of a file in the vector store."""
         for param, id in (("after", params.after), ("before", params.before)):
             if id is not None and await self._index.get_file(tenant, store_id, id) is None:
                 raise unknown_cursor(param, id)
@@ -259,7 +261,7 @@ class VectorStores:
         return await self.retrieve_batch(tenant, store_id, batch.id)
 
     async def retrieve_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
-        """Return a batch with the counts of its files by status."""
+        """Return a batch of files, with the counts of its files by status."""
         await self._find(tenant, store_id)
         found = await self._index.get_batch(tenant, store_id, batch_id)
         if found is None:
@@ -271,7 +273,7 @@ class VectorStores:
         return replace(found, file_counts=usage.counts, status=_status(usage))
 
     async def cancel_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
-        """Cancel a batch: files whose indexing has not finished are not indexed."""
+        """Cancel a batch. Stops the indexing of its files that are not yet indexed."""
         await self.retrieve_batch(tenant, store_id, batch_id)
         for entry in await self._index.list_files(tenant, store_id):
             if entry.batch == batch_id and entry.file.status == "in_progress":
@@ -303,7 +305,8 @@ class VectorStores:
         return found
 
     async def _touch(self, tenant: str, store_id: str) -> None:
-        """Renew the expiry of a vector store that is being used."""
+        """Record that a vector store is used now, which moves its expiry into the future. Raises
+        ``InvalidRequest`` if it has expired."""
         found, now = await self._find_active(tenant, store_id), int(self._clock())
         if now - (found.last_active_at or 0) >= _ACTIVITY_RESOLUTION_S:
             expires_at = _expiry(found.expires_after, now)
@@ -326,7 +329,8 @@ class VectorStores:
     async def _new_entries(
         self, tenant: str, store_id: str, request: Sequence[AddFile]
     ) -> tuple[IndexedFile, ...]:
-        """Return new index entries for the tenant's files. Raises ``NotFound``."""
+        """Return new index entries for uploaded files of the tenant. Raises ``NotFound`` for an
+        unknown file id."""
         now = int(self._clock())
         entries = []
         for one in request:

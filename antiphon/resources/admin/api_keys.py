@@ -16,8 +16,8 @@ from antiphon.wire.admin.api_keys import ApiKeyList, CreateApiKey, ManagedApiKey
 
 __all__ = ["ApiKeys", "KeyRecord"]
 
-#: Seconds after which a process reads the keys again. For this long, other processes may still
-#: accept a key that one process has revoked.
+#: Seconds after which a process reads the keys again. After one process has revoked a key, other
+#: processes may accept the key for this time.
 _MAX_AGE_S = 2.0
 #: Seconds for which a process keeps using the keys it has read while the store does not answer.
 _OUTAGE_S = 60.0
@@ -25,8 +25,9 @@ _HINT_CHARS = 4
 
 
 class ApiKeys:
-    """The API keys in the store. ``clock`` returns Unix seconds. ``timer`` returns monotonic
-    seconds. ``reserved``: names of keys in the settings; stored keys may not have these names."""
+    """Creates, lists, rotates and revokes the API keys in the store. ``clock`` returns Unix
+    seconds. ``timer`` returns monotonic seconds. ``reserved``: names of the keys in the settings. A
+    stored key may not have one of these names."""
 
     def __init__(
         self,
@@ -45,8 +46,9 @@ class ApiKeys:
         self._lock = asyncio.Lock()
 
     async def current(self) -> tuple[KeyRecord, ...]:
-        """Return all keys. They are read from the store at most two seconds ago. While the store
-        does not answer, they may be up to a minute old. After a minute, raises ``StoreError``."""
+        """Return all keys in the store, from a copy that is at most two seconds old. If the store
+        does not answer, the copy may be up to one minute old. If it is older, raises
+        ``StoreError``."""
         if self._timer() - self._read_at > _MAX_AGE_S:
             async with self._lock:
                 if self._timer() - self._read_at > _MAX_AGE_S:
@@ -82,7 +84,8 @@ class ApiKeys:
         return _with_secret(key, secret)
 
     async def rotate(self, name: str) -> NewApiKey:
-        """Give a key a new secret. The old secret is refused from now on. Raises ``NotFound``."""
+        """Give a key a new secret. The old secret stops working. Raises ``NotFound`` for an unknown
+        name."""
         secret, digest = _new_secret()
         key = replace(
             await self._find(name),
@@ -96,7 +99,7 @@ class ApiKeys:
         return _with_secret(key, secret)
 
     async def revoke(self, name: str) -> None:
-        """Delete a key. Raises ``NotFound``."""
+        """Delete a key. Raises ``NotFound`` for an unknown name."""
         if not await self._store.delete(name):
             raise _unknown(name)
         self._read_at = -math.inf
@@ -109,7 +112,7 @@ class ApiKeys:
 
 
 def _new_secret() -> tuple[str, str]:
-    """Return a secret and its digest."""
+    """Return a new random secret and its SHA-256 digest in hex."""
     secret = f"sk-{secrets.token_urlsafe(32)}"
     return secret, hashlib.sha256(secret.encode()).hexdigest()
 

@@ -20,7 +20,7 @@ _log = structlog.get_logger(__name__)
 
 
 class AuditTrail:
-    """Appends to the audit log of a store, and reads it. ``clock`` returns Unix seconds."""
+    """Writes and reads the audit log of a store. ``clock`` returns Unix seconds."""
 
     def __init__(self, log: AuditLog, *, clock: Callable[[], float], ids: Ids) -> None:
         self._audit_log = log
@@ -36,9 +36,10 @@ class AuditTrail:
         tenant: str = "",
         address: str = "",
     ) -> None:
-        """Append an action that has been performed. ``key``: name of the API key that was used.
-        ``tenant``: the tenant of that key. ``address``: IP address of the client. If the store does
-        not answer, log an error and return: the action cannot be undone."""
+        """Append an action that has been performed. ``type``: the kind of action. ``target``: the
+        name or id of the changed object. ``key``: name of the client's API key. ``tenant``: the
+        tenant of the key. ``address``: IP address of the client. If the store does not answer, the
+        method logs an error and returns, because the action cannot be undone."""
         record = AuditRecord(
             id=self._ids("audit"),
             at=int(self._clock()),
@@ -54,7 +55,7 @@ class AuditTrail:
             _log.error("an act is missing in the audit log", audit=record.id, error=error.message)
 
     async def list(self, query: AuditQuery) -> Page[AuditEvent]:
-        """Return a page of the log. Raises ``InvalidRequest`` for an unknown cursor."""
+        """Return a page of the audit log. Raises ``InvalidRequest`` for an unknown cursor."""
         found = await self._audit_log.list(replace(query, limit=query.limit + 1))
         if found is None:
             raise InvalidRequest(f"Event with id '{query.after}' not found.", param="after")

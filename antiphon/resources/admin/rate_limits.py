@@ -1,11 +1,14 @@
 """Limits on requests per minute and on concurrent requests, shared by all servers of a store.
 
-Each process keeps a local copy of a scope's token bucket and uses this copy to admit requests. A
-few times a second, the process reports to the store how many requests it has admitted, and reads
-how many the other processes have admitted. So a request needs no round trip to the store, unless
-its scope was unused for two seconds. Between two reports, all processes together may admit more
-requests than the bucket holds. The level of the bucket is then negative, and no request is admitted
-until the bucket has refilled. So the limit is exact over several minutes.
+A scope is an API key or a tenant that has limits. Each scope has a token bucket in the store. Each
+process keeps a local copy of the bucket and uses this copy to admit requests. A few times a second,
+the process reports to the store how many requests it has admitted, and reads how many requests the
+other processes have admitted. So most requests need no round trip to the store. Only the first
+request after two seconds without requests of its scope waits for the store.
+
+Between two reports, all processes together may admit more requests than the bucket holds. The level
+of the bucket is then negative, and no request is admitted until the bucket has refilled. So the
+limit is exact over several minutes.
 """
 
 from __future__ import annotations
@@ -28,9 +31,11 @@ _log = structlog.get_logger(__name__)
 
 #: Seconds between two reports about a scope in use.
 _EXCHANGE_S = 0.25
-#: Seconds after which a process reads the store before it admits a request by its local copy.
+#: Age in seconds from which a local copy is too old: the process then reads the store before it
+#: admits a request.
 _STALE_S = 2.0
-#: Longest wait for a report, in seconds. After it, the local copy decides, however old it is.
+#: Longest wait for a report, in seconds. After this time, the process uses its local copy, even if
+#: the copy is too old.
 _TIMEOUT_S = 1.0
 #: Largest number of scopes of which a process keeps a local copy.
 _MAX_SCOPES = 10_000
@@ -75,7 +80,7 @@ class _View:
         self.state = RateState()
 
     def is_in_use(self, now: float) -> bool:
-        """Whether the process has something to report, or further requests are likely."""
+        """Return whether the process must report this scope, or expects further requests of it."""
         is_counted = self.taken or self.running or self.reported
         return bool(is_counted) or now - self.used_at <= _STALE_S
 
@@ -97,23 +102,23 @@ class _View:
 
 
 class RateLimits:
-    """Admits the requests of limited scopes. Create one instance per process. ``owner``: name of
-    this process in the store. ``timer`` returns monotonic seconds."""
+    """Admits or refuses requests by the limits of their scopes. Create one instance per process.
+    ``owner``: name of this process in the store. ``timer`` returns monotonic seconds."""
 
     def __init__(self, rates: RateStore, *, owner: str, timer: Callable[[], float]) -> None:
         self._rates = rates
         self._owner = owner
         self._timer = timer
         self._views: dict[str, _View] = {}
-        #: Scopes whose requests wait for a report.
+        #: Scopes with requests that wait for the next report.
         self._wanted: set[str] = set()
         self._scheduled: asyncio.TimerHandle | None = None
         self._exchange: asyncio.Task[None] | None = None
 
     async def take(self, scopes: Sequence[LimitScope]) -> tuple[Permit, ...]:
-        """Admit or refuse a request that counts against all of these scopes. Returns one permit for
-        each scope that limits requests. If one scope refuses the request, the other scopes lose no
-        token."""
+        """Admit or refuse a request that counts for all of these scopes. Returns one permit for
+        each scope that limits requests per minute. If one scope refuses the request, the buckets of
+        the other scopes lose no token."""
         limited = [
             (scope.id, scope.limits.requests_per_minute)
             for scope in scopes
@@ -178,8 +183,8 @@ class RateLimits:
         return {name for name, view in self._views.items() if view.is_in_use(now)}
 
     async def _refresh(self, name: str) -> None:
-        """Report a scope now and read its state. If the store does not answer, keep using the local
-        copy."""
+        """Report a scope to the store now and read its state. If the store does not answer, keep
+        using the local copy."""
         self._wanted.add(name)
         if self._exchange is None or self._exchange.done():
             self._start_exchange()

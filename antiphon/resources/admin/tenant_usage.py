@@ -1,4 +1,4 @@
-"""The usage of a tenant's quotas."""
+"""Read how much of its quotas a tenant has used."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["TenantUsages"]
 
 
 class TenantUsages:
-    """Reads the usage of tenants. ``max_runs``: number of background runs of one tenant that this
-    server executes at a time; None: no limit per tenant."""
+    """Reads how much of its quotas a tenant has used. ``max_runs``: maximum number of background
+    runs of one tenant that this server executes at a time. None means no limit."""
 
     def __init__(
         self,

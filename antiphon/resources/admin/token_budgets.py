@@ -1,4 +1,5 @@
-"""Token usage of API keys and tenants per minute and per day, over all servers of a store."""
+"""Number of tokens that API keys and tenants have used on all servers of a store, per minute and
+per day."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from antiphon.store.usage import UsageKind, UsageQuery, UsageTotals
 
 __all__ = ["TokenBudgets", "TokensUsed"]
 
-#: Seconds for which the sums of a scope are cached.
+#: Seconds for which the token sums of a scope are cached.
 _MAX_AGE_S = 2.0
 #: Largest number of scopes in the cache.
 _MAX_SCOPES = 10_000
@@ -21,7 +22,8 @@ _KINDS: tuple[UsageKind, ...] = ("completion", "embedding")
 
 
 class TokensUsed(Struct, frozen=True):
-    """The tokens that a scope has used. ``day_ends_s``: seconds until the next midnight (UTC)."""
+    """The tokens that a scope has used. ``minute``: in the last 60 seconds. ``day``: since midnight
+    (UTC). ``day_ends_s``: seconds until the next midnight (UTC)."""
 
     minute: int
     day: int
@@ -29,10 +31,10 @@ class TokensUsed(Struct, frozen=True):
 
 
 class TokenBudgets:
-    """Reads from the usage log how many tokens a scope has used.
+    """Reads from the usage log how many tokens a scope (an API key or a tenant) has used.
 
-    A request counts when it ends. Requests of other servers count up to three seconds later. So
-    running requests can exceed a scope's limit.
+    A request's tokens count when the request ends. The tokens of requests to other servers count up
+    to three seconds later. So running requests can exceed a scope's limit.
 
     ``totals`` returns sums from the usage log. ``clock`` returns Unix seconds. ``timer`` returns
     monotonic seconds.
