@@ -1,9 +1,12 @@
 """Files that clients upload in parts.
 
-A pending upload and its parts are stored as files under derived tenant names. So every store can
-hold them, several servers share them, and the sweep of expired files deletes them. The same limit
-applies to the size of a tenant's pending uploads as to the size of its files, but the two are
-counted separately. Creating an upload reserves the announced size.
+The records and parts of uploads are stored as files of invented tenants, whose names are derived
+from the tenant's name. So every store can hold them, all servers of a store share them, and they
+are deleted when they expire, like other files.
+
+The quota for the size of a tenant's files also limits the size of its pending uploads, but files
+and pending uploads are counted separately. A pending upload counts with the size that the client
+has announced.
 """
 
 from __future__ import annotations

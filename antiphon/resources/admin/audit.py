@@ -52,7 +52,9 @@ class AuditTrail:
         try:
             await self._audit_log.add(record)
         except StoreError as error:
-            _log.error("an act is missing in the audit log", audit=record.id, error=error.message)
+            _log.error(
+                "an action is missing in the audit log", audit=record.id, error=error.message
+            )
 
     async def list(self, query: AuditQuery) -> Page[AuditEvent]:
         """Return a page of the audit log. Raises ``InvalidRequest`` for an unknown cursor."""

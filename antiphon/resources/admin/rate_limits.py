@@ -219,7 +219,10 @@ class RateLimits:
             try:
                 states = await self._rates.exchange(self._owner, reports)
             except StoreError as error:
-                _log.warning("rate limits of this process only", error=error.message)
+                _log.warning(
+                    "rate limits are not shared, because the store does not answer",
+                    error=error.message,
+                )
                 self._wanted.clear()
             else:
                 now = self._timer()
