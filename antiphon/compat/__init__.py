@@ -1,4 +1,5 @@
-"""Other APIs, implemented as translations of the Responses API.
+"""Other APIs, such as Chat Completions, that the server offers by translation.
 
-Their requests become Responses requests. Responses and events become their answers.
+A request of such an API becomes one or more requests of the Responses API. The resulting responses
+and events become the answer of that API.
 """

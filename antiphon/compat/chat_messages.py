@@ -1,7 +1,7 @@
 """Translate messages of the Chat Completions API to input items.
 
-One message may become several items: reasoning, text, calls. This module checks the structure that
-is specific to Chat Completions; ``wire.parsing`` checks the resulting items.
+One message may become several items: reasoning, text and calls. This module checks the structure
+that is specific to Chat Completions. ``wire.parsing`` checks the resulting items.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _CALL_TYPES = ("function", "custom")
 
 
 def read_messages(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> list[Json]:
-    """Translate ``messages`` to items, as a client of the Responses API would write them. Raises
+    """Translate ``messages`` to input items, in the JSON form of the Responses API. ``path``: the
+    field's name in error messages. ``paths`` receives the path of each translated field. Raises
     ``InvalidRequest``.
     """
     messages = read_array(raw, path, limits.items)
@@ -41,18 +42,19 @@ def read_messages(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) ->
 
 
 class _MessageReader:
-    """Translates messages one by one into ``items``. Records the path of each message field for
-    error messages."""
+    """Translates messages one by one and adds the results to ``items``. Records in ``paths`` which
+    message field each item field comes from, for error messages."""
 
     def __init__(self, paths: ErrorPaths, limits: BodyLimits) -> None:
         self.items: list[Json] = []
         self._paths = paths
         self._limits = limits
-        #: The client's id of a call → our id, and whether the call is a custom tool call. Clients
-        #: may reuse an id in a later turn.
+        #: Id of a call as the client wrote it → id of the call in the items, and whether the call
+        #: is a custom tool call. The ids can differ, because clients may use an id again in a later
+        #: turn.
         self._calls: dict[str, tuple[str, bool]] = {}
         self._call_count = 0
-        #: Our id of the last call in the deprecated form ``function_call``, which has no id field.
+        #: Id in the items of the last deprecated ``function_call``. The client sends no id for it.
         self._function_call_id = ""
 
     def read(self, raw: Any, path: str) -> None:
@@ -84,8 +86,8 @@ class _MessageReader:
         self._add({"type": "message", "role": fields["role"], "content": content}, path)
 
     def _assistant_message(self, fields: Json, path: str) -> None:
-        """Translate a message of the model. Each of its fields is optional, but one must be
-        present."""
+        """Translate a message of the model. Each of its fields is optional, but it must have at
+        least one field."""
         count_before = len(self.items)
         reasoning = fields.get("reasoning_content", fields.get("reasoning"))
         if reasoning:
@@ -173,8 +175,8 @@ class _MessageReader:
         self._add(item, path)
 
     def _assign_call_id(self, client_id: str, *, custom: bool) -> str:
-        """Return a unique id for a call: the client's id, or a new one if an earlier call has that
-        id."""
+        """Return a unique id for a call. It is the client's id, or a new id if an earlier call has
+        the same id."""
         self._call_count += 1
         call_id = f"{client_id}#{self._call_count}" if client_id in self._calls else client_id
         self._calls[client_id] = (call_id, custom)
@@ -214,8 +216,8 @@ def _part(raw: Any, path: str, kinds: Mapping[str, Callable[[Json, str], Json]])
 
 
 def _inner(fields: Json, name: str, path: str) -> Json:
-    """Return the content object of a part. It is the value of the field that has the name of the
-    part's type."""
+    """Return the object in the field ``name`` of a part. This field has the same name as the part's
+    type and holds its content, such as ``file``."""
     if name not in fields:
         raise missing_parameter(f"{path}.{name}")
     return read_object(fields[name], f"{path}.{name}")

@@ -1,6 +1,6 @@
 """Translate the body of ``POST /chat/completions`` into Responses requests that are not stored.
 
-Known fields are either honoured, treated as a hint, or rejected with an error that names the field.
+A known field is either honoured, treated as a hint, or rejected with an error that names the field.
 Unknown fields are ignored, as everywhere in Antiphon. The field lists follow the types of the
 ``openai`` SDK 3.54.
 """
@@ -37,10 +37,11 @@ __all__ = ["SHARED_FIELDS", "ChatRequest", "parse_chat_request", "read_chat_requ
 
 
 class ChatRequest(Struct, frozen=True, kw_only=True):
-    """A Chat Completions request: one Responses request per choice, and options of the answer.
+    """A translated Chat Completions request: one Responses request per choice, and options for the
+    form of the answer.
 
-    ``include_usage``: a stream ends with a usage chunk. ``legacy``: calls are returned in the
-    deprecated form, ``function_call``.
+    ``paths`` translates field names in errors. ``include_usage``: a stream ends with a usage chunk.
+    ``legacy``: calls are returned in the deprecated field ``function_call``.
     """
 
     requests: tuple[CreateResponse, ...]
@@ -53,27 +54,29 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
         return bool(self.requests[0].stream)
 
     def with_trace(self, headers: Mapping[str, str]) -> Self:
-        """Return the request with the W3C trace context that its work belongs to."""
+        """Return a copy of the request with the given headers of a W3C trace context, such as
+        ``traceparent``."""
         traced = tuple(replace(request, trace=dict(headers)) for request in self.requests)
         return replace(self, requests=traced)
 
     def answer(self, responses: Sequence[Response]) -> ChatCompletion:
-        """Translate the finished responses to one answer. None of the responses failed."""
+        """Translate the finished responses to one answer. Call it only if no response failed."""
         return chat_completion(responses, legacy=self.legacy)
 
     def choice_stream(self, first: Response, index: int) -> ChatStream:
-        """Return the stream of one choice. ``first``: the response that determines the id of the
-        answer."""
+        """Return an encoder for the stream of one choice. ``first``: the response of the first
+        choice, which determines the id of the answer."""
         return ChatStream(first, index, include_usage=self.include_usage, legacy=self.legacy)
 
 
 def parse_chat_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> ChatRequest:
-    """Parse a body. Raises ``InvalidRequest`` with the path of the field as the client wrote it."""
+    """Parse and translate a request body. Raises ``InvalidRequest`` with the path of the field as
+    the client wrote it."""
     return read_chat_request(parse_json_object(body, limits), limits)
 
 
 def read_chat_request(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> ChatRequest:
-    """Read a request from its fields. Raises ``InvalidRequest``."""
+    """Translate a request body that is already parsed. Raises ``InvalidRequest``."""
     if "messages" not in raw:
         raise missing_parameter("messages")
     _refuse(raw)
@@ -112,10 +115,11 @@ def read_chat_request(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> ChatReq
 
 
 def _apply_continue_final_message(raw: Json, items: list[Json]) -> None:
-    """Mark the last message as incomplete if the request sets ``continue_final_message`` (vLLM's
-    field).
+    """Mark the last message as incomplete if the request sets vLLM's field
+    ``continue_final_message``.
 
-    ``add_generation_prompt`` opens a new turn, so the two fields must not be equal.
+    Raises ``InvalidRequest`` if ``add_generation_prompt`` has the same value. That field opens a
+    new turn, so exactly one of the two fields must be true.
     """
     continues = raw.get("continue_final_message", False)
     defaults = {"continue_final_message": False, "add_generation_prompt": not continues}
@@ -143,9 +147,9 @@ def _apply_continue_final_message(raw: Json, items: list[Json]) -> None:
 
 
 def _merge(fields: Json, more: Json) -> None:
-    """Add translated fields to a Responses request. If both sides hold an object under one name,
-    merge the objects, because several Chat fields may become parts of one Responses field, such as
-    ``text``."""
+    """Add the translated fields ``more`` to the Responses request ``fields``. If both have an
+    object under the same name, merge the two objects: several Chat fields can become parts of one
+    Responses field, such as ``text``."""
     for name, value in more.items():
         known = fields.get(name)
         if isinstance(known, dict) and isinstance(value, dict):
@@ -155,8 +159,8 @@ def _merge(fields: Json, more: Json) -> None:
 
 # --- refused fields ------------------------------------------------------------------------------
 
-#: Fields of the Responses API that Chat Completions requests must not contain: the API has another
-#: field for the purpose, or none.
+#: Fields of the Responses API that Chat Completions requests must not contain. The Chat Completions
+#: API has another field for the same purpose, or lacks the feature.
 _RESPONSES_API_ONLY = (
     "input",
     "instructions",

@@ -1,7 +1,7 @@
 """Translate responses to answers of the Chat Completions API.
 
-The texts, reasoning and calls of all items become one message. ``None`` is encoded as null; fields
-that are ``UNSET`` are omitted.
+The texts, reasoning and calls of all items become one message. Fields with ``None`` are encoded as
+null. Fields with ``UNSET`` are omitted.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class ChatToolCall(Struct, frozen=True, kw_only=True):
 
 
 class ChatMessage(Struct, frozen=True, kw_only=True):
-    """The message of a choice. ``reasoning_content``: the field that servers of open-weight models
-    use for reasoning.
+    """The message of a choice. OpenAI's API has no field for reasoning. ``reasoning_content`` is
+    the name that other servers of open-weight models use.
     """
 
     role: Literal["assistant"] = "assistant"
@@ -87,8 +87,9 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
 
 
 def chat_completion(responses: Sequence[Response], *, legacy: bool) -> ChatCompletion:
-    """Translate finished responses to one answer. All responses have the same input messages, and
-    none of them failed."""
+    """Translate finished responses to one answer with one choice per response. All responses must
+    have the same input messages. Call it only if no response failed. ``legacy``: return calls in
+    the deprecated field ``function_call``."""
     first = responses[0]
     return ChatCompletion(
         id=chat_completion_id(first.id),
@@ -110,12 +111,13 @@ def _choice(index: int, response: Response, *, legacy: bool) -> ChatChoice:
 
 
 def chat_completion_id(response_id: str) -> str:
-    """Return the id of the answer made from a response."""
+    """Return the Chat Completions id for the id of a response."""
     return "chatcmpl-" + response_id.partition("_")[2]
 
 
 def finish_reason(response: Response, *, legacy: bool) -> ChatFinishReason:
-    """Return the finish reason. If a limit was reached inside a call, the reason is ``length``."""
+    """Return the finish reason of a response. It is ``length`` for a response that reached a limit,
+    even if the response has calls."""
     if response.incomplete_details is not None:
         reason = response.incomplete_details.reason
         return "content_filter" if reason == "content_filter" else "length"

@@ -1,7 +1,7 @@
 """Translate events to the stream of the Chat Completions API.
 
-Each chunk holds a delta of one choice. The role comes first, then reasoning, text and calls, and
-the finish reason last.
+Each chunk holds a delta of one choice. The first chunk of a choice has the role. Chunks with
+reasoning, text and calls follow. The last chunk has the finish reason.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _ReasoningEvent = ev.ReasoningTextDelta | ev.ReasoningDelta | ev.ReasoningSummar
 
 
 class ChatCallDelta(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A piece of a call. The first piece has the id and the name; later pieces have arguments or
-    input."""
+    """A piece of a call. The first piece has the id and the name of the call. Later pieces have
+    parts of its arguments or input."""
 
     index: int
     id: str | UnsetType = UNSET
@@ -62,11 +62,11 @@ class ChatChunk(Struct, frozen=True, kw_only=True):
 
 
 class ChatStream:
-    """The chunks of one choice.
+    """Encodes the events of one response as the chunks of one choice.
 
-    ``first``: the response that determines the id and the model of the answer. ``include_usage``:
-    the stream ends with a chunk that has the usage and no choices; in all other chunks ``usage`` is
-    null.
+    ``first``: the response of the first choice, which determines the id and the model of the
+    answer. ``include_usage``: the stream ends with a chunk that has the usage and no choices. In
+    all other chunks ``usage`` is then null.
     """
 
     def __init__(
@@ -80,19 +80,21 @@ class ChatStream:
         self._index = index
         self._usage = None if include_usage else UNSET
         self._legacy = legacy
-        #: Output index of a call's item → index of the call.
+        #: Output index of a call's item → index of the call in ``tool_calls``.
         self._calls: dict[int, int] = {}
-        #: Output index of the last reasoning item, and whether its full text was streamed. If not,
-        #: its summary is streamed.
+        #: Output index of the last streamed reasoning item, and whether its full text was streamed.
+        #: The summary of such an item is not streamed.
         self._reasoning_index: int | None = None
         self._has_raw_text = False
 
     def frames(self, events: Iterable[ev.Event]) -> bytes:
-        """Return the events as frames of a ``text/event-stream``; b"" if they produce no chunk."""
+        """Return the events as frames of a ``text/event-stream``. Returns b"" if the events produce
+        no chunk."""
         return b"".join(frame for event in events for frame in self._frames(event))
 
     def usage_frame(self, responses: Sequence[Response]) -> bytes:
-        """Return the chunk with the usage of all responses; b"" if it was not requested."""
+        """Return the frame of the chunk with the usage of all responses. Returns b"" if the request
+        does not set ``include_usage``."""
         if self._usage is not None:
             return b""
         used = total_usage(responses, len(responses))
@@ -126,7 +128,8 @@ class ChatStream:
         return _frame(ChatChunk(**self._head, choices=(choice,), usage=self._usage))
 
     def _item_added(self, event: ev.OutputItemAdded) -> ChatDelta | None:
-        """Yield the id and the name of a call when its item opens."""
+        """Return the delta with the id and the name of a call. Returns None for an item that is no
+        call."""
         item = event.item
         if not isinstance(item, it.FunctionCall | it.CustomToolCall):
             return None
@@ -142,13 +145,15 @@ class ChatStream:
         return ChatDelta(tool_calls=(call,))
 
     def _reasoning_delta(self, event: _ReasoningEvent) -> ChatDelta:
-        """Return a piece of reasoning. Texts of several items are separated by a newline."""
+        """Return the delta with a piece of reasoning. A newline separates the texts of different
+        items."""
         is_other = self._reasoning_index not in (None, event.output_index)
         self._reasoning_index, self._has_raw_text = event.output_index, True
         return ChatDelta(reasoning_content=f"\n{event.delta}" if is_other else event.delta)
 
     def _summary_delta(self, event: ev.ReasoningSummaryTextDelta) -> ChatDelta | None:
-        """Return a piece of a summary, unless the item's reasoning text was already streamed."""
+        """Return the delta with a piece of a reasoning summary. Returns None if the full reasoning
+        text of the item was already streamed."""
         if self._has_raw_text and self._reasoning_index == event.output_index:
             return None
         delta = self._reasoning_delta(event)
@@ -172,7 +177,8 @@ def _frame(value: Any) -> bytes:
     return b"data: " + _encode(value) + b"\n\n"
 
 
-#: Event → function that returns its delta. Events that are not listed produce no chunk.
+#: Type of an event → function that returns the delta of such an event. Other events produce no
+#: chunk.
 _DELTAS: Mapping[type[ev.Event], Callable[[ChatStream, Any], ChatDelta | None]] = {
     ev.Created: lambda chunks, event: ChatDelta(role="assistant", content=""),
     ev.RefusalDelta: lambda chunks, event: ChatDelta(refusal=event.delta),

@@ -1,6 +1,7 @@
 """Translate the body of ``POST /completions`` into texts to continue and sampling options.
 
-The fields are those of the ``openai`` SDK 3.54 and the sampling extensions in ``wire.request``.
+The accepted fields are the fields of the ``openai`` SDK 3.54 and the sampling extensions in
+``wire.request``.
 """
 
 from __future__ import annotations
@@ -27,17 +28,18 @@ from .text_inputs import TextInput, read_text_inputs
 
 __all__ = ["SHARED_FIELDS", "CompletionRequest", "parse_completion_request"]
 
-#: Largest number of continuations of one request, over all prompts.
+#: Largest number of continuations of all prompts of one request together.
 _MAX_CONTINUATIONS = 32
 #: OpenAI's default for ``max_tokens``.
 _DEFAULT_TOKENS = 16
 
 
 class CompletionRequest(Struct, frozen=True, kw_only=True):
-    """A Completions request: ``n`` continuations of each prompt.
+    """A translated Completions request: ``n`` continuations of each prompt.
 
-    ``requests`` and ``prompts`` have one entry per continuation. ``echo``: each continuation is
-    preceded by its prompt."""
+    ``requests`` and ``prompts`` have one entry per continuation. ``echo``: the text of each choice
+    starts with its prompt. ``include_usage``: a stream ends with a usage chunk.
+    """
 
     requests: tuple[CreateResponse, ...]
     prompts: tuple[TextInput, ...]
@@ -51,27 +53,30 @@ class CompletionRequest(Struct, frozen=True, kw_only=True):
         return bool(self.requests[0].stream)
 
     def with_trace(self, headers: Mapping[str, str]) -> Self:
-        """Return the request with the W3C trace context that its work belongs to."""
+        """Return a copy of the request with the given headers of a W3C trace context, such as
+        ``traceparent``."""
         traced = tuple(replace(request, trace=dict(headers)) for request in self.requests)
         return replace(self, requests=traced)
 
     def echoed_text(self, index: int) -> str:
-        """Return the prompt that precedes a continuation in the answer; "" if there is none."""
+        """Return the prompt that a choice's text starts with. ``index``: index of the choice.
+        Returns "" if the request does not set ``echo``."""
         prompt = self.prompts[index]
         return prompt if self.echo and isinstance(prompt, str) else ""
 
     def answer(self, responses: Sequence[Response]) -> Completion:
-        """Translate the finished responses to one answer. None of the responses failed."""
+        """Translate the finished responses to one answer. Call it only if no response failed."""
         return make_completion(self, responses)
 
     def choice_stream(self, first: Response, index: int) -> CompletionStream:
-        """Return the stream of one choice. ``first``: the response that determines the id of the
-        answer."""
+        """Return an encoder for the stream of one choice. ``first``: the response of the first
+        choice, which determines the id of the answer."""
         return CompletionStream(self, first, index)
 
 
 def parse_completion_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> CompletionRequest:
-    """Parse a body. Raises ``InvalidRequest`` with the path of the field as the client wrote it."""
+    """Parse and translate a request body. Raises ``InvalidRequest`` with the path of the field as
+    the client wrote it."""
     raw = parse_json_object(body, limits)
     if "prompt" not in raw:
         raise missing_parameter("prompt")
@@ -146,8 +151,8 @@ SHARED_FIELDS = (
     "user",
     "vllm_xargs",
 )
-#: Fields of the Responses and Chat Completions APIs that would change an answer, but that the
-#: Completions API lacks. They are rejected.
+#: Fields of the Responses and Chat Completions APIs that change an answer and do not exist in the
+#: Completions API. They are rejected.
 _REFUSED = (
     "messages",
     "response_format",

@@ -36,8 +36,8 @@ class _Request(Protocol):
 
 
 class CompletionLogprobs(Struct, frozen=True, kw_only=True):
-    """Logprobs by token. ``text_offset``: position in the text of the choice, in characters, at
-    which each token starts."""
+    """Logprobs of a choice, one entry per token in each list. ``text_offset``: position in
+    characters at which each token starts in the text of the choice."""
 
     tokens: tuple[str, ...]
     token_logprobs: tuple[float, ...]
@@ -64,7 +64,8 @@ class Completion(Struct, frozen=True, kw_only=True):
 
 
 def make_completion(request: _Request, responses: Sequence[Response]) -> Completion:
-    """Translate finished responses to one answer. None of the responses failed."""
+    """Translate finished responses to one answer with one choice per response. Call it only if no
+    response failed."""
     return Completion(
         **_head(responses[0]),
         choices=tuple(
@@ -107,8 +108,8 @@ def _reason(response: Response) -> CompletionFinishReason:
 
 
 class _Offsets:
-    """Computes the position at which each token starts in the text, in characters. A token may be
-    only a part of a character."""
+    """Computes the position in characters at which each token starts in the text. A token may be
+    only some bytes of a character."""
 
     def __init__(self, echoed_text: str) -> None:
         self._offset = len(echoed_text)
@@ -134,8 +135,8 @@ def _logprobs(logprobs: Sequence[it.Logprob], offsets: _Offsets) -> CompletionLo
 
 
 class CompletionStream:
-    """The chunks of one choice. ``first``: the response that determines the id and the model of the
-    answer."""
+    """Encodes the events of one response as the chunks of one choice. ``first``: the response of
+    the first choice, which determines the id and the model of the answer."""
 
     def __init__(self, request: _Request, first: Response, index: int) -> None:
         self._request = request
@@ -146,11 +147,13 @@ class CompletionStream:
         self._offsets = _Offsets(self._echoed_text)
 
     def frames(self, events: Iterable[ev.Event]) -> bytes:
-        """Return the events as frames of a ``text/event-stream``; b"" if they produce no chunk."""
+        """Return the events as frames of a ``text/event-stream``. Returns b"" if the events produce
+        no chunk."""
         return b"".join(frame for event in events for frame in self._frames(event))
 
     def usage_frame(self, responses: Sequence[Response]) -> bytes:
-        """Return the chunk with the usage of all responses; b"" if it was not requested."""
+        """Return the frame of the chunk with the usage of all responses. Returns b"" if the request
+        does not set ``include_usage``."""
         if not self._request.include_usage:
             return b""
         used = total_usage(responses, self._request.n)

@@ -1,7 +1,7 @@
 """Parse the body of ``POST /embeddings`` and encode the answer.
 
-Field lists: the ``openai`` SDK's types, 3.54. ``input_type`` is an extension that several servers
-share; some models embed queries and passages differently.
+The fields follow the types of the ``openai`` SDK 3.54. ``input_type`` is an extension that several
+servers share, because some models embed queries and passages differently.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .text_inputs import TextInput, read_text_inputs
 
 __all__ = ["EmbeddingList", "EmbeddingsRequest", "make_embedding_list", "parse_embeddings_request"]
 
-#: Maximum number of texts: OpenAI's limit.
+#: Maximum number of texts in a request. This is OpenAI's limit.
 _MAX_TEXTS = 2048
 #: Engines store token ids in 32 bits.
 _MAX_TOKEN_ID = 2**31 - 1
@@ -42,7 +42,7 @@ class EmbeddingsRequest(Struct, frozen=True, kw_only=True):
 
 
 def parse_embeddings_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> EmbeddingsRequest:
-    """Parse a body. Raises ``InvalidRequest``."""
+    """Parse a request body. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits)
     if "input" not in raw:
         raise missing_parameter("input")
@@ -54,8 +54,8 @@ def parse_embeddings_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -
 
 
 def _check_text(text: TextInput, path: str) -> None:
-    """Raise ``InvalidRequest`` for an empty text, and for token ids outside of the range of 32
-    bits."""
+    """Raise ``InvalidRequest`` for an empty text, and for token ids that are not from 0 to
+    ``_MAX_TOKEN_ID``."""
     if not text:
         raise empty_value(path, text)
     if isinstance(text, str):
@@ -70,7 +70,8 @@ def _check_text(text: TextInput, path: str) -> None:
 
 
 class EmbeddingList(Struct, frozen=True, kw_only=True):
-    """The answer. Each entry of ``data`` is ``{object, index, embedding}``."""
+    """The answer to an Embeddings request. Each entry of ``data`` is ``{object, index,
+    embedding}``."""
 
     model: str
     data: tuple[Json, ...]
@@ -81,7 +82,8 @@ class EmbeddingList(Struct, frozen=True, kw_only=True):
 def make_embedding_list(
     request: EmbeddingsRequest, model: str, vectors: Sequence[Any], tokens: int
 ) -> EmbeddingList:
-    """Encode the answer. ``vectors`` are arrays of 32-bit floats, in the order of the inputs."""
+    """Build the answer. ``vectors``: one array of 32-bit floats per input, in the order of the
+    inputs. ``tokens``: number of input tokens."""
     encoded = _base64 if request.encoding_format == "base64" else list
     return EmbeddingList(
         model=model,
@@ -94,7 +96,7 @@ def make_embedding_list(
 
 
 def _base64(vector: Any) -> str:
-    """Encode 32-bit floats in little-endian order, as OpenAI's clients read them."""
+    """Encode 32-bit floats in base64, in little-endian order, as OpenAI's clients expect."""
     if sys.byteorder == "big":
         vector = vector[:]
         vector.byteswap()

@@ -12,8 +12,8 @@ _BOUNDARY = re.compile(r"(?=[.\[])")
 
 
 class ErrorPaths:
-    """Maps paths of Responses API fields to the client's paths. An entry also applies to all fields
-    below its path."""
+    """Maps the path of a Responses API field to the path of the field that the client wrote. An
+    entry for ``tools[0]`` also applies to the fields inside of it, such as ``tools[0].name``."""
 
     def __init__(self, **renamed: str) -> None:
         self._client_paths: dict[str, str] = dict(renamed)
@@ -23,7 +23,8 @@ class ErrorPaths:
         self._client_paths[path] = client_path
 
     def client_path(self, path: str) -> str:
-        """Return the client's path for a Responses path, by replacing its longest known prefix."""
+        """Return the client's path for the path of a Responses API field. The longest prefix of
+        ``path`` that has an entry is replaced. Without an entry, ``path`` is returned unchanged."""
         ends = [match.start() for match in _BOUNDARY.finditer(path)]
         for end in (len(path), *reversed(ends)):
             if (known := self._client_paths.get(path[:end])) is not None:
@@ -31,7 +32,8 @@ class ErrorPaths:
         return path
 
     def translate(self, error: RequestError | RunError) -> None:
-        """Replace the field's path in an error, both in ``param`` and in the message."""
+        """Replace the path of the field in an error by the client's path, both in ``param`` and in
+        the message."""
         if error.param is None:
             return
         param = self.client_path(error.param)

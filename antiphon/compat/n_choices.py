@@ -1,4 +1,4 @@
-"""The number of choices of a request, and their seeds."""
+"""Read the number of choices of a request, and give each choice its seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ __all__ = ["read_choice_count", "with_seed_offset"]
 
 
 def read_choice_count(raw: Any, path: str, limit: int) -> int:
-    """Read a number of choices from 1 to ``limit``. Raises ``InvalidRequest``."""
+    """Validate the number of choices, which must be from 1 to ``limit``. Raises
+    ``InvalidRequest``."""
     if isinstance(raw, bool) or not isinstance(raw, int):
         raise invalid_type(path, "an integer", json_type_name(raw))
     if raw < 1:
@@ -24,9 +25,9 @@ def read_choice_count(raw: Any, path: str, limit: int) -> int:
 
 
 def with_seed_offset(request: CreateResponse, offset: int) -> CreateResponse:
-    """Add ``offset`` to the seed, if there is one, so that each choice differs.
-
-    The sum wraps around within signed 64 bits."""
+    """Return the request of one choice: its seed is the client's seed plus ``offset``. So each
+    choice has another seed. The sum wraps around within signed 64 bits. A request without a seed is
+    returned unchanged."""
     seed = request.seed
     if seed is None or not offset:
         return request

@@ -1,7 +1,7 @@
-"""The bodies of OpenAI's older APIs as clients write them, for the OpenAPI document.
+"""Types of the request bodies of OpenAI's older APIs. Only the OpenAPI document uses them.
 
-The parsers read the JSON directly, to name fields in errors as the client wrote them. A test keeps
-these types in step with the parsers.
+The parsers read the JSON directly, so errors can name a field as the client wrote it. A test checks
+that these types agree with the parsers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ __all__ = [
 ]
 
 Json = dict[str, Any]
-#: One text, the token ids of one text, or several of both.
+#: One text, the token ids of one text, or a list in which each entry is a text or the token ids of
+#: a text.
 AnyTextInput = str | tuple[int | TextInput, ...]
 _Name = Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]+$", max_length=128)]
 
@@ -128,20 +129,21 @@ class ChatTool(Struct, frozen=True, kw_only=True):
 
 
 class ChatNamed(Struct, frozen=True, kw_only=True):
-    """A tool by its name."""
+    """The name of a tool."""
 
     name: str
 
 
 class ChatAllowedTools(Struct, frozen=True, kw_only=True):
-    """The tools of which the model may or must call one."""
+    """The tools that the model may call. With the mode ``required``, the model must call one of
+    them."""
 
     mode: Literal["auto", "required"]
     tools: tuple[Json, ...]
 
 
 class ChatToolChoice(Struct, frozen=True, kw_only=True):
-    """A choice of one tool, or of some tools."""
+    """Selects one tool that the model must call, or several tools that it may call."""
 
     type: Literal["function", "custom", "allowed_tools"]
     function: ChatNamed | UnsetType = UNSET
@@ -191,8 +193,8 @@ class ChatFields(Struct, frozen=True, kw_only=True):
 
 
 class CompletionFields(Struct, frozen=True, kw_only=True):
-    """A request of the Completions API: texts to continue. ``n`` times the number of prompts is at
-    most 32.
+    """A request of the Completions API. ``prompt``: one or more texts that the model continues.
+    ``n`` times the number of prompts must not exceed 32.
     """
 
     prompt: AnyTextInput
@@ -205,15 +207,15 @@ class CompletionFields(Struct, frozen=True, kw_only=True):
 
 @lru_cache
 def chat_completion_body(shared: frozenset[str]) -> type[Struct]:
-    """Return the type of a Chat Completions request. ``shared``: the fields that Chat Completions
-    has in common with the Responses API."""
+    """Return the type of a Chat Completions request. ``shared``: names of the fields that Chat
+    Completions and the Responses API have in common."""
     return _with_shared_fields("CreateChatCompletion", ChatFields, shared)
 
 
 @lru_cache
 def completion_body(shared: frozenset[str]) -> type[Struct]:
-    """Return the type of a Completions request. ``shared``: the fields that Completions has in
-    common with the Responses API."""
+    """Return the type of a Completions request. ``shared``: names of the fields that Completions
+    and the Responses API have in common."""
     return _with_shared_fields("CreateCompletion", CompletionFields, shared)
 
 

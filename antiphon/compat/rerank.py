@@ -21,7 +21,7 @@ __all__ = [
     "parse_rerank_request",
 ]
 
-#: Cohere's limit.
+#: Maximum number of documents in a request. This is Cohere's limit.
 _MAX_DOCUMENTS = 1000
 
 
@@ -32,8 +32,8 @@ class RerankDocument(Struct, frozen=True, kw_only=True):
 
 
 class RerankRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A request to rank documents by how well they answer a query. ``top_n``: number of documents
-    to return; all by default."""
+    """A request to rank documents by their relevance to a query. ``top_n``: number of documents to
+    return. By default, all documents are returned."""
 
     query: Annotated[str, Meta(min_length=1)]
     documents: Annotated[
@@ -46,12 +46,13 @@ class RerankRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The texts of the documents."""
+        """The texts of the documents in the order of the request."""
         return tuple(each if isinstance(each, str) else each.text for each in self.documents)
 
 
 class RankedDocument(Struct, frozen=True, kw_only=True):
-    """A document by its index in the request. ``relevance_score``: from 0 to 1."""
+    """A ranked document. ``index``: its index in the request. ``relevance_score``: a number from 0
+    to 1."""
 
     index: int
     relevance_score: float
@@ -59,14 +60,14 @@ class RankedDocument(Struct, frozen=True, kw_only=True):
 
 
 class RerankUsage(Struct, frozen=True, kw_only=True):
-    """The number of tokens read."""
+    """The number of input tokens."""
 
     total_tokens: int
     prompt_tokens: int
 
 
 class RerankAnswer(Struct, frozen=True, kw_only=True):
-    """The documents, the most relevant one first."""
+    """The answer to a rerank request. ``results``: the documents, most relevant first."""
 
     id: str
     model: str
@@ -76,7 +77,7 @@ class RerankAnswer(Struct, frozen=True, kw_only=True):
 
 
 def parse_rerank_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> RerankRequest:
-    """Parse a body. Raises ``InvalidRequest``."""
+    """Parse a request body. Raises ``InvalidRequest``."""
     raw = parse_json_object(body, limits)
     known = known_fields(raw, RerankRequest.__struct_fields__, "")
     for name in ("query", "documents"):
@@ -88,7 +89,8 @@ def parse_rerank_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> Re
 def make_rerank_answer(
     request: RerankRequest, id: str, model: str, scores: Sequence[float], tokens: int
 ) -> RerankAnswer:
-    """Encode the answer. ``scores``: in the order of the documents."""
+    """Build the answer. ``scores``: one relevance score per document, in the order of the request.
+    ``tokens``: number of input tokens."""
     ranked = sorted(enumerate(scores), key=lambda pair: -pair[1])[: request.top_n]
     texts = request.texts
     return RerankAnswer(

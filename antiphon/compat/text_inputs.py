@@ -15,10 +15,11 @@ TextInput = str | tuple[int, ...]
 
 
 def read_text_inputs(raw: Any, path: str, limit: int) -> dict[str, TextInput]:
-    """Read one input or up to ``limit`` inputs. Return each with its path, in order.
+    """Read one input, or an array of up to ``limit`` inputs. Returns a dict from the path of each
+    input to the input, in the order of the request.
 
-    An array whose first entry is a number holds the token ids of a single text. Arrays must not be
-    empty; texts may be. Raises ``InvalidRequest``.
+    An array whose first entry is a number is the token ids of a single text. Raises
+    ``InvalidRequest`` for other types and for an empty array. An empty text is allowed.
     """
     if isinstance(raw, str):
         return {path: raw}

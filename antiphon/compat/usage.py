@@ -23,9 +23,10 @@ class CompletionUsage(Struct, frozen=True, kw_only=True):
 
 
 def total_usage(responses: Sequence[Response], n: int = 1) -> CompletionUsage:
-    """Add up the usage of ``responses``.
+    """Add up the token usage of ``responses``.
 
-    Each ``n`` consecutive responses answer the same prompt, whose tokens are counted once.
+    Each group of ``n`` consecutive responses answers the same prompt. The tokens of this prompt are
+    counted once.
     """
     usages = [response.usage or Usage() for response in responses]
     prompts = usages[::n]

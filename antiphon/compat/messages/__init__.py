@@ -1,1 +1,1 @@
-"""Anthropic's Messages API as a translation of the Responses API."""
+"""Anthropic's Messages API, offered by translation to and from the Responses API."""

@@ -45,14 +45,14 @@ Json = dict[str, Any]
 
 class AnswerForm(Struct, frozen=True, kw_only=True):
     """Options of a request that affect the form of the answer. ``omits_thinking``: thinking blocks
-    have a signature but no text. ``generate``: false if the model only caches the prompt."""
+    have a signature but no text. ``generate``: False if the model only caches the prompt."""
 
     omits_thinking: bool = False
     generate: bool = True
 
 
 def message_answer(response: Response, form: AnswerForm) -> MessageAnswer:
-    """Translate a finished response to an answer. The response did not fail."""
+    """Translate a finished response to an answer. Call it only for a response that did not fail."""
     end = message_end(response, form)
     return MessageAnswer(
         id=message_id(response),
@@ -70,12 +70,12 @@ def message_answer(response: Response, form: AnswerForm) -> MessageAnswer:
 
 
 def message_id(response: Response) -> str:
-    """Return the id of the answer made from a response."""
+    """Return the id of the Messages API answer for a response."""
     return "msg_" + response.id.partition("_")[2]
 
 
 def message_end(response: Response, form: AnswerForm) -> MessageEnd:
-    """Return the stop reason of a response."""
+    """Return the stop reason of a response, and the stop sequence that ended it, if any."""
     if response.matched_stop is not UNSET:
         return MessageEnd(stop_reason="stop_sequence", stop_sequence=response.matched_stop)
     return MessageEnd(stop_reason=_stop_reason(response, form))
@@ -95,8 +95,8 @@ def _stop_reason(response: Response, form: AnswerForm) -> StopReason:
 
 
 def _incomplete_reason(response: Response, reason: str) -> StopReason:
-    """Return the stop reason of an incomplete response. If the answer ended before the token limit
-    of the request, the context was full."""
+    """Return the stop reason of an incomplete response. If the output has fewer tokens than the
+    request's limit, the reason is a full context."""
     if reason == "content_filter":
         return "refusal"
     if reason == "max_messages":
@@ -107,7 +107,8 @@ def _incomplete_reason(response: Response, reason: str) -> StopReason:
 
 
 def message_usage(response: Response) -> MessageUsage:
-    """Return the usage of a response; zeros while it is running."""
+    """Return the token usage of a response. All values are 0 for a response that is still
+    running."""
     used = response.usage or Usage()
     cached = used.input_tokens_details.cached_tokens
     written = used.input_tokens_details.cache_write_tokens
@@ -145,7 +146,7 @@ def _texts(item: it.Message, form: AnswerForm) -> Iterable[AnswerBlock]:
 
 
 def citation(annotation: it.Annotation) -> WebSearchResultLocation | None:
-    """Return a citation of a web page; None for other annotations."""
+    """Translate an annotation that cites a web page. Returns None for other annotations."""
     if not isinstance(annotation, it.UrlCitation):
         return None
     return WebSearchResultLocation(url=annotation.url, title=annotation.title)
@@ -156,9 +157,9 @@ def _tool_use(item: it.FunctionCall, form: AnswerForm) -> Iterable[AnswerBlock]:
 
 
 def _input(arguments: str) -> Json:
-    """Return the arguments of a call as an object. Text that is not a JSON object is returned under
-    a key that Anthropic's documentation recommends. This happens if the model writes invalid JSON,
-    or if the arguments were truncated."""
+    """Return the arguments of a call as an object. If the text is not a JSON object, because the
+    model wrote invalid JSON or because the text was truncated, return ``{"INVALID_JSON": text}``,
+    as Anthropic's documentation recommends."""
     if not arguments:
         return {}
     try:
@@ -171,8 +172,8 @@ def _input(arguments: str) -> Json:
 def search_blocks(
     item: it.Item,
 ) -> tuple[ServerToolUseBlock, WebSearchResultBlock] | tuple[()]:
-    """Return the blocks of a search and its results. The steps that open a page or find text in it
-    have no blocks."""
+    """Return two blocks for a web search: the search and its results. Returns an empty tuple for
+    other items, including web search calls that open a page or find text in a page."""
     action = getattr(item, "action", UNSET)
     if not isinstance(item, it.WebSearchCall) or action is UNSET or action["type"] != "search":
         return ()

@@ -1,7 +1,7 @@
-"""The bodies of the Messages API as clients write them, for the OpenAPI document.
+"""Types of the request bodies of the Messages API. Only the OpenAPI document uses them.
 
-The parsers read the JSON directly, to name fields in errors as the client wrote them. A test keeps
-these types in step with the parsers.
+The parsers read the JSON directly, so errors can name a field as the client wrote it. A test checks
+that these types agree with the parsers.
 """
 
 from __future__ import annotations
@@ -71,8 +71,9 @@ class MessageInput(Struct, frozen=True, kw_only=True):
 
 
 class MessageTool(Struct, frozen=True, kw_only=True):
-    """A tool. ``input_schema``: a JSON schema; required unless the tool is a search.
-    ``defer_loading``: the model does not see the tool until the conversation names it.
+    """A tool. ``input_schema``: a JSON schema, required for tools other than web search.
+    ``defer_loading``: the model does not see the tool until a message adds it or a tool result
+    refers to it.
     """
 
     name: str
@@ -95,7 +96,7 @@ class MessageTool(Struct, frozen=True, kw_only=True):
 
 
 class MessageToolChoice(Struct, frozen=True, kw_only=True):
-    """The choice of tools. ``name`` is only for the type ``tool``."""
+    """Which tools the model may or must call. ``name`` is only for the type ``tool``."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | UnsetType = UNSET
@@ -128,7 +129,8 @@ class MessageMetadata(Struct, frozen=True, kw_only=True):
 
 
 class MessageContextManagement(Struct, frozen=True, kw_only=True):
-    """Changes to the context. ``edits``: only edits of the type ``clear_thinking_20251015``."""
+    """Changes to the context before the model sees it. ``edits`` may contain only edits of the type
+    ``clear_thinking_20251015``."""
 
     edits: tuple[Json, ...] = ()
 

@@ -1,7 +1,7 @@
 """Translate messages of the Messages API to input items.
 
-One message may become several items: reasoning, text, calls, results. This module checks the
-structure that is specific to the Messages API; ``wire.parsing`` checks the resulting items.
+One message may become several items: reasoning, text, calls and results. This module checks the
+structure that is specific to the Messages API. ``wire.parsing`` checks the resulting items.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from .tools import OfferedTools
 __all__ = ["BLOCKS", "read_messages", "read_system", "text_of_result"]
 
 _IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
-#: Start of Claude Code's first system block, which is left out. It is meant for Anthropic's
-#: servers. Its value changes, so the prefix cache would never match the prompt.
+#: Start of Claude Code's first system block. This block is left out: it is meant for Anthropic's
+#: servers, and its value changes, so the prefix cache would never match the prompt.
 _BILLING_HEADER = "x-anthropic-billing-header:"
 _FAILED = "The tool call failed."
 
 
 def read_system(raw: Any, path: str, limits: BodyLimits) -> str:
-    """Return the system prompt. Raises ``InvalidRequest``."""
+    """Return the text of ``system``, which is a string or an array of text blocks. Raises
+    ``InvalidRequest``."""
     if isinstance(raw, str):
         return raw
     blocks = read_array(raw, path, limits.parts, "a string or an array")
@@ -53,11 +54,11 @@ def read_messages(
     *,
     thinking_turns: int | None = None,
 ) -> list[Json]:
-    """Translate ``messages`` to items, in the form in which a client of the Responses API writes
-    them.
+    """Translate ``messages`` to input items, in the JSON form of the Responses API.
 
-    ``thinking_turns``: number of most recent answers whose thinking the model sees; None: all
-    answers. Raises ``InvalidRequest``.
+    ``path``: the field's name in error messages. ``tools`` receives the tools that messages add.
+    ``paths`` receives the path of each translated field. ``thinking_turns``: number of most recent
+    answers whose thinking the model sees. None means all answers. Raises ``InvalidRequest``.
     """
     messages = [
         read_object(message, f"{path}[{index}]")
@@ -79,8 +80,8 @@ def read_messages(
 
 
 class _MessageReader:
-    """Translates messages one by one into ``items``. Records the path of each message field for
-    error messages."""
+    """Translates messages one by one and adds the results to ``items``. Records in ``paths`` which
+    message field each item field comes from, for error messages."""
 
     def __init__(self, tools: OfferedTools, paths: ErrorPaths, limits: BodyLimits) -> None:
         self.items: list[Json] = []
@@ -90,14 +91,14 @@ class _MessageReader:
         self._paths = paths
         self._limits = limits
         self._role = ""
-        #: The message item whose parts are being collected.
+        #: The open message item, to which further parts are added.
         self._open: Json | None = None
-        #: Id of a search → its input.
+        #: Id of a web search block → the input of the search.
         self._searches: dict[str, Json] = {}
 
     def read(self, fields: Json, path: str, *, has_reply: bool) -> None:
-        """Read one message. ``has_reply``: a message with the role ``user`` follows this system
-        message."""
+        """Translate one message. ``has_reply``: whether a later message has the role ``user``. A
+        system message with ``clear_at`` then loses its text."""
         role = fields.get("role")
         if role is None:
             raise missing_parameter(f"{path}.role")
@@ -128,7 +129,7 @@ class _MessageReader:
                 known[kind](self, fields, at)
 
     def leave_open(self) -> None:
-        """Mark the last text as incomplete, so that the model continues it ("prefill")."""
+        """Mark the last message as incomplete. The model then continues its text ("prefill")."""
         if self._open is not None:
             self._open["status"] = "incomplete"
 
@@ -141,7 +142,7 @@ class _MessageReader:
         self.items.append(item)
 
     def _add_parts(self, parts: list[Json], path: str) -> None:
-        """Add parts to the message item that is being collected, or to a new one."""
+        """Add parts to the open message item. If no message item is open, create a new one."""
         if not parts:
             return
         if self._open is None:
@@ -202,7 +203,8 @@ class _MessageReader:
         return parts, part_paths
 
     def _loaded_tool(self, fields: Json, path: str) -> Json:
-        """Offer a tool that the client's tool search has returned."""
+        """Offer a tool to which a tool result refers: the client searched for tools itself. Returns
+        a text part that tells the model about the tool."""
         name = fields.get("tool_name")
         if name is None:
             raise missing_parameter(f"{path}.tool_name")
@@ -266,8 +268,8 @@ class _MessageReader:
         self._searches[_string(fields, "id", path)] = _required_object(fields, "input", path)
 
     def _web_search_result(self, fields: Json, path: str) -> None:
-        """Translate a search with its results. The search and its results are two separate
-        blocks."""
+        """Translate the results of a web search to one item with the search and its results. The
+        search itself is an earlier block."""
         search = self._searches.get(_string(fields, "tool_use_id", path))
         if search is None:
             raise InvalidRequest(
@@ -287,7 +289,7 @@ class _MessageReader:
         self._add(item, path)
 
 
-#: Role → the blocks of its messages.
+#: Role → the types of blocks in messages of this role, with the methods that translate them.
 BLOCKS: Mapping[str, Mapping[str, Callable[[_MessageReader, Json, str], None]]] = {
     "user": {
         "text": _MessageReader._input_text,
@@ -440,7 +442,7 @@ def _search_result_part(fields: Json, path: str) -> list[Json]:
     return [_input_text("\n".join([f"{title} ({source})", *texts]))]
 
 
-#: Blocks of messages and of tool results → input parts.
+#: Type of a block in a message or a tool result → function that returns its input parts.
 _PARTS: Mapping[str, Callable[[Json, str], list[Json]]] = {
     "text": _text_part,
     "image": _image,
@@ -461,8 +463,8 @@ def _search_result(raw: Any, path: str) -> Json:
 
 
 def text_of_result(content: str) -> str:
-    """Return the text in a search result's ``encrypted_content``; empty if another server created
-    it."""
+    """Return the text of a search result from its ``encrypted_content``. Returns "" if another
+    server created the value."""
     try:
         return base64.b64decode(content, validate=True).decode()
     except ValueError:

@@ -11,8 +11,8 @@ from .types import MessageError, MessageErrorDetails
 
 __all__ = ["message_error", "message_error_of_code"]
 
-#: HTTP status → error type. Any other status is ``invalid_request_error`` below 500, and
-#: ``api_error`` from 500.
+#: HTTP status → error type. All other statuses are ``invalid_request_error`` below 500, and
+#: ``api_error`` from 500 on.
 _TYPES: Mapping[int, str] = {
     401: "authentication_error",
     403: "permission_error",
@@ -28,11 +28,11 @@ _TYPES: Mapping[int, str] = {
 def message_error(
     status: int, message: str, code: str | None, request_id: str | None = None
 ) -> MessageError:
-    """Build an error of the Messages API. ``code``: our error code; the Messages API has no such
-    field.
+    """Build an error of the Messages API. ``code``: Antiphon's error code. It is not part of the
+    result, because the Messages API has no such field.
 
-    If a prompt is too long, the message begins with Anthropic's wording: Claude Code then compacts
-    the conversation and tries again.
+    If a prompt is too long, the message begins with Anthropic's wording. Claude Code recognises
+    this wording, compacts the conversation and tries again.
     """
     kind = _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     if code == CONTEXT_LENGTH_EXCEEDED:
@@ -43,6 +43,7 @@ def message_error(
 
 
 def message_error_of_code(code: str, message: str) -> MessageError:
-    """Build the error of a run that failed after its first event."""
+    """Build the error of a run that failed after its first event. ``code``: Antiphon's error
+    code."""
     known = ERROR_CODES.get(code)
     return message_error(500 if known is None else known.status, message, code)

@@ -1,9 +1,9 @@
 """Translate the bodies of ``POST /messages`` and ``/messages/count_tokens``.
 
-Known fields are either honoured, treated as a hint, or rejected with an error that names the field.
+A known field is either honoured, treated as a hint, or rejected with an error that names the field.
 Unknown fields are ignored, as everywhere in Antiphon. The field lists follow the types of the
-``anthropic`` SDK 2.12, with its betas. The header ``anthropic-beta`` is not read: it only makes
-Anthropic's server accept more fields.
+``anthropic`` SDK 2.12, with its beta features. The header ``anthropic-beta`` is not read: it only
+makes Anthropic's server accept more fields.
 """
 
 from __future__ import annotations
@@ -81,17 +81,19 @@ MESSAGE_FIELDS: Mapping[str, FieldTreatment] = {
     "thread": "refused",
 }
 _REFUSED = tuple(name for name, treatment in MESSAGE_FIELDS.items() if treatment == "refused")
-#: Values of ``display``. Only ``summarized`` returns the text of thinking. ``updates`` asks for
-#: short notes between tool calls, which models on this server do not write.
+#: Values of ``thinking.display``. Only ``summarized`` returns the text of thinking. ``updates``
+#: requests short notes between tool calls. Models on this server do not write such notes.
 _DISPLAYS = ("summarized", "omitted", "updates")
 _TIERS: Mapping[str, str] = {"auto": "auto", "standard_only": "default"}
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
 class MessagesRequest(Struct, frozen=True, kw_only=True):
-    """A request of the Messages API: the Responses request, and options of the answer.
+    """A translated request of the Messages API: the Responses request, and options for the form of
+    the answer.
 
-    ``generate``: false if the model only caches the prompt (``max_tokens`` is 0).
+    ``paths`` translates field names in errors. ``generate``: False if ``max_tokens`` is 0. The
+    model then only caches the prompt.
     """
 
     request: CreateResponse
@@ -108,7 +110,8 @@ class MessagesRequest(Struct, frozen=True, kw_only=True):
         return bool(self.request.stream)
 
     def with_trace(self, headers: Mapping[str, str]) -> Self:
-        """Return the request with the W3C trace context that its work belongs to."""
+        """Return a copy of the request with the given headers of a W3C trace context, such as
+        ``traceparent``."""
         return replace(self, request=replace(self.request, trace=dict(headers)))
 
     def as_count(self) -> InputTokensRequest:
@@ -117,16 +120,19 @@ class MessagesRequest(Struct, frozen=True, kw_only=True):
         return InputTokensRequest(**{name: getattr(self.request, name) for name in names})
 
     def answer(self, responses: Sequence[Response]) -> MessageAnswer:
-        """Translate a finished response to an answer. The response did not fail."""
+        """Translate a finished response to an answer. Call it only for a response that did not
+        fail."""
         return message_answer(responses[0], self.form)
 
     def choice_stream(self, first: Response, index: int) -> MessageStream:
-        """Return the stream of the answer."""
+        """Return an encoder for the stream of the answer. ``first``: the response at the start of
+        the stream."""
         return MessageStream(first, self.form)
 
 
 def parse_messages_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> MessagesRequest:
-    """Parse a body. Raises ``InvalidRequest`` with the path of the field as the client wrote it."""
+    """Parse and translate a request body. Raises ``InvalidRequest`` with the path of the field as
+    the client wrote it."""
     raw = parse_json_object(body, limits)
     if raw.get("max_tokens") is None:
         raise missing_parameter("max_tokens")
@@ -134,12 +140,12 @@ def parse_messages_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> 
 
 
 def parse_count_request(body: bytes, limits: BodyLimits = DEFAULT_LIMITS) -> MessagesRequest:
-    """Parse the body of a request to count tokens. Raises ``InvalidRequest``."""
+    """Parse and translate the body of a request to count tokens. Raises ``InvalidRequest``."""
     return read_messages_request(parse_json_object(body, limits), limits)
 
 
 def read_messages_request(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> MessagesRequest:
-    """Read a request from its fields. Raises ``InvalidRequest``."""
+    """Translate a request body that is already parsed. Raises ``InvalidRequest``."""
     raw = drop_nulls(raw)
     for name in ("model", "messages"):
         if name not in raw:
@@ -192,8 +198,9 @@ def _unsupported(path: str) -> InvalidRequest:
 
 
 def _merge(fields: Json, more: Json) -> None:
-    """Add translated fields to a Responses request. If both sides hold an object under one name,
-    merge the objects, because several Messages fields may become parts of one Responses field."""
+    """Add the translated fields ``more`` to the Responses request ``fields``. If both have an
+    object under the same name, merge the two objects: several Messages fields can become parts of
+    one Responses field, such as ``reasoning``."""
     for name, value in more.items():
         known = fields.get(name)
         if isinstance(known, dict) and isinstance(value, dict):
@@ -202,8 +209,8 @@ def _merge(fields: Json, more: Json) -> None:
 
 
 def _conversation(raw: Json, paths: ErrorPaths, limits: BodyLimits) -> Json:
-    """Translate the prompt: ``system``, ``messages`` and the tools. Messages may add and remove
-    tools."""
+    """Translate ``system``, ``messages``, ``tools`` and ``tool_choice`` to fields of the Responses
+    request. Messages may add and remove tools."""
     tools = OfferedTools(paths, limits)
     tools.declare(raw.get("tools", []), "tools")
     items = read_messages(
@@ -223,8 +230,8 @@ def _conversation(raw: Json, paths: ErrorPaths, limits: BodyLimits) -> Json:
 
 
 def _thinking_turns(raw: Any) -> int | None:
-    """Read ``context_management``. Return the number of most recent answers whose thinking is kept;
-    None: all answers. Raises ``InvalidRequest``."""
+    """Read ``context_management``. Returns the number of most recent answers whose thinking is
+    kept, or None to keep the thinking of all answers. Raises ``InvalidRequest``."""
     if raw is None:
         return None
     path = "context_management.edits"
@@ -273,7 +280,8 @@ def _service_tier(raw: Any, path: str, paths: ErrorPaths) -> Json:
 
 
 def _thinking(raw: Any, path: str, paths: ErrorPaths) -> Json:
-    """Translate ``thinking``. ``adaptive`` is the default behaviour of models on this server."""
+    """Translate ``thinking``. The type ``adaptive`` changes nothing, because it is the default
+    behaviour of models on this server."""
     fields = read_object(raw, path)
     kind = read_tag(fields, path, ("enabled", "disabled", "adaptive"))
     read_choice(fields.get("display", _DISPLAYS[0]), f"{path}.display", _DISPLAYS)
@@ -314,8 +322,8 @@ def _format(raw: Any, path: str, paths: ErrorPaths) -> Json:
     return {"text": {"format": form}}
 
 
-#: Field → its translation. ``thinking`` comes after ``output_config``: disabled thinking overrides
-#: the effort.
+#: Field → function that translates its value. ``thinking`` must come after ``output_config``,
+#: because disabled thinking overrides the effort.
 _READERS: Mapping[str, Callable[[Any, str, ErrorPaths], Json]] = {
     "model": _renamed("model"),
     "max_tokens": _max_tokens,

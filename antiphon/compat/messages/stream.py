@@ -1,7 +1,7 @@
 """Translate events to the stream of the Messages API.
 
-The content blocks of a message are numbered. A block opens with its first delta. So an empty text
-has no block, and neither has reasoning that is not shown.
+The content blocks of a message are numbered. A block opens with its first delta. So an item without
+deltas, such as an empty text, has no block.
 """
 
 from __future__ import annotations
@@ -53,18 +53,19 @@ def _frame(event: MessageEvent) -> bytes:
     return b"event: " + name + b"\ndata: " + _encode(event) + b"\n\n"
 
 
-#: Keeps the connection open.
+#: Frame that keeps the connection open.
 PING = _frame(Ping())
 
 
 class MessageStream:
-    """The events of one message. ``first``: the response as it was at the start of the stream."""
+    """Encodes the events of one response as the events of one message. ``first``: the response at
+    the start of the stream."""
 
     def __init__(self, first: Response, form: AnswerForm) -> None:
         self._first = first
         self._form = form
         self._count = 0
-        #: Output index of an item → index of its open block.
+        #: Output index of an item → index of the item's open block.
         self._blocks: dict[int, int] = {}
         #: Output indexes of the reasoning items whose full text was streamed. The summaries of
         #: these items are not streamed.
@@ -72,7 +73,8 @@ class MessageStream:
         self._hidden_deltas = 0
 
     def frames(self, events: Iterable[ev.Event]) -> bytes:
-        """Return the events as frames of a ``text/event-stream``; b"" if they produce no frame."""
+        """Return the events as frames of a ``text/event-stream``. Returns b"" if the events produce
+        no frame."""
         return b"".join(_frame(each) for event in events for each in self._events(event))
 
     def usage_frame(self, responses: Sequence[Response]) -> bytes:
@@ -94,7 +96,7 @@ class MessageStream:
         return BlockDeltaEvent(self._blocks[output_index], delta)
 
     def _stop(self, output_index: int) -> Iterator[MessageEvent]:
-        """Close the block of an item, if one is open."""
+        """Close the block of an item, if the item has an open block."""
         index = self._blocks.pop(output_index, None)
         if index is not None:
             yield BlockStop(index)
@@ -179,8 +181,8 @@ class MessageStream:
         yield Ping()
 
 
-#: Event → function that returns its events in the Messages API. Events that are not listed produce
-#: none.
+#: Type of an event → function that returns the resulting events of the Messages API. Other events
+#: produce no event.
 _EVENTS: Mapping[type[ev.Event], Callable[[MessageStream, Any], Iterator[MessageEvent]]] = {
     ev.Created: MessageStream._created,
     ev.OutputTextDelta: MessageStream._text_delta,

@@ -1,8 +1,8 @@
 """Translate tools of the Messages API, and changes of tools in the middle of a conversation.
 
-Of the tools that Anthropic's servers run, only ``web_search`` is supported. The client tools
-without a schema (``bash``, ``text_editor`` …), which Anthropic's models were trained on, are not
-supported.
+Supported are function tools and one of the tools that Anthropic's servers run: ``web_search``.
+Anthropic's client tools without a schema, such as ``bash`` and ``text_editor``, are not supported,
+because only Anthropic's models are trained to use them.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ __all__ = ["TOOL_TYPES", "OfferedTools", "read_tool_choice"]
 _WEB_SEARCH = ("web_search_20250305", "web_search_20260209", "web_search_20260318")
 #: The types of tools that a request may declare.
 TOOL_TYPES = ("custom", *_WEB_SEARCH)
-#: Values of ``include`` that make responses contain what the result blocks of a search need.
+#: Values of ``include`` that add the data for the result blocks of a web search to responses.
 _SEARCH_INCLUDE = ("web_search_call.action.sources", "web_search_call.results")
 _MODES: Mapping[str, str] = {"auto": "auto", "any": "required", "none": "none"}
 _CHOICES = (*_MODES, "tool")
 
 
 class OfferedTools:
-    """The tools that the model is offered: the tools in ``tools`` that are not deferred, and the
-    tools that messages have added.
+    """Collects the tools that the model may use. They are the tools in ``tools`` without
+    ``defer_loading``, and the tools that messages add.
 
     The tools are rendered at the start of the prompt. So a tool that a message adds or removes is
     added or removed for the whole conversation.
@@ -44,19 +44,20 @@ class OfferedTools:
     def __init__(self, paths: ErrorPaths, limits: BodyLimits) -> None:
         self._paths = paths
         self._limits = limits
-        #: Name → the tool in the form of the Responses API, and its path in the request.
+        #: Name of a tool → the tool in the form of the Responses API, and its path in the request.
         self._declared: dict[str, tuple[Json, str]] = {}
         self._offered: set[str] = set()
-        #: Maximum number of searches.
+        #: Maximum number of web searches (``max_uses``). None means no maximum.
         self._max_uses: int | None = None
 
     def declare(self, raw: Any, path: str) -> None:
-        """Read the field ``tools`` of the request. Raises ``InvalidRequest``."""
+        """Declare all tools in the field ``tools`` of the request. Raises ``InvalidRequest``."""
         for index, tool in enumerate(read_array(raw, path, self._limits.tools)):
             self.define(tool, f"{path}[{index}]")
 
     def define(self, raw: Any, path: str) -> None:
-        """Read one tool; offer it unless it is deferred. Raises ``InvalidRequest``."""
+        """Declare one tool. The model may use it at once, except if it sets ``defer_loading``.
+        Raises ``InvalidRequest``."""
         fields = read_object(raw, path)
         kind = read_tag({"type": "custom", **fields}, path, TOOL_TYPES)
         if "name" not in fields:
@@ -75,11 +76,11 @@ class OfferedTools:
             self._offered.add(name)
 
     def add(self, name: Any, path: str) -> None:
-        """Offer a declared tool. Raises ``InvalidRequest``."""
+        """Let the model use a declared tool. Raises ``InvalidRequest`` for an unknown name."""
         self._offered.add(self._known(name, path))
 
     def remove(self, name: Any, path: str) -> None:
-        """Withdraw a declared tool. Raises ``InvalidRequest``."""
+        """Hide a declared tool from the model. Raises ``InvalidRequest`` for an unknown name."""
         self._offered.discard(self._known(name, path))
 
     def _known(self, name: Any, path: str) -> str:
@@ -94,7 +95,7 @@ class OfferedTools:
         return name
 
     def fields(self) -> Json:
-        """Return the fields of the Responses request for the offered tools."""
+        """Return the fields of the Responses request for the tools that the model may use."""
         tools: list[Json] = []
         for name, (tool, path) in self._declared.items():
             if name in self._offered:
@@ -113,7 +114,7 @@ class OfferedTools:
         return fields
 
     def is_web_search(self, name: str) -> bool:
-        """Whether a declared tool is the server's web search."""
+        """Return whether the declared tool with this name is the server's web search."""
         return name in self._declared and self._declared[name][0]["type"] == "web_search"
 
 

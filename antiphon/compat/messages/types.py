@@ -1,4 +1,5 @@
-"""Answers and events of the Messages API. Field lists: the ``anthropic`` SDK's types, 2.12."""
+"""Answers and events of the Messages API. Their fields follow the types of the ``anthropic`` SDK
+2.12."""
 
 from __future__ import annotations
 
@@ -76,8 +77,8 @@ class TextBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="text")
 
 
 class ThinkingBlock(Struct, frozen=True, kw_only=True, tag_field="type", tag="thinking"):
-    """A thinking block. ``signature``: the reasoning in encrypted form. The client sends it
-    back."""
+    """A thinking block. ``signature``: the reasoning in encrypted form. The client sends it back in
+    the next request."""
 
     thinking: str
     signature: str
@@ -99,7 +100,7 @@ class ServerToolUseBlock(
 
 class WebSearchResult(Struct, frozen=True, kw_only=True, tag_field="type", tag="web_search_result"):
     """A search result. ``encrypted_content``: the text of the result in base64. The client sends it
-    back."""
+    back in the next request."""
 
     url: str
     title: str
@@ -188,8 +189,8 @@ class InputJsonDelta(Struct, frozen=True, tag_field="type", tag="input_json_delt
 
 
 class ThinkingDelta(Struct, frozen=True, tag_field="type", tag="thinking_delta"):
-    """A piece of thinking. ``estimated_tokens``: number of tokens since the last event, if the text
-    is not returned."""
+    """A piece of thinking. ``estimated_tokens``: number of thinking tokens since the last event. It
+    is set only if the text of thinking is not returned."""
 
     thinking: str
     estimated_tokens: int | UnsetType = UNSET
@@ -230,7 +231,7 @@ class MessageEnd(Struct, frozen=True):
 
 
 class MessageDelta(Struct, frozen=True, tag_field="type", tag="message_delta"):
-    """The end of the message. ``usage``: usage of the whole message."""
+    """The end of the message. ``usage``: token usage of the whole message."""
 
     delta: MessageEnd
     usage: MessageUsage
@@ -260,7 +261,7 @@ MessageEvent = (
 
 
 class MessagesModel(Struct, frozen=True, kw_only=True, tag_field="type", tag="model"):
-    """A model, or one of its aliases. ``created_at``: RFC 3339."""
+    """A model, or an alias of a model. ``created_at``: time in the format of RFC 3339."""
 
     id: str
     display_name: str
@@ -270,7 +271,7 @@ class MessagesModel(Struct, frozen=True, kw_only=True, tag_field="type", tag="mo
 
 
 class MessagesModelPage(Struct, frozen=True, kw_only=True):
-    """All models on one page."""
+    """The list of all models. It is always a single page."""
 
     data: tuple[MessagesModel, ...]
     has_more: bool = False
