@@ -1,1 +1,2 @@
-"""Served models: the catalog, one factory per engine, downloads, users' format files."""
+"""Served models: their catalog, the factories of their backends, their downloads, and format files
+of the operator."""

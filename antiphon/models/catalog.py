@@ -1,6 +1,6 @@
-"""The catalog of served models: loaded from the settings and found by all their names.
+"""The catalog of served models. It is loaded from the settings and finds models by name or alias.
 
-``factories`` builds their backends.
+The module ``factories`` builds the backends of the models.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from .manager import ModelManager, Resident
 __all__ = ["Catalog", "ServedModel", "load"]
 
 _MIB = 2**20
-#: Engines whose models run on another server: there is nothing to load.
+#: Engines whose models run on another server. This server does not load such models.
 _REMOTE_ENGINES = frozenset(
     {"chat_completions", "completions", "embeddings", "rerank", "responses"}
 )
-#: Fields of ``Model`` that are defaults for a request's options.
+#: Fields of ``Model`` with default values for options that a request does not set.
 _DEFAULT_FIELDS = (
     "max_output_tokens",
     "temperature",
@@ -53,9 +53,9 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     """A model that clients can request.
 
     - ``created``: Unix seconds, shown to clients.
-    - ``operator_defaults``: the operator's values for fields that a request omits.
-    - ``recommended``: the model makers' recommended values, used if set; otherwise the values in
-      the model's files are used.
+    - ``operator_defaults``: values from the settings for options that a request does not set.
+    - ``recommended``: values that the authors of the model recommend. If this is empty, the
+      recommended values come from the model's files.
     - ``thinking_budgets``: effort → maximum number of reasoning tokens.
     """
 
@@ -69,8 +69,8 @@ class ServedModel(Struct, frozen=True, kw_only=True):
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """The values for fields that a request omits: the operator's values, then the recommended
-        values."""
+        """The values for options that a request does not set. A value from the settings has
+        priority over a recommended value."""
         recommended = self.recommended or self.backend.recommended_options
         if not recommended:
             return self.operator_defaults
@@ -83,12 +83,13 @@ class ServedModel(Struct, frozen=True, kw_only=True):
         return self.backend.status
 
     async def ready(self) -> None:
-        """Start loading the model if it is not loaded. Raises ``Overloaded``."""
+        """Start loading the model if it is not loaded, and wait for a short time. Raises
+        ``Overloaded`` if the model cannot be loaded."""
         await self.backend.ready()
 
     @property
     def embedding(self) -> EmbeddingBackend | OnDemandEmbeddingBackend | None:
-        """The backend of an embedding model; None for other models."""
+        """The backend of an embedding model. It is None for other models."""
         return (
             self.backend
             if isinstance(self.backend, EmbeddingBackend | OnDemandEmbeddingBackend)
@@ -97,21 +98,23 @@ class ServedModel(Struct, frozen=True, kw_only=True):
 
     @property
     def reranking(self) -> RerankBackend | None:
-        """The backend of a reranking model; None for other models."""
+        """The backend of a reranking model. It is None for other models."""
         return self.backend if isinstance(self.backend, RerankBackend) else None
 
     @property
     def context_size(self) -> int | None:
-        """The context size in tokens, for prompt and answer together. None if only an upstream
-        knows the size."""
+        """The context size in tokens, for prompt and answer together. It is None if only the
+        upstream knows the size."""
         return self.backend.context_size
 
 
 class Catalog:
     """The served models, in the order of the settings.
 
-    ``default``: the name of the model for requests that name no model. If unset, the default is the
-    first model that answers conversations. ``manager`` loads and unloads models at run time.
+    ``default``: name of the model for requests that name no model. If it is None, the first model
+    that answers conversations is used. ``manager`` loads and unloads models at run time.
+    ``residents``: the configured models with their backends. ``budget``: the memory budget that the
+    models share.
     """
 
     def __init__(
@@ -127,7 +130,7 @@ class Catalog:
         self.residents = residents
         self.budget = budget or MemoryBudget()
         self._set_models(models, default)
-        #: Backends that are no longer served, whose requests may not have ended.
+        #: Backends of removed models. Some of their requests may still be running.
         self._former: list[Backend] = []
         self._closings: set[asyncio.Task[None]] = set()
 
@@ -138,7 +141,8 @@ class Catalog:
         self._default = self._by_name[default] if default is not None else next(able, models[0])
 
     def all(self) -> tuple[ServedModel, ...]:
-        """Return every model once."""
+        """Return all models and adapters, in the order of the settings. A model with aliases is
+        listed once."""
         return self._models
 
     def find(self, name: str | None) -> ServedModel:
@@ -150,10 +154,11 @@ class Catalog:
         return found
 
     def replace(self, new: Catalog) -> None:
-        """Serve the models of ``new`` from now on. Do not use ``new`` itself afterwards.
+        """Serve the models of ``new`` instead of the current models. Do not use ``new`` itself
+        afterwards.
 
-        Running requests to removed models finish first. Then the engines of these models are
-        closed.
+        A removed model is closed after its running requests. The client of a removed model that
+        runs on another server stays open until ``close`` is called.
         """
         kept = {id(each) for each in new.residents}
         removed = [each for each in self.residents if id(each) not in kept]
@@ -168,15 +173,16 @@ class Catalog:
             closing.add_done_callback(self._closings.discard)
 
     async def close_unlike(self, other: Catalog) -> None:
-        """Close the models that ``other`` does not have. Call this when this catalog is no longer
-        used."""
+        """Close the models that ``other`` does not contain. Call this when this catalog is no
+        longer used."""
         kept = {id(each) for each in other.residents}
         for resident in self.residents:
             if id(resident) not in kept:
                 await resident.backend.close()
 
     async def close(self) -> None:
-        """Close every backend, the last one first, even if some fail."""
+        """Close every backend, in reverse order. If one backend fails to close, the other backends
+        are still closed."""
         async with AsyncExitStack() as stack:
             for backend in (*self._former, *(model.backend for model in self._models)):
                 stack.push_async_callback(backend.close)
@@ -185,7 +191,7 @@ class Catalog:
 
 
 async def _close_idle(on_demand: OnDemandBackend) -> None:
-    """Close a model after its running requests."""
+    """Wait until the running requests of a model have finished, and close the model."""
     await on_demand.unload()
     await on_demand.close()
 
@@ -198,12 +204,14 @@ async def load(
     hosted: HostedModels | None = None,
     earlier: Catalog | None = None,
 ) -> Catalog:
-    """Load every model of the settings and download missing files. ``now``: Unix seconds.
-    ``hosted``: the models that another process runs for this process. ``earlier``: a catalog.
-    Models whose settings are unchanged are taken from ``earlier`` instead of loaded; see
-    ``Catalog.replace``.
+    """Load every model of the settings and download missing files.
 
-    On failure, closes the models that it has loaded and raises ``SetupError``.
+    ``now``: Unix seconds. ``hosted``: the models that another process runs for this process.
+    ``earlier``: the catalog that the new catalog will replace. A model with unchanged settings is
+    taken from ``earlier`` and is not loaded again; see ``Catalog.replace``.
+
+    If a model cannot be loaded, closes the models that are already loaded and raises
+    ``SetupError``.
     """
     known = {} if earlier is None else {each.name: each for each in earlier.residents}
     budget = MemoryBudget(settings.model_memory_mb * _MIB or None)
@@ -235,7 +243,8 @@ async def load(
 
 
 def _served_models(resident: Resident, now: int) -> list[ServedModel]:
-    """Return the entries of a model: one entry for the model, and one for each of its adapters."""
+    """Return the catalog entries of a model: one for the model, and one for each of its LoRA
+    adapters."""
     model = resident.model
     served = ServedModel(
         name=resident.name,
@@ -250,7 +259,8 @@ def _served_models(resident: Resident, now: int) -> list[ServedModel]:
 
 
 def _adapter_models(served: ServedModel, model: Model) -> list[ServedModel]:
-    """Return one entry of the model for each of its adapters. The entry has the adapter's name."""
+    """Return one catalog entry for each LoRA adapter of a model. The entry has the adapter's
+    name."""
     return [
         replace(served, name=name, aliases=(), backend=LoraBackend(served.backend, name))
         for name in model.adapters
@@ -265,8 +275,8 @@ async def _load_resident(
     progress: Progress | None,
     hosted: HostedModels | None,
 ) -> Resident:
-    """Load a model now if its setting ``load`` is ``start`` and the memory budget has room for it
-    after the models before it. Otherwise the first request loads the model."""
+    """Build the backend of a model. Load the model now if its setting ``load`` is ``start`` and the
+    remaining memory budget is large enough. Otherwise the first request loads the model."""
     make = partial(backend_factory(name, model), name, model, settings)
     is_lazy = model.load == "demand" or model.idle_unload_s > 0
     if model.engine in _REMOTE_ENGINES and not is_lazy:
@@ -299,10 +309,10 @@ async def _load_resident(
 
 
 def _ignore_progress(stage: str, done: int, total: int | None) -> None:
-    """Ignore the load progress at server start, when no one reads it."""
+    """Ignore the load progress. It is not shown at the start of a server."""
 
 
 def _operator_defaults(model: Model) -> dict[str, Any]:
-    """Return the sampling options that the operator set."""
+    """Return the sampling options that the settings of a model set."""
     values = {name: getattr(model, name) for name in _DEFAULT_FIELDS}
     return {name: value for name, value in values.items() if value is not None}

@@ -1,7 +1,7 @@
-"""Choose the dialects and formats of local models from Antiphon, the operator and installed
-packages.
+"""Choose the dialect of a local model, and collect the formats that a model can have. Both come
+from Antiphon, from installed packages or from files of the operator.
 
-A package registers a dialect or formats as an entry point of the group ``antiphon.dialects``; see
+A package registers a dialect or formats as an entry point of the group ``antiphon.dialects``. See
 ``dialects.base.DialectPlugin``.
 """
 
@@ -24,16 +24,16 @@ __all__ = ["DIALECTS", "available_formats", "create_dialect", "read_template"]
 _ENTRY_POINT_GROUP = "antiphon.dialects"
 #: The architecture of gpt-oss in GGUF files and in Hugging Face configurations.
 _GPT_OSS = ("gpt-oss", "gpt_oss")
-#: Settings that only apply to a chat template.
+#: Settings that apply only to the dialect ``chat``.
 _TEMPLATE_OPTIONS = ("template", "reasoning_format", "tool_format")
 
 
 def create_dialect(engine: Engine, model: Model, settings: Settings) -> Dialect:
     """Build the dialect of a local model.
 
-    The setting ``dialect`` is ``chat``, ``harmony`` or an entry point of the group
-    ``antiphon.dialects``. If it is unset, the dialect of gpt-oss is ``harmony``, unless the
-    operator sets a template. The dialect of all other models is ``chat``. Raises ``SetupError``.
+    The setting ``dialect`` is ``chat``, ``harmony`` or the name of an entry point of the group
+    ``antiphon.dialects``. If it is not set, gpt-oss models without the setting ``template`` get
+    ``harmony``. All other models get ``chat``. Raises ``SetupError``.
     """
     is_gpt_oss = engine.card.architecture in _GPT_OSS and not model.template
     name = model.dialect or ("harmony" if is_gpt_oss else "chat")
@@ -51,7 +51,7 @@ def create_dialect(engine: Engine, model: Model, settings: Settings) -> Dialect:
 
 
 def available_formats(settings: Settings) -> Formats:
-    """Collect the formats that the settings ``reasoning_format`` and ``tool_format`` may name.
+    """Collect all formats that the settings ``reasoning_format`` and ``tool_format`` can name.
 
     Formats in the operator's files come first, then formats of installed packages, then Antiphon's
     own formats. If several formats have the same name, the first format is used. Raises
@@ -122,8 +122,8 @@ def _harmony(engine: Engine, model: Model, settings: Settings) -> Dialect:
     )
 
 
-#: Value of the setting ``dialect`` → the function that builds the dialect. Other packages add
-#: theirs as entry points of the group ``antiphon.dialects``.
+#: Value of the setting ``dialect`` → function that builds the dialect. Other packages add dialects
+#: as entry points of the group ``antiphon.dialects``.
 DIALECTS: Mapping[str, Callable[[Engine, Model, Settings], Dialect]] = {
     "chat": _chat,
     "harmony": _harmony,
@@ -131,7 +131,7 @@ DIALECTS: Mapping[str, Callable[[Engine, Model, Settings], Dialect]] = {
 
 
 def read_template(path: Path) -> str:
-    """Read a chat template. Raises ``SetupError``."""
+    """Read a chat template file. Raises ``SetupError``."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

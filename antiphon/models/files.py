@@ -20,16 +20,17 @@ from .engine_choice import is_openvino_folder
 __all__ = ["estimate_memory", "fetch_files", "has_files", "local_files"]
 
 _MIB = 2**20
-#: Bytes of a cached key or value: engines store 16-bit floats by default.
+#: Bytes per number in the key-value cache. By default, engines store 16-bit floats.
 _CACHE_BYTES = 2
-#: The context that engines reserve where neither the settings nor the files state one.
+#: The context size in tokens that engines use if the settings do not set a size.
 _DEFAULT_CONTEXT = 8192
 _WEIGHTS = ("*.safetensors", "*.gguf", "*.bin")
 
 #: Downloads the files of a source and returns the GGUF file or the folder.
 _Fetch = Callable[[str, Path, Progress | None], Awaitable[Path]]
 
-#: Engine → how the files of its models are downloaded. Other engines have no files here.
+#: Name of an engine → function that downloads the files of a model. Other engines have no files on
+#: this machine.
 _FETCHERS: Mapping[str, _Fetch] = {
     "auto": fetch_gguf,
     "llama": fetch_gguf,
@@ -42,13 +43,13 @@ _FETCHERS: Mapping[str, _Fetch] = {
 
 
 def has_files(model: Model) -> bool:
-    """Whether the engine of the model reads files from this machine."""
+    """Return whether the engine of the model reads files on this machine."""
     return model.engine in _FETCHERS
 
 
 async def fetch_files(model: Model, settings: Settings, progress: Progress | None) -> Path | None:
-    """Download the model's files unless they are on this machine. Returns the GGUF file or the
-    model's folder. Returns None for an engine without files. Raises ``SetupError``."""
+    """Download the model's files if they are not on this machine. Returns the GGUF file or the
+    model's folder. Returns None if the engine of the model has no files. Raises ``SetupError``."""
     fetch = _FETCHERS.get(model.engine)
     if fetch is None:
         return None
@@ -75,10 +76,11 @@ def local_files(model: Model, settings: Settings) -> tuple[Path, ...]:
 
 
 async def estimate_memory(model: Model, settings: Settings) -> int:
-    """Estimate the bytes of memory that the loaded model needs.
+    """Estimate how many bytes of memory the loaded model needs.
 
-    The estimate is ``memory_mb`` of the settings if it is set. Otherwise it is the size of the
-    weights plus the key-value cache. Returns 0 if the size is unknown.
+    If the model's setting ``memory_mb`` is set, it is the estimate. Otherwise the estimate is the
+    size of the weights plus the size of the key-value cache. Returns 0 if the weights are not on
+    this machine yet.
     """
     if model.memory_mb is not None:
         return model.memory_mb * _MIB
@@ -93,8 +95,8 @@ def _estimate(model: Model, files: tuple[Path, ...]) -> int:
 
 
 def _cache_size(model: Model, first: Path) -> int:
-    """Return the bytes of the key-value cache of all concurrent generations, or 0 if the size is
-    unknown."""
+    """Return the size in bytes of the key-value cache for all concurrent requests of a model.
+    ``first``: first file of its weights. Returns 0 if the size is unknown."""
     try:
         shape = _gguf_shape(first) if first.suffix == ".gguf" else _config_shape(first.parent)
     except (KeyError, TypeError, ValueError, ZeroDivisionError, OSError, SetupError):

@@ -1,5 +1,9 @@
-"""Read the operator's formats from TOML files. The rows have the same keys as Antiphon's own
-formats, and every key is checked."""
+"""Read the operator's formats from TOML files. A format describes how a model writes tool calls or
+reasoning.
+
+A format in a file has the same keys as ``ToolFormat`` or ``ReasoningFormat``. Unknown keys are
+rejected.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +35,12 @@ _KINDS: Mapping[str, type[ToolFormat] | type[ReasoningFormat]] = {
     "tools": ToolFormat,
     "reasoning": ReasoningFormat,
 }
-#: The kinds of state that read arguments other than JSON, and those that read names.
+#: Values of a state's ``reads``: the first set is for arguments that are not JSON, the second set
+#: is for names.
 _PARAMETERS = frozenset({"pairs", "elements", "key"})
 _NAMES = frozenset({"name", "label", "record"})
-#: Fields that a file cannot set: the table's key is the name, and the rest documents our own rows.
+#: Fields that a file cannot set. The name comes from the table's head. The other fields are
+#: documentation of Antiphon's own formats.
 _RESERVED = frozenset({"name", "models", "aliases", "source", "from_template"})
 _STEP = re.compile(r"\.\w+|\[(?:\.\.\.|\d+)\]")
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
@@ -43,8 +49,8 @@ _MISSING = re.compile(r"Object missing required field `(\w+)`")
 def load(folder: Path, formats: Formats = SHIPPED) -> Formats:
     """Return the formats of the ``*.toml`` files in the folder, followed by ``formats``.
 
-    A format of a file replaces a format with the same name in ``formats``. Raises ``SetupError``
-    with a one-line message that names file and key.
+    A format in a file replaces the format with the same name in ``formats``. Raises ``SetupError``
+    with a one-line message that names the file and the key.
     """
     folder = folder.expanduser()
     if not folder.is_dir():
@@ -85,12 +91,13 @@ def _row(cls: type[_Row], name: str, table: Any, where: str) -> _Row:
 
 
 def _fault(cls: type[_Row], table: dict[str, Any], error: msgspec.ValidationError) -> str:
-    """Return a one-line message with the path of the invalid value in a row and the reason."""
+    """Return a one-line message for a format that is not valid: the path of the invalid value, and
+    the reason. ``table``: the format as the file has it. ``error``: msgspec's error."""
     said, _, at = str(error).partition(" - at `$")
     names: list[str] = []
     inner: Any = table
     for step in _STEP.findall(at):
-        if step == "[...]":  # msgspec does not state which key
+        if step == "[...]":  # msgspec does not name the key
             step = next((each for each in inner if not _accepts(cls, table, [*names, each])), "")
         elif step.startswith("["):
             break
@@ -105,8 +112,8 @@ def _fault(cls: type[_Row], table: dict[str, Any], error: msgspec.ValidationErro
 
 
 def _accepts(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> bool:
-    """Return whether the row would be valid if all its tables on ``path`` had only the keys of this
-    path."""
+    """Return whether the part of a format along ``path`` is valid. All other keys of the tables on
+    the path are ignored."""
     try:
         msgspec.convert(_only(table, path), cls)
     except msgspec.ValidationError:
@@ -115,8 +122,8 @@ def _accepts(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> 
 
 
 def _only(table: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
-    """Remove from the tables on ``path`` all keys except the keys of the path. ``path`` is a list
-    of a field, a key of its table, a field, a key, and so on."""
+    """Return a copy of ``table`` in which the tables along ``path`` have only the keys of the path.
+    ``path`` alternates between a field and a key of the table in this field."""
     if not path:
         return table
     key, name, *rest = path
@@ -125,7 +132,8 @@ def _only(table: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _unknown(cls: type[Struct], table: Mapping[str, Any], where: str) -> Iterator[str]:
-    """Yield the paths of keys that the row's type does not define."""
+    """Yield the paths of keys in ``table`` that are not fields of ``cls``, also in inner tables.
+    ``where``: the path of ``table``."""
     hints = get_type_hints(cls)
     for key, value in table.items():
         if key not in hints or key in _RESERVED:
@@ -151,8 +159,9 @@ def _thinking(row: ReasoningFormat, where: str) -> ReasoningFormat:
 
 
 def _tool(row: ToolFormat, where: str) -> ToolFormat:
-    """Check the row's state machine: every target state exists, and every state is reachable.
-    Raises ``SetupError``."""
+    """Check the state machine of a tool format: every state that a transition names exists, every
+    state is reachable, and the states can read calls that are written in this format. Raises
+    ``SetupError``."""
     ends = {START, THINKING}
     leads = [(f"opens.{literal}", to) for literal, to in row.opens.items()]
     leads += [(key, to) for key in ("bare_state", "begins") if (to := getattr(row, key))]

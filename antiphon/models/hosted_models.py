@@ -1,4 +1,5 @@
-"""Backends for models that another process of the same server hosts."""
+"""Backends for hosted models: another process of the same server (the host) runs the model for all
+worker processes."""
 
 from __future__ import annotations
 
@@ -30,21 +31,25 @@ __all__ = ["HostedBackend", "HostedModelManager", "HostedModels", "is_hosted"]
 
 _log = structlog.get_logger(__name__)
 
-#: Engines whose models run on another server, or take nothing: every process has its own.
+#: Engines whose models need no memory in this server, because they run on another server or have no
+#: model. Each worker process has its own backend for them.
 _UNSHARED_ENGINES = frozenset(
     {"chat_completions", "completions", "embeddings", "rerank", "responses", "scripted"}
 )
-#: Seconds that a call waits for the host to start again, and between attempts to follow it.
+#: Seconds that a call waits until the host has restarted, and seconds between two attempts to
+#: follow the states of its models.
 _HOST_WAIT_S, _RETRY_S = 30.0, 0.5
 
 
 def is_hosted(model: Model) -> bool:
-    """Return whether one process hosts this model for all workers of a server."""
+    """Return whether one process runs this model for all workers of a server."""
     return model.engine not in _UNSHARED_ENGINES
 
 
 class HostedModels:
-    """The models of the host process that listens at ``path``. Create an instance with ``open``."""
+    """The models of the host process that listens at the Unix socket ``path``. Create an instance
+    with ``open``. ``calls``: client for asynchronous calls of the host. ``blocking``: client for
+    calls that block the thread."""
 
     def __init__(self, path: Path) -> None:
         self.calls = CallClient(path, on_lost=_host_is_gone, wait_s=_HOST_WAIT_S)
@@ -54,7 +59,8 @@ class HostedModels:
     @classmethod
     @asynccontextmanager
     async def open(cls, path: Path) -> AsyncIterator[HostedModels]:
-        """Connect to the host process and follow the states of its models until the block ends."""
+        """Connect to the host process, and keep the states of its models up to date until the block
+        ends."""
         models = cls(path)
         following = asyncio.create_task(models._follow(), name="states of hosted models")
         try:
@@ -66,7 +72,7 @@ class HostedModels:
             models.blocking.close()
 
     def backend(self, name: str, model: Model, settings: Settings) -> HostedBackend:
-        """Return the backend of a model."""
+        """Build the backend of a hosted model."""
         embeds = model.engine in EMBEDDERS
         make = (
             partial(self._embedding, name)
@@ -76,7 +82,7 @@ class HostedModels:
         return HostedBackend(self, name, make, context_size=model.context_size)
 
     def status(self, name: str) -> Status:
-        """Return the state of a model in the host."""
+        """Return the state that a model has in the host process, such as loaded or unloaded."""
         return self._statuses.get(name) or Status(value="unloaded")
 
     async def _local(
@@ -103,8 +109,8 @@ class HostedModels:
 
 
 class HostedBackend(OnDemandBackend):
-    """The ``Backend`` of a hosted model. The host process loads and unloads the model. This process
-    loads its description at the first use."""
+    """The ``Backend`` of a hosted model. The host process loads and unloads the model. At the first
+    use, this process requests the description of the model's engine from the host."""
 
     def __init__(
         self,
@@ -129,7 +135,8 @@ class HostedBackend(OnDemandBackend):
 
 
 class HostedModelManager:
-    """Manages the models of the host process. It also lists models that run on other servers."""
+    """Manages the served models by calls to the host process. Its methods work like the methods of
+    ``ModelManager``."""
 
     def __init__(self, calls: CallClient) -> None:
         self._calls = calls

@@ -1,7 +1,8 @@
 """Download files from Hugging Face with Hugging Face's own library (the extra ``hub``).
 
-The library finds repositories, credentials and the configured mirror. The transfer writes to
-Antiphon's own partial file, because the library deletes its partial file when a transfer fails.
+The library handles repositories, credentials and the configured mirror. Antiphon writes the
+received data to a partial file of its own, because the library deletes its partial file when a
+transfer fails.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["Hub"]
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
-#: The library's error, by class name → what it means for the operator.
+#: Class name of an error of the library → the reason in words for the operator.
 REASONS = {
     "GatedRepoError": "its owner must grant you access, and HF_TOKEN must be yours",
     "RepositoryNotFoundError": "there is no such repository, or it is private",
@@ -37,18 +38,19 @@ REASONS = {
 
 
 class _Cancelled(Exception):
-    """Raised inside the library to abort a transfer."""
+    """Raised in a callback of the library to stop a transfer that was cancelled."""
 
 
 class Hub:
-    """Lists and downloads files. Raises ``SetupError`` if the extra is not installed."""
+    """Lists and downloads files of Hugging Face. The constructor raises ``SetupError`` if the extra
+    ``hub`` is not installed."""
 
     def __init__(self, endpoint: str | None = None, token: str | None = None) -> None:
         try:
             import huggingface_hub
         except ImportError:
             raise SetupError(needs_extra("huggingface_hub is not installed", "hub")) from None
-        # Its own handler would write each line a second time beside ours.
+        # The library's own handler would write each log line a second time.
         logging.getLogger("huggingface_hub").handlers.clear()
         self._api = huggingface_hub.HfApi(endpoint=endpoint, token=token)
 
@@ -59,9 +61,10 @@ class Hub:
     async def fetch(
         self, repo: str, name: str, target: Path, progress: Callable[[str, int, int | None], None]
     ) -> None:
-        """Download one file to ``target``, unless it exists. An interrupted transfer is resumed.
+        """Download one file to ``target`` if this file does not exist. Resumes an interrupted
+        transfer.
 
-        If cancelled, the transfer stops within one block.
+        If the call is cancelled, the transfer stops after the current block of data.
         """
         if target.is_file():
             return
@@ -92,7 +95,8 @@ class Hub:
         url = hf_hub_url(repo, name, endpoint=self._api.endpoint)
         about = self._api.get_hf_file_metadata(url=url)
         etag = str(about.etag or "")
-        # The name contains the version, so that only the same version's transfer is resumed.
+        # The name of the partial file contains the version, so only a transfer of the same version
+        # is resumed.
         partial = target.with_name(f"{target.name}.{etag[:16]}.incomplete")
         with partial.open("ab") as out:
             http_get(
@@ -119,8 +123,8 @@ class Hub:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the error's reason in one line. For an operating system error, such as a full disk,
-    return the system's message."""
+    """Return the reason of an error in one line. For an error of the operating system, such as a
+    full disk, return the system's message."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).strip().partition("\n")[0] or type(error).__name__
@@ -132,7 +136,8 @@ def _sha256(path: Path) -> str:
 
 
 def _tqdm_class(step: Callable[[int, int | None], None]) -> Any:
-    """Return a replacement for the ``tqdm`` class that calls ``step``."""
+    """Return a replacement for the progress bar class ``tqdm``. It calls ``step`` with the bytes so
+    far and in total."""
 
     @contextlib.contextmanager
     def bar(*, total: int | None = None, initial: int = 0, **_: Any) -> Iterator[Any]:

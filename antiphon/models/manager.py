@@ -1,4 +1,4 @@
-"""Manage the served models at run time: their states, load, unload, download."""
+"""Manage the served models at run time: list their states, and load, unload and download models."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _PROGRESS_INTERVAL_S = 0.2
 
 
 class Resident(Struct, frozen=True, kw_only=True):
-    """A configured model and its backend. ``on_demand``: the backend that loads the model; None if
-    the model runs on another server."""
+    """A configured model and its backend. ``on_demand``: the backend that loads and unloads the
+    model. It is None if the model runs on another server."""
 
     name: str
     model: Model
@@ -59,7 +59,7 @@ class ModelManager:
         }
 
     async def list(self) -> ManagedModelList:
-        """All models with their states."""
+        """Return all models with their states."""
         return ManagedModelList(
             data=tuple([await self._describe(each) for each in self._residents]),
             memory=ModelMemory(
@@ -72,13 +72,13 @@ class ModelManager:
         return await self._describe(self._find(name))
 
     def on_demand(self, name: str) -> OnDemandBackend:
-        """Return the backend that can load this model. Raises ``NotFound``, and ``InvalidRequest``
-        if the model cannot be loaded here."""
+        """Return the backend that loads this model. Raises ``NotFound`` for an unknown name. Raises
+        ``InvalidRequest`` if the model runs on another server."""
         return self._loader(self._find(name))
 
     async def load(self, name: str) -> ManagedModel:
-        """Load a model and wait until it is loaded. Raises ``Overloaded`` with the reason if it
-        cannot be loaded."""
+        """Load a model and wait until it is loaded. Raises ``Overloaded`` with the reason if the
+        model cannot be loaded."""
         resident = self._find(name)
         try:
             await self._loader(resident).load()
@@ -92,7 +92,7 @@ class ModelManager:
         return await self._describe(resident)
 
     async def unload(self, name: str) -> ManagedModel:
-        """Unload a model. Waits until its running requests have finished and the model is
+        """Unload a model. Waits for its running requests, and returns when the model is
         unloaded."""
         resident = self._find(name)
         await self._loader(resident).unload()
@@ -100,7 +100,7 @@ class ModelManager:
 
     def pull(self, name: str) -> AsyncGenerator[PullEvent, None]:
         """Download the files of a model and yield the progress. Closing the iterator stops the
-        download; the next call resumes it. Raises ``InvalidRequest`` for a model without files."""
+        download. The next call resumes it. Raises ``InvalidRequest`` for a model without files."""
         resident = self._find(name)
         if not has_files(resident.model):
             raise InvalidRequest(
@@ -162,8 +162,9 @@ class ModelManager:
 
 
 class _Steps:
-    """The progress of a download. Any thread may report a step; the event loop reads the steps. A
-    step that follows another step of the same file within ``_PROGRESS_INTERVAL_S`` is left out."""
+    """Passes the progress of a download from any thread to the event loop. If two steps of the same
+    file are less than ``_PROGRESS_INTERVAL_S`` apart, the second step is dropped. The last step of
+    a file is always passed on."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

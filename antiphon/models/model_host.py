@@ -1,4 +1,4 @@
-"""The host process of models: other processes of the same server use the models of this process."""
+"""The host process of models. It runs the models for the worker processes of the same server."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from .manager import ModelManager
 
 __all__ = ["ModelHostSession"]
 
-#: Seconds between two looks at the states of the models.
+#: Seconds between two checks of the models' states.
 _STATUS_S = 0.25
-#: Texts of up to this many characters are encoded in the event loop.
+#: Maximum number of characters of a text that is encoded in the event loop. Longer texts are
+#: encoded in a thread.
 _SHORT_TEXT = 2_000
 
 
 class ModelHostSession:
-    """The methods that other processes may call. ``catalog``: a future that is done when the models
-    are loaded."""
+    """The methods of the host that worker processes may call. ``catalog``: a future that is done
+    when the models are loaded."""
 
     def __init__(self, catalog: asyncio.Future[Catalog]) -> None:
         self._catalog = catalog
@@ -64,7 +65,8 @@ class ModelHostSession:
     # --- engines ---------------------------------------------------------------------------------
 
     async def describe_engine(self, name: str) -> EngineDescription:
-        """Load a model and return the properties of its engine that never change."""
+        """Load a model and return the description of its engine: the properties that never
+        change."""
         await (await self._manager()).on_demand(name).load()
         async with self._engine(name) as engine:
             return await describe_engine(engine)
@@ -82,13 +84,14 @@ class ModelHostSession:
                     yield chunk
 
     async def image_tokens(self, name: str, image: EncodedImage) -> int:
-        """See ``MeasuresImages``."""
+        """Return the number of prompt tokens of an image. See ``MeasuresImages``."""
         async with self._engine(name) as engine:
             assert isinstance(engine, MeasuresImages)
             return await engine.image_tokens(image)
 
     async def encode(self, name: str, text: str, special: bool) -> bytes:
-        """Return the token ids of a text, packed as little-endian 32-bit numbers."""
+        """Return the token ids of a text, packed as little-endian 32-bit numbers. ``special``:
+        whether names of special tokens in the text are encoded as special tokens."""
         async with self._engine(name) as engine:
             encode = engine.tokenizer.encode
             if len(text) <= _SHORT_TEXT:
@@ -101,7 +104,7 @@ class ModelHostSession:
         return packed.tobytes()
 
     async def accepts_grammar(self, name: str, lark: str) -> bool:
-        """Return whether the engine supports a grammar."""
+        """Return whether the engine of a model supports a grammar in Lark's syntax."""
         async with self._engine(name) as engine:
             accepts = engine.capabilities.grammars
             return accepts is not None and await asyncio.to_thread(accepts, lark)
@@ -109,13 +112,14 @@ class ModelHostSession:
     # --- embedders -------------------------------------------------------------------------------
 
     async def describe_embedder(self, name: str) -> EmbedderDescription:
-        """Load a model and return the properties of its embedder that never change."""
+        """Load a model and return the description of its embedder: the properties that never
+        change."""
         await (await self._manager()).on_demand(name).load()
         async with self._embedder(name) as embedder:
             return EmbedderDescription(embedder.dimensions, embedder.vocabulary_size)
 
     async def embed(self, name: str, texts: list[str | list[int]], role: Role) -> PackedEmbeddings:
-        """See ``Embedder.embed``."""
+        """Embed texts with a model. See ``Embedder.embed``."""
         async with self._embedder(name) as embedder:
             made = await embedder.embed(texts, role)
         return PackedEmbeddings(tuple(each.tobytes() for each in made.vectors), made.tokens)
@@ -123,11 +127,11 @@ class ModelHostSession:
     # --- managing --------------------------------------------------------------------------------
 
     async def ready(self, name: str) -> bool:
-        """See ``Backend.ready``."""
+        """Start loading a model and wait for a short time. See ``Backend.ready``."""
         return await (await self._manager()).on_demand(name).ready()
 
     async def statuses(self) -> AsyncGenerator[dict[str, Status], None]:
-        """Yield the states of all models, now and after each change."""
+        """Yield the states of all models by name, now and after each change."""
         shown: dict[str, Status] = {}
         while True:
             models = self._catalog.result().all() if self._catalog.done() else ()
@@ -138,23 +142,23 @@ class ModelHostSession:
             await asyncio.sleep(_STATUS_S)
 
     async def list_models(self) -> ManagedModelList:
-        """See ``ModelManager.list``."""
+        """Return all models with their states. See ``ModelManager.list``."""
         return await (await self._manager()).list()
 
     async def retrieve_model(self, name: str) -> ManagedModel:
-        """See ``ModelManager.retrieve``."""
+        """Return one model with its state. See ``ModelManager.retrieve``."""
         return await (await self._manager()).retrieve(name)
 
     async def load_model(self, name: str) -> ManagedModel:
-        """See ``ModelManager.load``."""
+        """Load a model. See ``ModelManager.load``."""
         return await (await self._manager()).load(name)
 
     async def unload_model(self, name: str) -> ManagedModel:
-        """See ``ModelManager.unload``."""
+        """Unload a model. See ``ModelManager.unload``."""
         return await (await self._manager()).unload(name)
 
     async def pull_model(self, name: str) -> AsyncGenerator[PullEvent, None]:
-        """See ``ModelManager.pull``."""
+        """Download the files of a model. See ``ModelManager.pull``."""
         async with aclosing((await self._manager()).pull(name)) as steps:
             async for step in steps:
                 yield step

