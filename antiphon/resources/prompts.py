@@ -44,7 +44,7 @@ Json = dict[str, Any]
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}\Z")
 _VERSION = re.compile(r"([1-9][0-9]{0,8})\.(toml|json)\Z")
-#: File that marks a deleted version. It prevents that the version's number is used again.
+#: File that marks a deleted version. With this file, the version's number is not used again.
 _DELETED = re.compile(r"([1-9][0-9]{0,8})\.gone\Z")
 _VARIABLE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*\}\}")
 

@@ -1,1 +1,2 @@
-"""Clients of other servers over HTTP: connections, retries, streams, errors."""
+"""HTTP clients for upstreams, which are other servers that run models: connections, retries,
+streams and errors."""

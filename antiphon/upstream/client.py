@@ -1,7 +1,7 @@
-"""HTTP client of one upstream: address, key, connections and retries.
+"""HTTP client of one upstream.
 
-A request is retried until its first payload arrives. The caller may retry later errors with the
-same ``RetryPolicy``.
+A failed request is retried if no payload of its response has arrived yet. After a later failure,
+the caller may send the request again with the same ``RetryPolicy``.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ __all__ = ["Resolver", "RetryPolicy", "Upstream", "resolve_host"]
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds to wait for the end of the body after ``[DONE]``, so that the connection can be reused.
+#: Seconds to wait for the end of the body after ``[DONE]``. Only a connection whose body was read
+#: to its end can be used again.
 _DRAIN_S = 0.25
-#: Seconds after which a name that stands for several replicas is resolved again.
+#: Seconds after which a host name of several replicas is resolved again.
 _RESOLVE_S = 10.0
-#: Seconds that a probe of a replica may take.
+#: Time limit in seconds for a probe, which is a request that checks whether a replica is up.
 _PROBE_S = 5.0
-#: The most bytes of an error response that are read, and the seconds to read them.
+#: Maximum number of bytes that are read from an error response, and time limit for reading them in
+#: seconds.
 _ERROR_BYTES, _ERROR_S = 64 * 1024, 5.0
 _HEADERS: Mapping[str, str] = {
     "content-type": "application/json",
@@ -47,7 +49,8 @@ _HEADERS: Mapping[str, str] = {
 }
 
 
-#: A response, its parser, its first payloads, and the replica that answers.
+#: A response whose first payloads have arrived, its parser, these payloads, and the replica that
+#: sent them.
 _StartedStream = tuple[HttpResponse, SseParser, list[bytes], Replica]
 
 #: Returns the IP addresses of a host.
@@ -66,14 +69,15 @@ async def resolve_host(host: str) -> list[str]:
 
 
 class Upstream:
-    """Client of the server at ``url``, or of several servers that serve the same model.
+    """HTTP client of one upstream. The upstream is the server at ``url``, or several servers
+    (replicas) that serve the same model.
 
     ``url``: one address, several addresses separated by commas, or ``dns+http://…`` with a host
-    name that resolves to several servers. ``connect_s``: time limit for a connection, in seconds.
-    ``silence_s``: maximum time in seconds without data, including the time in which the engine
-    processes the prompt. ``router``: describes how the router at this address keeps the requests of
-    a conversation together. ``pause`` sleeps and ``resolve`` resolves a host name; tests replace
-    these functions. Raises ``SetupError`` for an invalid address or header.
+    name that resolves to several servers. ``key``: the API key. ``connect_s``: time limit for a
+    connection, in seconds. ``silence_s``: maximum time in seconds without data, including the time
+    in which the engine processes the prompt. ``router``: the kind of router at this address; None
+    if there is no router. ``pause`` is called to sleep, and ``resolve`` to resolve a host name.
+    Tests replace these functions. Raises ``SetupError`` for an invalid address or header.
     """
 
     def __init__(
@@ -111,14 +115,14 @@ class Upstream:
 
     @property
     def root(self) -> str:
-        """The upstream's address without a final ``/v1``. It is the base of routes that are not
-        part of OpenAI's API. Requests to these routes may go to any replica."""
+        """The upstream's address without a final ``/v1``. Routes that are not part of OpenAI's API
+        begin with this address. If there are several replicas, each request goes to one of them."""
         return self.url.removesuffix("/v1")
 
     @property
     def versioned(self) -> str:
-        """The base address of the routes of OpenAI's API. ``/v1`` is added if the configured
-        address has no path."""
+        """The address with which the routes of OpenAI's API begin. ``/v1`` is added if the
+        configured address has no path."""
         path = self.url.partition("://")[2].partition("/")[2]
         return self.url if path else f"{self.url}/v1"
 
@@ -130,11 +134,11 @@ class Upstream:
         await self._client.close()
 
     async def request_json(self, url: str, body: Any = None, *, wait_s: float = 30) -> Any:
-        """Send a short request and return the JSON response. The method is GET without ``body`` and
-        POST with it.
+        """Send a short request and return the JSON response. The HTTP method is POST if ``body`` is
+        given, and GET otherwise. ``wait_s``: time limit in seconds.
 
-        If a replica cannot be reached, another replica is tried. There are no other retries. Raises
-        ``BackendError``.
+        If a replica cannot be reached, the request is sent to another replica. Other failures are
+        not retried. Raises ``BackendError``.
         """
         encoded = b"" if body is None else msgspec.json.encode(body)
         tried: list[Replica] = []
@@ -166,7 +170,7 @@ class Upstream:
             raise BackendError("The upstream's response is not JSON.") from None
 
     def retry_policy(self, session: Session | None = None) -> RetryPolicy:
-        """Return a new retry policy for one request. ``session``: the conversation of the
+        """Return a new retry policy for one request. ``session`` identifies the conversation of the
         request."""
         return RetryPolicy(
             self._pool,
@@ -183,12 +187,12 @@ class Upstream:
         headers: Mapping[str, str] | None = None,
         retry_policy: RetryPolicy | None = None,
     ) -> AsyncGenerator[list[bytes], None]:
-        """Send a request and yield the payloads of the streamed response, in batches as they
-        arrive.
+        """Send a request and yield the payloads of the streamed response. Each batch contains the
+        payloads that arrived together.
 
         The last batch is empty if the stream ended with ``[DONE]``. Closing the iterator ends the
-        request. Raises ``BackendError``. If the stream breaks after it began, a caller that passed
-        ``retry_policy`` has to report the error to this policy.
+        request. Raises ``BackendError``. If the caller passes ``retry_policy`` and the stream
+        breaks after its first batch, the caller must report the error to the policy.
         """
         policy = retry_policy or self.retry_policy()
         answer, reader, payloads, replica = await self._start(url, body, headers, policy)
@@ -200,7 +204,7 @@ class Upstream:
                         payloads = await _next_payloads(answer, reader)
                 except OSError as error:
                     broken = _read_error(error)
-                    if retry_policy is None:  # otherwise the caller reports it
+                    if retry_policy is None:  # otherwise the caller reports the error
                         policy.report(broken)
                     raise broken from None
                 if reader.done:
@@ -213,8 +217,8 @@ class Upstream:
     async def _start(
         self, url: str, body: bytes, headers: Mapping[str, str] | None, retry_policy: RetryPolicy
     ) -> _StartedStream:
-        """Send the request, with retries, until the first payloads of the response have arrived.
-        Return the started stream. Raises ``BackendError`` if the retry policy allows no further
+        """Send the request, with retries, and wait for the first payloads of the response. Returns
+        the started stream. Raises ``BackendError`` if the retry policy allows no further
         attempt."""
         while True:
             self._check_open()
@@ -269,7 +273,7 @@ class Upstream:
         return replica.root + url.removeprefix(self.root)
 
     async def _refresh(self) -> None:
-        """Resolve the host name of the replicas again if the last resolution is too old. Start
+        """Resolve the host name of the replicas again if the last result is too old. Also start
         probes of the replicas that are down."""
         now = time.monotonic()
         if self._resolve is not None and (
@@ -281,7 +285,8 @@ class Upstream:
 
     def _start_probes(self) -> None:
         """Start a task for each replica that is down. The task probes the replica until it answers.
-        A single replica has no probes, because requests are still sent to it."""
+        An upstream with a single replica needs no probes, because requests are still sent to this
+        replica."""
         for replica in self._pool.unprobed() if len(self._pool) > 1 else ():
             replica.is_probing = True
             probe = asyncio.create_task(self._probe_until_up(replica))
@@ -302,7 +307,7 @@ class Upstream:
             self._pool.replace(roots, parts.netloc)
 
     async def _probe_until_up(self, replica: Replica) -> None:
-        """Probe a replica that is down until it answers. A probe requests the list of models. Any
+        """Probe a replica that is down until it answers. A probe requests the list of models. A
         response with a status below 500 shows that the replica is up."""
         try:
             while (delay_s := self._pool.probe_delay_s(replica)) is not None:
@@ -327,8 +332,8 @@ class Upstream:
     def _session_headers(self, session: Session | None, is_retry: bool) -> dict[str, str]:
         """Return the headers from which the router recognizes the conversation.
 
-        A retry gets a new session key, so that the router may choose another engine. The engine of
-        the conversation may be the one that failed.
+        A retry gets a new session key, because the engine that failed may be the engine of the
+        conversation. With a new key, the router can choose another engine.
         """
         if self._router is None or session is None:
             return {}
@@ -339,7 +344,8 @@ class Upstream:
         return headers
 
     def _with_session(self, body: bytes, session: Session | None) -> bytes:
-        """Return the body with the fields that the router needs. ``body`` is a JSON object."""
+        """Return the request body with the fields that the router needs. ``body``: a JSON object as
+        text."""
         fields = {} if self._router is None or session is None else self._router.fields(session)
         if not fields:
             return body
@@ -354,7 +360,7 @@ class Upstream:
 
     async def _raise_error(self, answer: HttpResponse, replica: Replica) -> None:
         body = bytearray()
-        with suppress(OSError):  # the part received so far is enough
+        with suppress(OSError):  # the bytes received so far are enough
             async with asyncio.timeout(_ERROR_S):
                 while len(body) < _ERROR_BYTES and (received := await answer.read()):
                     body += received
@@ -368,7 +374,8 @@ class Upstream:
         raise error
 
     def _redact_key(self, error: BackendError) -> BackendError:
-        """Remove the key from an error message: some upstreams repeat it."""
+        """Remove the API key from an error message, because some upstreams repeat the key in their
+        errors."""
         if self._key:
             error.message = error.message.replace(self._key, "…")
             error.args = (error.message,)
@@ -380,7 +387,8 @@ class Upstream:
 
 
 async def _next_payloads(answer: HttpResponse, reader: SseParser) -> list[bytes]:
-    """Return the payloads of the next data. Return an empty list at the end of the stream."""
+    """Wait for the next complete payloads and return them. Returns an empty list at the end of the
+    stream."""
     while not reader.done:
         received = await answer.read()
         if not received:
@@ -391,7 +399,8 @@ async def _next_payloads(answer: HttpResponse, reader: SseParser) -> list[bytes]
 
 
 async def _read_all(answer: HttpResponse) -> bytes:
-    """Read a body that is not streamed."""
+    """Return the whole body of a response that is not streamed. Raises ``BackendError`` for a body
+    above ``MAX_RESPONSE_BYTES``."""
     content = bytearray()
     while received := await answer.read():
         content += received
@@ -401,8 +410,8 @@ async def _read_all(answer: HttpResponse) -> bytes:
 
 
 async def _drain(answer: HttpResponse) -> None:
-    """Read the data after ``[DONE]``, so that the connection can be reused. Most often there is no
-    such data."""
+    """Read the body after ``[DONE]`` to its end, so that the connection can be used again. Usually
+    no data follows ``[DONE]``."""
     if not answer.is_read:
         with suppress(OSError):  # the response is already complete
             async with asyncio.timeout(_DRAIN_S):
@@ -411,7 +420,8 @@ async def _drain(answer: HttpResponse) -> None:
 
 
 def _retry_after_s(value: str | None) -> float | None:
-    """Return the seconds of a ``Retry-After`` header. Return None if the header contains a date."""
+    """Return the seconds of a ``Retry-After`` header. Returns None if the header is missing or
+    contains a date."""
     try:
         return None if value is None else max(0.0, float(value))
     except ValueError:
@@ -427,7 +437,8 @@ def _read_error(error: OSError) -> BackendError:
 
 
 def _reason(error: OSError) -> str:
-    """The reason of a connection error, without addresses: clients see it."""
+    """Return the reason of a connection error in words. It contains no addresses, because clients
+    see it."""
     if isinstance(error, TimeoutError):
         return "it took too long"
     if isinstance(error, ConnectionRefusedError):

@@ -1,7 +1,7 @@
-"""The options for reaching an upstream (``engine_options`` of a model), and the upstream's list of
+"""The connection options of an upstream (``engine_options`` of a model), and the upstream's list of
 models.
 
-All remote engines and embedders share these options.
+All remote engines and embedders have the same connection options.
 """
 
 from __future__ import annotations
@@ -30,12 +30,15 @@ __all__ = [
 class EndpointOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``engine_options`` of a remote model.
 
-    ``flavour``: the kind of server; needed only if the upstream's list of models does not reveal
-    it. ``headers``: sent with every request. ``body``: further fields of every request body.
-    ``connect_s``: time limit for a connection, in seconds. ``silence_s``: maximum time without
-    data, in seconds. ``tools`` (engine ``responses``): types of hosted tools that the upstream
-    runs. ``tokenizer`` (engine ``completions``): the location of the model's tokenizer. ``router``:
-    the kind of router at the address; it comes from the model's setting ``router``.
+    - ``flavour``: the kind of server. It is needed only if the upstream's list of models does not
+      show the kind.
+    - ``headers``: headers that are sent with every request.
+    - ``body``: fields that are added to every request body.
+    - ``connect_s``: time limit for a connection, in seconds.
+    - ``silence_s``: maximum time without data, in seconds.
+    - ``tools`` (only for the engine ``responses``): types of hosted tools that the upstream runs.
+    - ``tokenizer`` (only for the engine ``completions``): the location of the model's tokenizer.
+    - ``router``: the kind of router at the address. It comes from the model's setting ``router``.
     """
 
     flavour: str | None = None
@@ -51,7 +54,8 @@ class EndpointOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 def open_upstream(
     name: str, url: str, key: str | None, options: Mapping[str, Any]
 ) -> tuple[Upstream, EndpointOptions]:
-    """The upstream of the model ``name``, and its options. Raises ``SetupError``."""
+    """Build the client for the upstream of the model ``name``. Returns the client and the parsed
+    options. Raises ``SetupError``."""
     try:
         endpoint = msgspec.convert(dict(options), EndpointOptions)
     except msgspec.ValidationError as error:
@@ -72,21 +76,22 @@ def open_upstream(
 
 
 def model_entries(listed: Any) -> list[Mapping[str, Any]]:
-    """Return the entries of a list of models. Entries that are not objects are left out."""
+    """Return the entries of an upstream's list of models. Entries that are not objects are left
+    out."""
     models = listed.get("data") if isinstance(listed, Mapping) else None
     entries = models if isinstance(models, list) else []
     return [each for each in entries if isinstance(each, Mapping)]
 
 
 def model_owner(listed: Any) -> str | None:
-    """Return ``owned_by`` of the first model in a list. In this field, local servers give their own
-    name."""
+    """Return the field ``owned_by`` of the first model in a list, or None. In this field, many
+    servers write the name of their own software, such as "vllm"."""
     return next((each.get("owned_by") for each in model_entries(listed)), None)
 
 
 def first_model_id(name: str, upstream: Upstream, listed: Any) -> str:
-    """The id of the first model in the upstream's list. Raises ``SetupError`` if the list is
-    empty."""
+    """Return the id of the first model in the upstream's list. Raises ``SetupError`` if the list
+    has no model with an id."""
     for model in model_entries(listed):
         if isinstance(model.get("id"), str):
             return str(model["id"])
@@ -96,7 +101,7 @@ def first_model_id(name: str, upstream: Upstream, listed: Any) -> str:
 
 
 async def list_models(upstream: Upstream) -> Any:
-    """Fetch the upstream's list of models. Return None if the request fails."""
+    """Fetch the upstream's list of models. Returns None if the request fails."""
     try:
         return await upstream.request_json(f"{upstream.versioned}/models", wait_s=10)
     except BackendError:

@@ -1,7 +1,8 @@
-"""Translate an upstream's errors into errors of this server, with its messages and codes.
+"""Translate the errors of an upstream to errors with Antiphon's messages and codes.
 
-Servers report errors in many forms, and this module parses all of them. Messages about keys and
-other matters between the operator and the upstream are not passed on to clients.
+Servers report errors in many forms, and this module parses all of these forms. Some errors only
+concern the operator, such as an invalid API key. The upstream's messages for them are not passed on
+to clients.
 """
 
 from __future__ import annotations
@@ -24,30 +25,31 @@ __all__ = [
     "upstream_error",
 ]
 
-#: Finish reasons of servers that gave up an answer, which is then incomplete (vLLM, SGLang,
-#: TensorRT-LLM, OpenRouter, DeepSeek).
+#: Finish reasons of servers that stopped an answer before its end (vLLM, SGLang, TensorRT-LLM,
+#: OpenRouter, DeepSeek).
 ABORT_REASONS = frozenset(
     {"abort", "cancelled", "error", "insufficient_system_resource", "timeout"}
 )
 
-#: Messages that mean that the context is too small (llama-server, vLLM, SGLang, TensorRT-LLM,
+#: Messages for a prompt that does not fit in the context (llama-server, vLLM, SGLang, TensorRT-LLM,
 #: hosted servers).
 _TOO_LONG = re.compile(
     r"context[ _](length|window|size)|max_model_len|max_position_embeddings|prompt is too long"
     r"|(input|prompt|request)\b.{0,60}\b(too long|exceeds?\b.{0,40}\b(tokens|length|limit))",
     re.IGNORECASE | re.DOTALL,
 )
-#: Messages that mean that the text violates a policy; some gateways send a 403 (OpenRouter).
+#: Messages for a text that violates a policy. Some gateways, such as OpenRouter, send them with
+#: status 403.
 _FLAGGED = re.compile(r"\bflagged\b|\bmoderation\b|content[ _](policy|filter)", re.IGNORECASE)
 _MAX_MESSAGE = 1000
-#: Codes for images that violate a policy.
+#: Error codes for images that violate a policy.
 _MODERATION_CODES = frozenset({"moderation_blocked", "content_policy_violation"})
 
-#: Coding agents stop at this code after one try, in a stream as well, and show the message.
+#: Error code at which coding agents show the message and do not try again, also within a stream.
 _OPERATOR_CODE = "invalid_prompt"
 _ASK_OPERATOR = "Only its operator can correct this."
-#: HTTP status → code and message of errors that do not concern the request's content. These are
-#: the operator's matter.
+#: HTTP status → code and message of errors that the client cannot correct, because they do not
+#: depend on its request.
 _OPERATOR_ERRORS: Mapping[int, tuple[str, str]] = {
     401: (_OPERATOR_CODE, f"The upstream rejects this server's API key. {_ASK_OPERATOR}"),
     402: (
@@ -66,7 +68,8 @@ _OPERATOR_ERRORS: Mapping[int, tuple[str, str]] = {
     510: (_OPERATOR_CODE, f"The upstream demands an extension of HTTP. {_ASK_OPERATOR}"),
     511: (_OPERATOR_CODE, f"A network in front of the upstream demands a login. {_ASK_OPERATOR}"),
 }
-#: HTTP status → message of failures that may be temporary. Every other 5xx is one as well.
+#: HTTP status → message of failures that may be temporary. All other 5xx statuses without an entry
+#: in ``_OPERATOR_ERRORS`` also count as temporary.
 _TRANSIENT_ERRORS: Mapping[int, str] = {
     408: "The upstream did not receive the request in time.",
     425: "The upstream is not ready for the request yet.",
@@ -76,9 +79,9 @@ _TRANSIENT_ERRORS: Mapping[int, str] = {
     507: "The upstream failed: its storage is full.",
     529: "The upstream failed: it is overloaded.",
 }
-#: The one of these that may be temporary.
+#: The only status in ``_OPERATOR_ERRORS`` that may be temporary.
 _RETRYABLE_STATUS = 429
-#: Code of an error within a stream → the status that it corresponds to.
+#: Code of an error within a stream → the corresponding HTTP status.
 _STATUS_OF_CODE: Mapping[str, int] = {
     "rate_limit_exceeded": 429,
     "invalid_api_key": 401,
@@ -91,7 +94,8 @@ _PASSED_ON_CODES = frozenset(
     {"invalid_type", "invalid_value", "unsupported_parameter", "unsupported_value"}
 )
 
-#: First segment of an upstream's field → our field.
+#: First part of the name of an upstream's request field → the corresponding field of the Responses
+#: API.
 _OUR_FIELDS: Mapping[str, str] = {
     "messages": "input",
     "prompt": "input",
@@ -132,16 +136,17 @@ _OUR_FIELDS: Mapping[str, str] = {
         )
     },
 }
-#: Fields whose whole path is the same as ours.
+#: Fields that have the same path in the Responses API.
 _SAME_FIELD = re.compile(r"(text|reasoning)(\.[a-z_]+)*\Z")
-#: A message that names the field at its beginning, because the error has no ``param`` (SGLang).
+#: A message that begins with the name of the field. SGLang sends such messages in errors without
+#: ``param``.
 _FIELD_IN_MESSAGE = re.compile(r"([a-z_]+) must (be|has) ")
-#: Prefix of a field's path (FastAPI, SGLang).
+#: Prefix that FastAPI and SGLang write before the path of a field.
 _FIELD_PREFIX = re.compile(r"^(body|sampling_params)\.")
 
 
-#: Addresses inside a network, which routers repeat in their messages: those with a port, an IP
-#: address or a name without a public domain.
+#: Internal addresses that routers write in their messages: addresses with a port, IP addresses, and
+#: host names without a public domain.
 _ADDRESS = re.compile(
     r"https?://(?:[^\s/\"'()<>]+:\d+|[\d.]+|\[[^\[\]\s]*\]|[^\s./:\"'()<>]+|[^\s/:\"'()<>]+\."
     r"(?:local|internal|svc|lan|cluster))(?=[/\s\"'()<>?#]|$)[^\s\"'()<>]*"
@@ -150,7 +155,7 @@ _ADDRESS = re.compile(
 
 
 class UpstreamDown(BackendError):
-    """The upstream cannot be reached, or its connection broke."""
+    """Error for an upstream that cannot be reached, or whose connection broke."""
 
 
 class UpstreamErrorFields(Struct):
@@ -160,7 +165,7 @@ class UpstreamErrorFields(Struct):
 
 
 def error_from_response(status: int, body: bytes) -> BackendError:
-    """The error for a response with this status and body."""
+    """Return the error for an upstream's response with this status and body."""
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -169,7 +174,7 @@ def error_from_response(status: int, body: bytes) -> BackendError:
 
 
 def upstream_error(status: int, fields: UpstreamErrorFields) -> BackendError:
-    """The error for a status and the parsed fields of the upstream's error."""
+    """Return the error for an HTTP status and the parsed fields of the upstream's error."""
     path = _our_field(fields.param)
     if _is_too_long(status, fields) and path != "max_output_tokens":
         return BackendError(
@@ -181,7 +186,7 @@ def upstream_error(status: int, fields: UpstreamErrorFields) -> BackendError:
     status = _STATUS_OF_CODE.get(fields.code or "", status)
     if (
         status == 500 and path is not None
-    ):  # SGLang reports an invalid request as 500 within a stream
+    ):  # within a stream, SGLang reports an invalid request as 500
         status = 400
     if fields.code in _MODERATION_CODES:
         message = _public_text(fields.message) or "It was refused by moderation."
@@ -217,8 +222,8 @@ def upstream_error(status: int, fields: UpstreamErrorFields) -> BackendError:
 
 
 def _public_text(message: str) -> str:
-    """Return an upstream's error message in a form for clients: shortened, and without addresses of
-    engines."""
+    """Return an upstream's error message in a form that clients may see: shortened, and without
+    internal addresses."""
     return _ADDRESS.sub("…", message[:_MAX_MESSAGE])
 
 
@@ -229,8 +234,8 @@ def _is_too_long(status: int, fields: UpstreamErrorFields) -> bool:
 
 
 def _our_field(field: str | None) -> str | None:
-    """Return the request field of this server that corresponds to an upstream's field. Return None
-    if there is no such field."""
+    """Return the Responses API field that corresponds to an upstream's request field. Returns None
+    if no field corresponds."""
     if not field:
         return None
     field = _FIELD_PREFIX.sub("", field)
@@ -240,8 +245,9 @@ def _our_field(field: str | None) -> str | None:
 
 
 def parse_error(value: Any) -> UpstreamErrorFields:
-    """Parse an upstream's error. It may be ``{"error": {…}}`` as OpenAI sends it, ``{"error":
-    "text"}``, FastAPI's ``detail``, or fields at the top level."""
+    """Parse the error in an upstream's response. ``value``: the decoded JSON. It may be OpenAI's
+    ``{"error": {…}}``, ``{"error": "text"}``, FastAPI's ``{"detail": …}``, or an object with the
+    error's fields."""
     if isinstance(value, Mapping) and value.get("error"):
         value = value["error"]
     if isinstance(value, str):
@@ -261,7 +267,8 @@ def parse_error(value: Any) -> UpstreamErrorFields:
 
 
 def _joined_messages(value: Any) -> str:
-    """FastAPI's list of validation errors as one text: location and message of each."""
+    """Join FastAPI's validation errors to one text, with the location and the message of each
+    error."""
     return "; ".join(
         f"{_dotted_location(fault)}: {fault.get('msg', '')}".strip(": ")
         for fault in _validation_errors(value)
@@ -269,8 +276,8 @@ def _joined_messages(value: Any) -> str:
 
 
 def _field_of(value: Any) -> str | None:
-    """Return the faulty field: the location of FastAPI's first validation error, or the field that
-    an error message names. Return None if the field is unknown."""
+    """Return the name of the invalid field: the location of FastAPI's first validation error, or
+    the field with which an error message begins. Returns None if the field is unknown."""
     if isinstance(value, str):
         match = _FIELD_IN_MESSAGE.match(value)
         return match[1] if match is not None else None

@@ -1,8 +1,8 @@
 """HTTP connections to one server, over aiohttp.
 
 Redirects are not followed, cookies are not stored, and responses are not decompressed. Every
-failure is an ``OSError``. A request is sent again only if it was sent over an idle connection that
-the server had just closed.
+failure is raised as an ``OSError``. A failed request is sent again only in one case: it was sent
+over an idle connection that the server had just closed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ __all__ = ["HttpClient", "HttpResponse"]
 
 #: Seconds after which an idle connection is closed.
 _IDLE_S = 30.0
-#: How many connections that the server has closed are replaced for one request.
+#: Maximum number of times that one request is sent again because the server had closed the
+#: connection.
 _MAX_REPLACED = 3
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class _Connection(Struct):
-    """The state of the connection that a request uses."""
+    """The state of the connection that a request uses. ``is_new``: the connection was opened for
+    this request."""
 
     is_new: bool = False
 
@@ -43,7 +45,8 @@ _connection: ContextVar[_Connection] = ContextVar("upstream_connection")
 
 
 class HttpResponse:
-    """A response that is still being received. ``headers``: case-insensitive."""
+    """A response whose body may not have arrived completely. The names in ``headers`` are not
+    case-sensitive."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
@@ -61,11 +64,11 @@ class HttpResponse:
         return self._response.content.at_eof()
 
     async def read(self) -> bytes:
-        """Return all bytes that have arrived, after waiting for at least one. Return empty bytes at
-        the end of the body.
+        """Wait until at least one byte of the body has arrived, and return all bytes that have
+        arrived. Returns b"" at the end of the body.
 
-        Raises ``OSError`` if the connection breaks, and ``TimeoutError`` after too long without
-        data.
+        Raises ``OSError`` if the connection breaks, and ``TimeoutError`` if no data arrives for too
+        long.
         """
         try:
             return await self._response.content.readany()
@@ -73,16 +76,17 @@ class HttpResponse:
             raise _failure(error) from None
 
     def close(self) -> None:
-        """Stop reading. Closes the connection if the body is incomplete."""
+        """Stop reading the response. If the body is incomplete, the connection is closed."""
         self._response.close()
 
 
 class HttpClient:
     """HTTP client with its own connection pool.
 
-    ``headers``: sent with every request. ``connect_s``: time limit for a connection, in seconds.
-    ``silence_s``: maximum time in seconds without data. Raises ``SetupError`` if aiohttp is not
-    installed, and ``ValueError`` for a header with a line break.
+    ``headers``: headers that are sent with every request. ``connect_s``: time limit for a
+    connection, in seconds. ``silence_s``: maximum time in seconds without data. Raises
+    ``SetupError`` if aiohttp is not installed, and ``ValueError`` for a header with a control
+    character.
     """
 
     def __init__(self, headers: Mapping[str, str], *, connect_s: float, silence_s: float) -> None:
@@ -97,7 +101,7 @@ class HttpClient:
         self._headers = headers
         self._times = (connect_s, silence_s)
         self._session: aiohttp.ClientSession | None = None
-        #: Answers that may not have been read to their end.
+        #: Responses that may not have been read to their end.
         self._answers: WeakSet[HttpResponse] = WeakSet()
 
     async def request(
@@ -111,9 +115,10 @@ class HttpClient:
     ) -> HttpResponse:
         """Send a request and return the response as soon as its headers have arrived.
 
-        ``headers``: added to the headers of the client; they replace headers of the same name.
-        ``host``: the host name of the server, for a ``url`` with an IP address. Raises ``OSError``,
-        and ``TimeoutError`` if connecting or waiting for data takes too long.
+        ``headers``: headers for this request, in addition to the client's headers. They replace
+        headers with the same name. ``host``: the host name of the server, for a ``url`` with an IP
+        address. Raises ``OSError``, and ``TimeoutError`` if connecting or waiting for data takes
+        too long.
         """
         session = self._open()
         name = None
@@ -134,7 +139,8 @@ class HttpClient:
                 )
                 break
             except Exception as error:
-                # Servers close idle connections, many after 5 seconds: a request may cross that.
+                # Servers close idle connections, many of them after 5 seconds. A request may be
+                # sent at the same moment.
                 is_stale = not connection.is_new and _is_disconnect(error)
                 if not is_stale or attempt == _MAX_REPLACED:
                     raise _failure(error) from None
@@ -143,14 +149,15 @@ class HttpClient:
         return answer
 
     async def close(self) -> None:
-        """Close all connections. Reading a response fails from then on."""
-        for answer in tuple(self._answers):  # aiohttp would leave them waiting
+        """Close all connections. After this, reading a response fails."""
+        for answer in tuple(self._answers):  # aiohttp would let their readers wait
             answer.close()
         if self._session is not None:
             await self._session.close()
 
     def _open(self) -> aiohttp.ClientSession:
-        """The session, created in the event loop that uses it."""
+        """Return aiohttp's session. It is created at the first request, in the event loop that uses
+        it. Raises ``ConnectionError`` if the client is closed."""
         import aiohttp
 
         if self._session is not None and self._session.closed:
@@ -174,8 +181,8 @@ class HttpClient:
 def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:
     """Open a socket as aiohttp does, and record that the current request uses a new connection.
 
-    aiohttp's own tracing also reports reused connections. It is not used, because it sends a signal
-    for every other step of a request, too.
+    aiohttp's tracing could report new connections as well. It is not used because it would add a
+    callback to every step of a request.
     """
     if (connection := _connection.get(None)) is not None:
         connection.is_new = True
@@ -184,7 +191,8 @@ def _open_socket(address: aiohttp.AddrInfoType) -> socket.socket:
 
 
 def _is_disconnect(error: Exception) -> bool:
-    """Whether the error means that an established connection broke before the response arrived."""
+    """Return whether the error means that an established connection broke before the response
+    arrived."""
     import aiohttp
 
     return isinstance(
@@ -193,7 +201,7 @@ def _is_disconnect(error: Exception) -> bool:
 
 
 def _failure(error: Exception) -> Exception:
-    """The error as an ``OSError``, without aiohttp's types."""
+    """Convert an error of aiohttp to an ``OSError``. Other errors are returned unchanged."""
     import aiohttp
 
     if isinstance(error, OSError) or not isinstance(error, aiohttp.ClientError):

@@ -1,9 +1,9 @@
-"""The replicas of an upstream: chooses the replica for a request, and tracks which replicas are
-down.
+"""Choose the replica of an upstream for each request, and track which replicas are down.
 
-Rendezvous hashing assigns each session to a replica. The session stays there unless the replica is
-down or has clearly more requests than the other replicas. Sans-IO: the caller sends requests,
-probes replicas and reports the results.
+Replicas are servers that serve the same model. Rendezvous hashing assigns each session (the
+requests of one conversation) to a replica. A session moves to another replica only if its replica
+is down or has clearly more requests than the other replicas. This module does no I/O: the caller
+sends requests, probes replicas and reports the results.
 """
 
 from __future__ import annotations
@@ -21,27 +21,31 @@ from .errors import UpstreamDown
 
 __all__ = ["DNS_PREFIX", "Replica", "ReplicaPool", "split_addresses"]
 
-#: Prefix of an address whose name stands for several replicas: ``dns+http://engines:8000``.
+#: Prefix of an address whose host name resolves to several replicas: ``dns+http://engines:8000``.
 DNS_PREFIX = "dns+"
-#: A replica may have this many times as many requests as the average before its sessions move
-#: ("consistent hashing with bounded loads"), and always this many.
+#: Sessions move away from a replica with more requests than the average times the first number
+#: ("consistent hashing with bounded loads"). They stay if it has fewer requests than the second
+#: number.
 _LOAD_FACTOR, _MIN_LOAD = 1.25, 16
-#: Failures in a row after which a replica that still answers is down.
+#: Number of failures in a row after which a replica counts as down although it answers.
 _MAX_FAILURES = 3
-#: Seconds before a replica that is down is probed: the first time, and at most.
+#: Seconds before the first probe of a replica that is down, and longest time between two probes.
 _FIRST_PROBE_S, _MAX_PROBE_S = 1.0, 10.0
-#: The longest time in seconds that a replica's ``Retry-After`` is obeyed.
+#: Maximum number of seconds in a replica's ``Retry-After`` header. Longer times are shortened.
 _MAX_RETRY_AFTER_S = 30.0
 
 
 class Replica(Struct, eq=False, kw_only=True):
     """One server of an upstream.
 
-    ``root``: the address of the server without a final ``/v1``. ``host``: the host name of the
-    server, if ``root`` contains its IP address. ``running``: the number of requests that the server
-    is working on. ``failures``: the number of requests in a row that have failed. ``outages``: how
-    often the server was marked as down since it last answered a request. ``probe_at``: time of the
-    next probe, if ``is_down``.
+    - ``root``: the address of the server without a final ``/v1``.
+    - ``host``: the host name of the server, if ``root`` contains its IP address.
+    - ``running``: number of requests that the server is working on.
+    - ``failures``: number of failed requests since the last successful request.
+    - ``outages``: number of times that the server was marked as down since the last successful
+      request.
+    - ``is_probing``: a task probes the server.
+    - ``probe_at``: time of the next probe, if the server is down.
     """
 
     root: str
@@ -65,11 +69,11 @@ class ReplicaPool:
         return len(self._replicas)
 
     def replace(self, roots: Collection[str], host: str) -> None:
-        """Replace the set of replicas with the servers at ``roots``. All of them have the host name
-        ``host``.
+        """Replace the set of replicas with the servers at ``roots``. ``host``: the host name of all
+        these servers.
 
-        A replica that stays in the set keeps its state. Running requests of a removed replica
-        continue there.
+        A replica that stays in the set keeps its state. Running requests to a removed replica
+        continue.
         """
         known = {each.root: each for each in self._replicas}
         self._replicas = tuple(
@@ -79,8 +83,9 @@ class ReplicaPool:
     def choose(self, session_key: str | None, tried: Collection[Replica] = ()) -> Replica:
         """Choose the replica for a request.
 
-        ``tried``: the replicas that have already failed this request. They are chosen only if there
-        is no other. Without a session, the replica with the fewest running requests is chosen.
+        ``tried``: the replicas that have already failed this request. Such a replica is chosen only
+        if all replicas have failed it. If ``session_key`` is None, the replica with the fewest
+        running requests is chosen.
         """
         candidates = (
             [each for each in self._replicas if each not in tried and not each.is_down]
@@ -96,27 +101,27 @@ class ReplicaPool:
         return next((each for each in candidates if each.running < limit), candidates[0])
 
     def has_others(self, tried: Collection[Replica]) -> bool:
-        """Whether there is a replica that is up and has not been tried."""
+        """Return whether a replica is up and not in ``tried``."""
         return any(not each.is_down and each not in tried for each in self._replicas)
 
     def unprobed(self) -> list[Replica]:
-        """The replicas that are down and are not probed yet."""
+        """Return the replicas that are down and that no task probes."""
         return [each for each in self._replicas if each.is_down and not each.is_probing]
 
     def probe_delay_s(self, replica: Replica) -> float | None:
-        """Return the seconds until the next probe of a replica. Return None if the replica is up or
-        no longer in the pool."""
+        """Return the seconds until the next probe of a replica. Returns None if the replica is up
+        or no longer in the pool."""
         if not replica.is_down or replica not in self._replicas:
             return None
         return max(0.0, replica.probe_at - self._clock())
 
     def report_success(self, replica: Replica) -> None:
-        """A request was answered."""
+        """Report that a replica has answered a request. It counts as up, without failures."""
         replica.failures, replica.outages, replica.is_down = 0, 0, False
 
     def report_up(self, replica: Replica) -> None:
-        """Report that a replica has answered a probe. It is up again. Its failures in a row are
-        still counted, until it answers a request."""
+        """Report that a replica has answered a probe. It counts as up again. Its number of failures
+        stays until it answers a request."""
         replica.is_down = False
 
     def report_failed_probe(self, replica: Replica) -> None:
@@ -126,12 +131,12 @@ class ReplicaPool:
     def report_failure(self, replica: Replica, error: BackendError) -> None:
         """Report that a replica has failed a request.
 
-        The replica is down at once if it does not answer or sends ``Retry-After``. If it answers
-        with errors, it is down after several failures in a row. When a replica dies, all its
-        requests fail at the same time; these failures count as one outage.
+        A replica that does not answer or sends ``Retry-After`` is down at once. A replica that
+        answers with errors is down after several failures in a row. When a replica dies, all its
+        requests fail at the same time. These failures count as one outage.
         """
         if error.permanent:
-            return  # the request's own fault
+            return  # the request caused the error, not the replica
         replica.failures += 1
         waits = error.retry_after_s is not None
         is_failed = isinstance(error, UpstreamDown) or replica.failures >= _MAX_FAILURES
@@ -150,8 +155,8 @@ class ReplicaPool:
 def split_addresses(text: str) -> list[str]:
     """Split a list of addresses separated by commas.
 
-    Raises ``SetupError`` for an invalid address, for addresses with different paths, and for
-    several addresses of which one begins with ``dns+``.
+    Raises ``SetupError`` for an invalid address and for addresses with different paths. An address
+    that begins with ``dns+`` must be the only address.
     """
     addresses = [part.strip().rstrip("/") for part in text.split(",") if part.strip()]
     for address in addresses or [text]:
@@ -166,5 +171,6 @@ def split_addresses(text: str) -> list[str]:
 
 
 def _weight(session_key: str, root: str) -> bytes:
-    """The weight of a replica for a session (rendezvous hashing)."""
+    """Return the weight of a replica for a session. Rendezvous hashing prefers the replica with the
+    largest weight."""
     return blake2b(f"{session_key} {root}".encode(), digest_size=8).digest()

@@ -1,5 +1,5 @@
-"""Retries of a request to an upstream: the number of attempts, the waits between them, and the
-final error."""
+"""Decide how a request to an upstream is retried: the number of attempts, the waits between them,
+and the final error."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ __all__ = ["RetryPolicy", "RetryState", "UpstreamHealth", "track_retries"]
 _log = structlog.get_logger(__name__)
 
 _ATTEMPTS = 4
-#: Behind a router, which may retry as well, and retries at once besides: they are sent as other
-#: sessions, so that the router may choose another engine.
+#: Behind a router: the maximum number of attempts after a wait, and the number of retries without a
+#: wait. There are fewer attempts because the router may retry as well. Retries have another session
+#: key, so the router can choose another engine.
 _ROUTED_ATTEMPTS, _ROUTED_QUICK_RETRIES = 3, 1
-#: Seconds before the second attempt; each later one waits twice as long. A router has to find first
-#: that an engine is back.
+#: Seconds before the second attempt, without and with a router. Each later wait is twice as long.
+#: With a router, the wait is longer because the router needs time to notice that an engine is up
+#: again.
 _FIRST_PAUSE_S, _ROUTED_PAUSE_S = 0.25, 2.0
-#: The longest time in seconds that one request waits between its attempts. If the next wait ends
-#: later, such as after a longer ``Retry-After``, the request fails.
+#: Maximum sum of the waits of one request, in seconds. If the next wait exceeds it, for example
+#: because of a long ``Retry-After``, the request fails.
 _PATIENCE_S = 20.0
 
 
 class RetryState(Struct):
-    """The retry state of the current request. ``is_retrying``: an attempt has failed, and the
+    """The retry state of a task's current request. ``is_retrying``: an attempt has failed, and the
     upstream has not accepted the request yet."""
 
     is_retrying: bool = False
@@ -42,8 +44,8 @@ _state: ContextVar[RetryState | None] = ContextVar("retry_state", default=None)
 
 
 def track_retries() -> RetryState:
-    """Return an object that shows whether requests are being retried. It covers the requests that
-    the current task sends from now on."""
+    """Return an object that shows whether a request is being retried. It covers the requests that
+    the current task sends after this call."""
     state = RetryState()
     _state.set(state)
     return state
@@ -52,18 +54,19 @@ def track_retries() -> RetryState:
 class UpstreamHealth(Struct):
     """The health of one upstream, shared by all requests to it.
 
-    ``is_failing``: the last request used up its attempts. Until a request succeeds again, each
-    request is sent only once, because clients already retry.
+    ``is_failing``: a request has failed in all its attempts, and no request has succeeded since
+    then. In this state, each request is sent only once, because the clients already retry.
     """
 
     is_failing: bool = False
 
 
 class RetryPolicy:
-    """Retries one request to an upstream. Other replicas are tried first.
+    """Decides how one request to an upstream is retried. A failed request is first sent to other
+    replicas without a wait.
 
-    ``pause``: function that sleeps. ``session``: the conversation of the request. ``is_routed``:
-    the upstream is a router, which retries as well.
+    ``pause``: function that sleeps. ``session`` identifies the conversation of the request.
+    ``is_routed``: the upstream is a router, which may retry as well.
     """
 
     def __init__(
@@ -81,13 +84,14 @@ class RetryPolicy:
         self._current: Replica | None = None
         #: Replicas that have failed the request.
         self._tried: list[Replica] = []
-        #: How often the request was sent to another replica without a pause.
+        #: Number of times that the request was sent again without a wait.
         self._quick_retries = 0
         self._attempt = 0
         self._waited_s = 0.0
         self._is_over = False
         self._is_routed = is_routed
-        #: The reply has begun: its client cannot repeat the request.
+        #: True after a part of the reply was sent to the client. The client cannot repeat such a
+        #: request.
         self._is_continued = False
         attempts = _ROUTED_ATTEMPTS if is_routed else _ATTEMPTS
         self._max_attempts = 1 if health.is_failing else attempts
@@ -95,11 +99,11 @@ class RetryPolicy:
 
     @property
     def is_retry(self) -> bool:
-        """Whether the request has failed before."""
+        """Whether an earlier attempt of the request has failed."""
         return bool(self._tried)
 
     def next_replica(self) -> Replica:
-        """Choose the replica of the next attempt."""
+        """Choose and return the replica for the next attempt."""
         has_choice = len(self._pool) > 1
         key = self.session.key if has_choice and self.session is not None else None
         self._current = self._pool.choose(key, self._tried)
@@ -113,18 +117,19 @@ class RetryPolicy:
         self._set_retrying(is_retrying=False)
 
     def restart(self) -> None:
-        """Report that the reply has made progress. The next failure counts as the first failure
-        again. From now on, only the total waiting time limits the number of attempts."""
+        """Report that the reply has made progress. The next failure counts as a first failure.
+        After this call, only the sum of the waits limits the number of attempts."""
         self._is_continued = True
         self._tried.clear()
         self._quick_retries = self._attempt = 0
         self._waited_s, self._is_over = 0.0, False
 
     async def wait_before_retry(self, error: BackendError) -> None:
-        """Wait before the next attempt. Return at once if another replica can be tried.
+        """Count a failed attempt, and wait before the next attempt. If another replica can be
+        tried, return without a wait.
 
-        Raises ``error`` if it is permanent or the attempts are used up. In the second case, the
-        error has a code on which clients wait or stop.
+        Raises ``error`` if it is permanent or if no attempt is left. If no attempt is left, the
+        code of the error is changed to a code after which clients do not retry at once.
         """
         root = self._count_failure(error)
         if error.permanent or self._is_over:
@@ -151,19 +156,19 @@ class RetryPolicy:
         await self._pause(wait_s)
 
     def _has_quick_retry(self) -> bool:
-        """Whether the next attempt can start without a wait, because another engine may
+        """Return whether the next attempt can start without a wait, because another engine may
         answer it."""
         if self._is_routed:
             return self._quick_retries < _ROUTED_QUICK_RETRIES
         return self._quick_retries < len(self._pool) and self._pool.has_others(self._tried)
 
     def report(self, error: BackendError) -> None:
-        """Count and log the failure of the current attempt, which is not repeated."""
+        """Count and log the failure of the current attempt. It is not retried."""
         _log.warning("upstream failed", upstream=self._count_failure(error), error=str(error))
 
     def _count_failure(self, error: BackendError) -> str | None:
-        """Count the failure of the current attempt. Return the URL of its replica, or None if no
-        attempt is running."""
+        """Count the failure of the current attempt. Returns the address of its replica, or None if
+        no attempt is running."""
         if self._current is None:
             return None
         root = self._current.root
@@ -178,8 +183,8 @@ class RetryPolicy:
 
 
 def _final_error(error: BackendError, wait_s: float) -> BackendError:
-    """Return the error after the last attempt. ``wait_s``: seconds after which a client may try
-    again."""
+    """Return the error that is raised after the last attempt. ``wait_s``: seconds after which a
+    client may try again."""
     seconds = max(1, ceil(wait_s))
     if error.code == "rate_limit_exceeded":
         error.message = f"{error.message} Please try again in {seconds}s."

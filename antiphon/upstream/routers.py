@@ -1,9 +1,9 @@
 """Routers in front of several engines, and the headers and fields from which each kind of router
 recognizes related requests.
 
-There is one table row per kind of router. A router keeps the requests of a session on one engine,
-because the prefix cache of that engine holds the conversation. Without a router, ``Upstream``
-itself chooses among several addresses.
+The table ``ROUTERS`` has one entry per kind of router. A session is the requests of one
+conversation. A router keeps a session on one engine, because the prefix cache of this engine
+contains the conversation. Without a router, ``Upstream`` chooses among its addresses itself.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from antiphon.sampling import Session
 
 __all__ = ["ROUTERS", "Router", "SessionTokens", "find_router"]
 
-#: The most session tokens that are remembered.
+#: Maximum number of stored session tokens.
 _MAX_TOKENS = 10_000
 
 
 class Router(Struct, frozen=True, kw_only=True):
     """The parts of a request from which one kind of router recognizes sessions.
 
-    ``session_headers``: names of headers that carry the session's key. ``tenant_headers``: names of
-    headers that carry the tenant's key, for fairness among tenants. ``fields``: returns fields for
-    the request body. ``token_header``: name of a response header that identifies the engine. It has
-    to be sent with the next request of the session.
+    - ``session_headers``: names of headers for the session's key.
+    - ``tenant_headers``: names of headers for the tenant's key, so that the router can be fair to
+      tenants.
+    - ``fields``: function that returns additional fields for the request body.
+    - ``token_header``: name of a response header that identifies the engine. The next request of
+      the session must contain this header.
     """
 
     session_headers: tuple[str, ...] = ()
@@ -41,7 +43,7 @@ class Router(Struct, frozen=True, kw_only=True):
     def headers(self, session: Session, *, is_retry: bool = False) -> dict[str, str]:
         """Return the headers for a request of this session.
 
-        ``is_retry``: an earlier attempt has failed, so the headers carry a new session key.
+        ``is_retry``: an earlier attempt has failed. The headers then contain a new session key.
         """
         key = f"{session.key}-{token_hex(8)}" if is_retry else session.key
         return {
@@ -51,10 +53,10 @@ class Router(Struct, frozen=True, kw_only=True):
 
 
 def _request_id(session: Session) -> Mapping[str, Any]:
-    """Return the field ``rid`` of a request.
+    """Return the field ``rid`` (request id) for the body of a request.
 
-    SMG groups requests by the text before the last underscore. SGLang needs a different ``rid`` for
-    each request.
+    SMG recognizes a session by the text before the last underscore of ``rid``. SGLang needs a
+    different ``rid`` for each request.
     """
     return {"rid": f"{session.key}_{token_hex(8)}"}
 
@@ -78,7 +80,8 @@ ROUTERS: Mapping[str, Router] = {
 
 
 def find_router(name: str | None) -> Router | None:
-    """Return the table row of a kind of router. Raises ``SetupError`` for an unknown name."""
+    """Return the entry of ``ROUTERS`` with this name. Returns None if ``name`` is None. Raises
+    ``SetupError`` for an unknown name."""
     if name is None:
         return None
     if name not in ROUTERS:
@@ -87,18 +90,18 @@ def find_router(name: str | None) -> Router | None:
 
 
 class SessionTokens:
-    """The session tokens that an upstream's router has sent, by session key. The oldest are
-    forgotten."""
+    """The session tokens that an upstream's router has sent, by session key. If there are more than
+    ``_MAX_TOKENS``, the oldest tokens are deleted."""
 
     def __init__(self) -> None:
         self._tokens: OrderedDict[str, str] = OrderedDict()
 
     def get(self, key: str) -> str | None:
-        """The token of a session; None if the router has sent none."""
+        """Return the token of a session. Returns None if no token of the session is stored."""
         return self._tokens.get(key)
 
     def put(self, key: str, token: str) -> None:
-        """Remember the token of a session."""
+        """Store the token of a session."""
         self._tokens[key] = token
         self._tokens.move_to_end(key)
         while len(self._tokens) > _MAX_TOKENS:

@@ -1,7 +1,8 @@
-"""Parse server-sent events into their payloads. Sans-IO.
+"""Parse server-sent events into their payloads. This module does no I/O.
 
-Event names, ids and comments are ignored, because every payload names its own type. The parser
-accepts deviations: both kinds of line ends, a missing blank line at the end, and JSON lines.
+Event names, ids and comments are ignored, because every payload contains its type. The parser
+accepts LF and CRLF line ends, a missing blank line at the end of the stream, and lines of plain
+JSON.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from antiphon.errors import BackendError
 __all__ = ["DONE", "MAX_RESPONSE_BYTES", "SseParser"]
 
 DONE = b"[DONE]"
-#: The most bytes of one event or response, so that an upstream cannot exhaust the memory.
+#: Maximum number of bytes of one event or response. Without this limit, an upstream could use up
+#: the memory.
 MAX_RESPONSE_BYTES = 64 * 2**20
 
 
 class SseParser:
-    """Parses one stream. ``done``: ``[DONE]`` was received; everything after it is ignored."""
+    """Parses one stream of server-sent events. ``done``: True after ``[DONE]`` was received. All
+    later data is ignored."""
 
     __slots__ = (
         "_data_lines",
@@ -36,10 +39,10 @@ class SseParser:
         self.done = False
 
     def feed(self, received: bytes) -> list[bytes]:
-        """Parse bytes and return the complete payloads.
+        """Parse the next bytes of the stream and return the payloads that they complete.
 
-        Raises ``BackendError`` for an event that exceeds the size limit. The payloads before this
-        event are returned first.
+        Raises ``BackendError`` for an event that exceeds ``MAX_RESPONSE_BYTES``. If earlier
+        payloads are complete, this call returns them, and the next call raises the error.
         """
         if b"\n" not in received:
             self._pending_line.append(received)
@@ -62,10 +65,11 @@ class SseParser:
         return payloads
 
     def _read_simple_events(self, received: bytes, payloads: list[bytes]) -> bytes:
-        """Parse events of one line on a fast path. Most streams contain only such events.
+        """Parse events that have only one line. This is a fast path, because most streams contain
+        only such events.
 
-        Appends the payloads to ``payloads``, which must be empty. Returns the bytes that it has not
-        parsed.
+        Appends the payloads to ``payloads``, which must be empty. Returns the remaining bytes,
+        which it has not parsed.
         """
         *blocks, rest = received.split(b"\n\n")
         for block in blocks:
@@ -75,8 +79,8 @@ class SseParser:
         return rest
 
     def finish(self) -> list[bytes]:
-        """End the stream. Return the payloads that were still incomplete and that the end of the
-        stream completes."""
+        """End the stream. Returns the last payload if it was still incomplete and the end of the
+        stream completes it."""
         self._check_size()
         payloads: list[bytes] = []
         if self._pending_line:
