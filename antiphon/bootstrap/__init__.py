@@ -1,1 +1,1 @@
-"""Builds a server from its settings."""
+"""Build a server from its settings."""

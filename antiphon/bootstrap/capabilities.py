@@ -1,6 +1,8 @@
-"""What a server with these settings can do on this machine, and what the rest needs.
+"""List the features of a server: which features work on this machine with these settings, and what
+the other features need.
 
-The table at start and ``antiphon doctor`` are made from this."""
+The table at the start of a server and the command ``antiphon doctor`` show this list.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ _TOOLS = (
 
 
 class Capability(Struct, frozen=True, kw_only=True):
-    """Something a server can do. ``problem``: why it cannot, and what to do; None if it can."""
+    """A feature of a server. ``problem``: why the feature does not work, and what to do. It is None
+    if the feature works."""
 
     name: str
     problem: str | None = None
@@ -38,10 +41,12 @@ def list_capabilities(
 ) -> tuple[Capability, ...]:
     """Return the capabilities of a server.
 
-    ``providers``: its tools by type. ``has_fetcher``: whether it fetches URLs. The setting
-    ``file_search_embeddings`` has been resolved.
+    ``providers``: the server's tools by type. ``has_fetcher``: whether the server fetches URLs. In
+    ``settings``, the setting ``file_search_embeddings`` must not be ``auto``; see
+    ``with_packaged_embedder``.
     """
-    # The provider of ``shell`` also serves commands that run at the client.
+    # The provider of ``shell`` also works without containers, for commands that clients run. So the
+    # provider of ``code_interpreter`` shows whether containers work.
     by_name = {**providers, "shell": providers.get("code_interpreter")}
     return (
         *(Capability(name=name, problem=_tool_problem(by_name.get(name))) for name in _TOOLS),

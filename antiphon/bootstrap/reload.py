@@ -1,4 +1,5 @@
-"""Reloads of the settings: a running server applies new keys, limits, models and log level.
+"""Reload the settings of a running server. The server applies new keys, limits, models and a new
+log level.
 
 Requests in progress keep the settings with which they started.
 """
@@ -19,9 +20,10 @@ __all__ = ["Reloads", "check_reload"]
 
 
 class Reloads:
-    """The reloads of one process, one after the other. ``apply`` applies new settings, all or none,
-    and may raise ``SetupError``; ``level`` is that of ``log``. ``on_reloaded`` is called after a
-    reload that ``start`` began, with its result."""
+    """Reloads the settings of one process. Only one reload runs at a time. ``sources`` loads the
+    settings. ``apply`` applies new settings. If it raises ``SetupError``, it must not change
+    anything. ``level``: the level of ``log``. ``on_reloaded`` is called after a reload that
+    ``start`` began. Its argument is the result of ``reload``."""
 
     def __init__(
         self,
@@ -43,7 +45,7 @@ class Reloads:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin a reload."""
+        """Start a reload in the background."""
         task = asyncio.create_task(self._reload(), name="reload")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -52,8 +54,8 @@ class Reloads:
         self._on_reloaded(await self.reload())
 
     async def reload(self) -> bool:
-        """Read the settings again and apply them. Logs what changed. Returns whether the settings
-        are valid; invalid ones change nothing."""
+        """Read the settings again, apply them and log the changed settings. Returns False and
+        changes nothing if the new settings are not valid."""
         async with self._lock:
             try:
                 loaded = await asyncio.to_thread(self._sources.load)

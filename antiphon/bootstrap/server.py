@@ -1,7 +1,7 @@
-"""Composition root: builds sockets, store, models, service and app from the settings.
+"""Build a whole server from the settings: sockets, store, models, service and app.
 
-It is the only module that knows all parts. It also gives them their clock and their source of
-random ids.
+This is the only module that knows all parts of a server. It also gives the other parts a clock and
+a source of random ids.
 """
 
 from __future__ import annotations
@@ -124,19 +124,21 @@ __all__ = [
 ]
 
 
-#: Hosts that mean all addresses of a machine, and the one by which it reaches itself.
+#: Values of ``host`` that mean all addresses of a machine → loopback address for the same machine.
 EVERY_ADDRESS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
-#: Bytes of a call between servers besides the file that it carries.
+#: Maximum number of bytes of a call between servers, without the file that the call contains.
 _CALL_BYTES = 1 << 20
-#: Value of the setting ``files``.
+#: Value of the setting ``files`` for contents in the store itself.
 FILES_IN_STORE = "store"
-#: Connections to PostgreSQL of the process that owns containers: it needs them to begin and end
-#: them and to read their files.
+#: Maximum number of PostgreSQL connections of the process that owns containers. It needs the store
+#: only to start and end containers and to read files.
 _CONTAINER_CONNECTIONS = 2
 
 
 class App:
-    """Antiphon as an ASGI app, with the service and the models behind it."""
+    """Antiphon as an ASGI app. ``service``: the operations of the API. ``models``: the served
+    models. ``capabilities``: the features of this server. ``rebuild`` applies new settings and
+    returns a new ASGI app. ``calls``: the ASGI app for calls of other servers."""
 
     def __init__(
         self,
@@ -161,8 +163,9 @@ class App:
             await self._asgi(scope, receive, send)
 
     async def reload(self, loaded: Loaded) -> None:
-        """Apply the keys, limits and models of new settings to later requests; see
-        ``RELOADED_SETTINGS``. Raises ``SetupError``, and nothing is changed, if they are invalid.
+        """Apply new settings to later requests. Only the settings in ``RELOADED_SETTINGS`` are
+        applied, such as keys, limits and models. If the new settings are not valid, raises
+        ``SetupError`` and changes nothing.
         """
         if self._rebuild is not None:
             self._asgi = await self._rebuild(loaded)
@@ -178,10 +181,10 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT stops the server.
 
-    ``announce`` is called when requests are answered; earlier requests wait. The process's logging
-    goes to standard error. ``warnings``: lines about the settings, to be logged. ``origins``:
-    as in ``open_app``. ``sources``: where a SIGHUP reads the settings again; without them it stops
-    the server. Raises ``SetupError``.
+    ``announce`` is called when the server is ready to answer requests. Earlier requests wait. The
+    process logs to standard error. ``warnings``: warnings about the settings, which are logged.
+    ``origins``: see ``open_app``. ``sources``: the sources from which the settings are read again
+    after a SIGHUP. If it is None, a SIGHUP stops the server. Raises ``SetupError``.
     """
     level = LogLevel(settings.log_level)
     log = _check(settings, warnings, level)
@@ -197,8 +200,8 @@ async def serve(
 async def serve_with_workers(
     loaded: Loaded, sources: SettingsSources, announce: Callable[[Serving], None]
 ) -> None:
-    """Serve with ``settings.workers`` processes until SIGTERM or SIGINT. ``sources``: where the
-    settings came from, so that each process can load them itself. Raises ``SetupError``."""
+    """Serve with ``settings.workers`` processes until SIGTERM or SIGINT. ``sources``: the sources
+    of the settings. Each process loads the settings from them. Raises ``SetupError``."""
     from antiphon.workers.shared_store import shared_store
     from antiphon.workers.supervisor import WorkerSupervisor
 
@@ -220,7 +223,7 @@ async def serve_with_workers(
 
 
 async def serve_worker(setup: ChildSetup, announce: Callable[[Serving], None]) -> None:
-    """Serve as one of the workers until SIGTERM. Raises ``SetupError``."""
+    """Serve in a worker process until SIGTERM. Raises ``SetupError``."""
     loaded = setup.sources.load()
     uvicorn_server.raise_file_limit()
     level = LogLevel(loaded.settings.log_level)
@@ -242,8 +245,8 @@ async def serve_host(
     announce: Callable[[Serving], None],
     on_reloaded: Callable[[bool], None] = lambda is_valid: None,
 ) -> None:
-    """Host the models of all workers until SIGTERM. ``on_reloaded`` is called after each SIGHUP;
-    its argument is whether the new settings are valid. Raises ``SetupError``."""
+    """Run the models for all workers until SIGTERM. ``on_reloaded`` is called after each SIGHUP.
+    Its argument is True if the new settings are valid. Raises ``SetupError``."""
     from antiphon.models.model_host import ModelHostSession
 
     loop = asyncio.get_running_loop()
@@ -272,7 +275,7 @@ async def serve_host(
 
 
 async def serve_containers(setup: ChildSetup, announce: Callable[[Serving], None]) -> None:
-    """Own the containers of all workers until SIGTERM. Raises ``SetupError``."""
+    """Run the containers for all workers until SIGTERM. Raises ``SetupError``."""
     from antiphon.tools.containers.hosted import ContainerHostSession
 
     loop = asyncio.get_running_loop()
@@ -300,7 +303,7 @@ async def serve_containers(setup: ChildSetup, announce: Callable[[Serving], None
 async def _open_hosted_containers(
     stack: AsyncExitStack, setup: ChildSetup, settings: Settings, log: Any
 ) -> OpenedContainers:
-    """Open the containers of all workers. They are closed with the exit stack."""
+    """Open the store and the containers for all workers. They are closed with the exit stack."""
     store = await open_store(
         settings.store,
         peers=setup.folder.peers,
@@ -321,9 +324,9 @@ async def _open_hosted_containers(
 async def _answer_calls(
     server: CallServer, reloads: Reloads, announce: Callable[[Serving], None], settings: Settings
 ) -> None:
-    """Answer calls of the workers until SIGTERM, and then until the last worker has ended. The
-    workers need this process while they drain, and a service manager may send SIGTERM to all
-    processes at once."""
+    """Answer calls of the workers until the first SIGTERM, and then until the last worker has
+    ended. A service manager may send SIGTERM to all processes at once, but the workers need this
+    process until their running requests have finished."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, reloads.start)
@@ -334,15 +337,16 @@ async def _answer_calls(
 
 
 class _Reload(Struct, frozen=True):
-    """What a reload needs: the sources of the settings, and the level of the log."""
+    """The data for reloads of the settings: the sources of the settings, and the log level of the
+    process."""
 
     sources: SettingsSources
     level: LogLevel
 
 
 def _check(settings: Settings, warnings: Iterable[str], level: LogLevel) -> Any:
-    """Check the settings and prepare the process to serve. Returns the log of the process. Raises
-    ``SetupError``."""
+    """Check the settings and prepare the process for serving. Returns the logger of the process.
+    Raises ``SetupError``."""
     _check_exposure(settings)
     Prompts(settings.prompts_dir, ids=_new_id).check()
     uvicorn_server.raise_file_limit()
@@ -362,7 +366,7 @@ async def _serve_sockets(
     worker: WorkerContext | None = None,
     reload: _Reload | None = None,
 ) -> None:
-    """Open the app and serve it at these sockets until SIGTERM or SIGINT."""
+    """Open the app and serve it on these sockets until SIGTERM or SIGINT."""
     settings = loaded.settings
     port = sockets[0].getsockname()[1]
     url = address(settings.host, port)
@@ -423,16 +427,21 @@ async def open_app(
     worker: WorkerContext | None = None,
     url: str = "",
 ) -> AsyncIterator[App]:
-    """Open store, models, tools and service, and yield the ASGI app over them.
+    """Open store, models, tools and service, and yield the ASGI app that uses them.
 
-    Serve the app with any ASGI server, or mount it in another app. At the end of the block, runs
-    have ``drain_s`` seconds to finish, then everything is closed. ``log``: a structlog logger; the
-    default logs to standard error. ``origins``: setting name → where its value comes from, as
-    ``load`` returns it; operators can see the origins. ``owns_process``: nothing else runs in this
-    process until the app is open. If True, memory that loading models has cleared but does not use
-    is returned to the system. ``worker``: what this process shares with other workers. ``url``: the
-    address at which other servers can reach this process, if they can; the setting ``replica_url``
-    has precedence. Raises ``SetupError``.
+    Serve the app with any ASGI server, or mount it in another app. At the end of the block, running
+    requests have ``drain_s`` seconds to finish. Then everything is closed.
+
+    - ``log``: a structlog logger. The default logger writes to standard error.
+    - ``origins``: name of a setting → origin of its value, as ``load`` returns it. The API shows
+      the origins to operators.
+    - ``owns_process``: True if no other code runs in this process until the app is open. Then
+      unused memory that contains only zeros after the models are loaded is returned to the system.
+    - ``worker``: the connections of a worker process to the other processes of the server.
+    - ``url``: the address at which other servers reach this process; "" if they cannot reach it.
+      The setting ``replica_url`` overrides it.
+
+    Raises ``SetupError``.
     """
     log = log or _open_log(settings)
     shown = _shown_settings(settings, origins or {})
@@ -495,9 +504,10 @@ async def _open_relay(
     clock: Clock,
     log: Any,
 ) -> tuple[ContainerRelay, ASGIApp | None]:
-    """Return two things: the relay by which this process reaches containers of other processes, and
-    the ASGI app that answers calls of other servers. The app is None if other servers cannot use
-    this one's containers. ``folder``: the folder with the sockets of this server's processes."""
+    """Open the relay, which connects this process with the containers of other processes. Also
+    return the ASGI app that answers calls of other servers to containers of this server. The app is
+    None if other servers cannot use these containers. ``folder``: the folder with the sockets of
+    this server's processes."""
     url = settings.replica_url or url
     if "://" not in settings.store or settings.sandbox == "off":
         return ContainerRelay(folder=folder), None
@@ -544,8 +554,8 @@ async def _open_blobs(
     clock: Clock,
     log: Any,
 ) -> Blobs | None:
-    """Open the external storage for contents of files, and start to delete contents that belong to
-    no file. Returns None if contents are in the store."""
+    """Open the external storage for contents of files, and start a task that deletes contents
+    without a file. Returns None if the contents are in the store itself."""
     blobs = await files_blobs(settings, store, encryptor)
     if blobs is not None:
         store.use_blobs(blobs, settings.response_blob_bytes)
@@ -562,8 +572,8 @@ async def _start_store_tasks(
     clock: StoreClock,
     log: Any,
 ) -> None:
-    """Start the tasks that delete expired data and deliver webhooks. They run until the end of the
-    stack."""
+    """Start the tasks that delete expired data and deliver webhooks. They run until the exit stack
+    is closed."""
     sweeper = Sweeper(store, _retention(settings), read_clock=clock.synchronize, log=log)
     await stack.enter_async_context(sweeper)
     if sender is not None:
@@ -575,7 +585,8 @@ async def _start_store_tasks(
 async def _open_metrics(
     stack: AsyncExitStack, settings: Settings, worker: WorkerContext | None
 ) -> Metrics:
-    """Return the metrics. They are exported if the settings require it."""
+    """Create the metrics of this process. They are exported if the setting ``metrics_export`` is
+    on."""
     exporter = _metrics_exporter(settings)
     stack.push_async_callback(asyncio.to_thread, exporter.close)
     tenants = {"default", *settings.tenants, *(key.tenant for key in settings.keys)}
@@ -610,8 +621,8 @@ def _run_dependencies(
 def _watchdog(
     settings: Settings, log: Any, metrics: Metrics
 ) -> AbstractAsyncContextManager[LoopWatchdog | None]:
-    """Watch the event loop for stalls while the server runs. Do not use this while models and
-    packages are still loading: then the loop may stall, but no client waits."""
+    """Return a context manager that watches the event loop for stalls. Enter it only after models
+    and packages are loaded. During loading, the loop may stall, but no client waits."""
     if not settings.stall_log_ms:
         return nullcontext()
     return LoopWatchdog(settings.stall_log_ms / 1000, log=log, on_stall=metrics.count_stall)
@@ -621,10 +632,10 @@ def _watchdog(
 async def _loading_models(
     settings: Settings, worker: WorkerContext | None
 ) -> AsyncIterator[asyncio.Task[catalog.Catalog]]:
-    """Load the models in the background while the block opens other parts of the server. Close the
-    models at the end of the block."""
+    """Load the models in the background, and yield the loading task. The block can open other parts
+    of the server in the meantime. The models are closed at the end of the block."""
     loading = asyncio.create_task(_load_models(settings, worker))
-    # The first model is then read in a thread, while the block imports and opens its parts.
+    # Let the task start. Its thread then reads the first model, while the block opens other parts.
     await asyncio.sleep(0)
     try:
         yield loading
@@ -641,8 +652,8 @@ async def _loaded_models(
     ranges: tuple[MemoryRange, ...] | None,
 ) -> catalog.Catalog:
     """Wait until the models are loaded, and check that they include the models for file search.
-    ``ranges``: the process's memory ranges before loading. If given, memory that loading has
-    cleared but does not use is returned to the system."""
+    ``ranges``: the process's memory ranges before loading. If it is given, unused memory that
+    loading has filled with zeros is returned to the system."""
     models = await loading
     _check_search_models(settings, models)
     if ranges is not None:
@@ -657,8 +668,8 @@ async def _load_models(settings: Settings, worker: WorkerContext | None = None) 
 
 
 async def find_capabilities(settings: Settings, *, log: Any) -> tuple[Capability, ...]:
-    """Return what a server with these settings could do on this machine, without loading its
-    models. Raises ``SetupError`` if a server would not start with these settings."""
+    """Return the features that a server with these settings has on this machine. No models are
+    loaded. Raises ``SetupError`` for settings with which a server does not start."""
     settings = with_packaged_embedder(settings)
     async with AsyncExitStack() as stack:
         store = await open_store("memory:")
@@ -681,13 +692,14 @@ def address(host: str, port: int) -> str:
 
 
 def _peers(worker: WorkerContext | None) -> Path | None:
-    """Return the folder with the sockets of this server's processes; None without workers."""
+    """Return the folder with the sockets of this server's processes. Returns None for a server
+    without workers."""
     return None if worker is None else worker.folder.peers
 
 
 def _peer_url(settings: Settings, port: int) -> str:
-    """Return the URL by which other servers may reach this server. Return "" if the URL is
-    unknown."""
+    """Return the URL at which other servers can reach this server. Returns "" if the URL is unknown
+    because the server listens on all addresses."""
     return "" if settings.host in EVERY_ADDRESS else address(settings.host, port)
 
 
@@ -696,16 +708,16 @@ def _open_log(settings: Settings, level: LogLevel | None = None) -> Any:
 
 
 def _admission(settings: Settings, metrics: Metrics, worker: WorkerContext | None) -> Admission:
-    """Return the admission queue of this process. With several workers, return this process's view
-    of the queue that all workers share."""
+    """Return the admission queue of this process. If the server has several workers, return the
+    connection of this process to the queue that all workers share."""
     if worker is not None:
         return worker.admission(time.monotonic, metrics.observe_wait)
     return admission_queue(request_limits(settings), time.monotonic, metrics.observe_wait)
 
 
 class _AppFactory(Struct, frozen=True):
-    """Builds the ASGI app again when the settings are reloaded. Its fields are the parts of the
-    server that stay the same."""
+    """Builds the ASGI app, at the start and after each reload of the settings. Its fields are the
+    parts of the server that a reload does not replace."""
 
     dependencies: RunDependencies
     models: catalog.Catalog
@@ -717,7 +729,8 @@ class _AppFactory(Struct, frozen=True):
     log: Any
 
     def build(self, settings: Settings, shown: SettingList) -> ASGIApp:
-        """Return the ASGI app of these settings."""
+        """Build the ASGI app for these settings. ``shown``: the settings as the API shows them to
+        operators."""
         return create_app(
             self.service,
             _access(settings),
@@ -735,8 +748,8 @@ class _AppFactory(Struct, frozen=True):
         )
 
     async def rebuild(self, loaded: Loaded) -> ASGIApp:
-        """Apply new settings and return an app for them. If the settings are invalid, nothing is
-        changed and ``SetupError`` is raised."""
+        """Apply new settings and return an ASGI app for them. If the settings are not valid, raises
+        ``SetupError`` and changes nothing."""
         shown = _shown_settings(loaded.settings, loaded.origins)
         settings = with_packaged_embedder(loaded.settings)
         _check_exposure(settings)
@@ -752,8 +765,8 @@ class _AppFactory(Struct, frozen=True):
 async def _reload_models(
     models: catalog.Catalog, settings: Settings, worker: WorkerContext | None
 ) -> None:
-    """Serve the models of new settings. If the settings are invalid, nothing is changed and
-    ``SetupError`` is raised."""
+    """Load the models of new settings and serve them. If the settings are not valid, raises
+    ``SetupError`` and changes nothing."""
     hosted = None if worker is None else worker.models
     new = await catalog.load(settings, now=int(_wall_clock()), hosted=hosted, earlier=models)
     try:
@@ -817,7 +830,7 @@ async def _tools(
 
 
 class _Uploads:
-    """Read access to uploaded files, for tools that do not know the store."""
+    """Gives tools read access to uploaded files. Tools do not use the store directly."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -910,8 +923,8 @@ def _unless_off(name: str) -> str | None:
 
 
 async def open_encryptor(settings: Settings, store: Store) -> Encryptor:
-    """Return an encryptor with the configured keys. If no keys are configured, it uses the key in
-    the store, which all servers on this store share."""
+    """Return an encryptor with the keys in the settings. If the settings have no keys, the
+    encryptor uses a key from the store, which all servers on this store share."""
     keys = [EncryptionKey.parse(text) for text in settings.encryption_keys]
     return Encryptor(
         keys
@@ -942,9 +955,12 @@ def _metrics_exporter(settings: Settings) -> MetricsExporter:
 async def files_blobs(
     settings: Settings, store: Store, encryptor: Encryptor, url: str | None = None
 ) -> Blobs | None:
-    """Open the external storage for contents of files: at ``url``, by default the setting
-    ``files``. Return None if contents are in the store itself. Raises ``SetupError``, also if the
-    setting names the store but contents are still outside of it."""
+    """Open the external storage for contents of files. ``url``: its address; the default is the
+    setting ``files``. Returns None if the contents are in the store itself.
+
+    Raises ``SetupError`` if the storage cannot be opened. Also raises it if the setting ``files``
+    is ``store`` but some contents are still outside of the store.
+    """
     url = settings.files if url is None else url
     if url == FILES_IN_STORE:
         if url == settings.files and (
@@ -954,7 +970,7 @@ async def files_blobs(
             command = antiphon_command("files migrate --from URL")
             raise SetupError(f"files: contents are outside of the store. To move them: {command}")
         return None
-    # Several stores may share a bucket: each has its own prefix, and collects below it only.
+    # Several stores may share a bucket. Each store has its own prefix and deletes only below it.
     root = await store.get_or_create_secret("blobs", secrets.token_bytes(32))
     return open_blobs(
         url,
@@ -975,7 +991,8 @@ def _sender(settings: Settings) -> WebhookSender | None:
 
 
 def open_fetcher(settings: Settings) -> Fetcher | None:
-    """Return the URL fetcher; None if fetching is off or its extra is not installed."""
+    """Return the URL fetcher. Returns None if fetching is off, or if it is ``auto`` and the extra
+    ``fetch`` is not installed."""
     networks = tuple(
         parse_network(text, "fetch_allowed_networks") for text in settings.fetch_allowed_networks
     )
@@ -1035,7 +1052,7 @@ def page_is_served(settings: Settings) -> bool:
 
 
 def request_limits(settings: Settings) -> guard.RequestLimits:
-    """Return the limits of requests that the settings describe."""
+    """Return the limits for requests from the settings."""
     return guard.RequestLimits(
         max_body_bytes=settings.max_body_bytes,
         max_file_bytes=settings.max_file_bytes,
@@ -1050,15 +1067,15 @@ def request_limits(settings: Settings) -> guard.RequestLimits:
 
 
 def _tenant_limit(settings: Settings, total: int) -> int | None:
-    """Maximum number of ``total`` slots that one tenant may hold; None if a tenant may hold all
-    slots."""
+    """Return how many of ``total`` concurrent requests or runs one tenant may have. Returns None if
+    there is no limit, because all keys belong to one tenant."""
     if len({key.tenant for key in settings.keys}) < 2 and not settings.stored_keys:
         return None
     return tenant_share(total, settings.max_tenant_share)
 
 
 def _quotas(settings: Settings) -> TenantQuotas:
-    """Return the quotas of all tenants. A limit of 0 means no limit."""
+    """Return the quotas of all tenants from the settings. In the settings, 0 means no limit."""
 
     def merge(own: Tenant) -> Quotas:
         limits = {}

@@ -1,7 +1,7 @@
-"""Create the server-side tools from the settings. Each tool has one function, and one table lists
-these functions.
+"""Create the server-side tools from the settings. Each tool has one function, and the table
+``PROVIDERS`` lists these functions.
 
-Heavy imports are inside the functions.
+Modules that load slowly are imported inside the functions.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ __all__ = [
     "runs_code",
 ]
 
-#: Opens a sandbox from the settings. Other packages register one as an entry point of the group
-#: ``antiphon.sandboxes``; the setting ``sandbox`` names it. Raises ``SetupError``.
+#: Function that opens a sandbox from the settings. Other packages register such a function as an
+#: entry point of the group ``antiphon.sandboxes``. The setting ``sandbox`` contains its name.
+#: Raises ``SetupError``.
 SandboxFactory = Callable[[Settings], Awaitable[Sandbox]]
 
 _BUBBLEWRAP, _KUBERNETES, _AUTO, _OFF = "bubblewrap", "kubernetes", "auto", "off"
@@ -69,12 +70,12 @@ _SANDBOX_GROUP = "antiphon.sandboxes"
 
 
 class ToolDependencies(Struct, frozen=True, kw_only=True):
-    """The parts that tools are created with.
+    """The parts of the server that tools need.
 
     ``fetcher``: None if the server fetches no URLs. ``containers``: None if the server runs no
-    code; then ``no_containers`` is the reason. ``uploads``: the clients' uploaded files.
-    ``encryptor`` encrypts state that clients store; None if clients may not store state. ``clock``
-    returns Unix seconds.
+    code. In this case ``no_containers`` is the reason. ``uploads``: the clients' uploaded files.
+    ``encryptor`` encrypts the state that tools give to clients to keep. It is None if tools may not
+    do this. ``clock`` returns Unix seconds.
     """
 
     settings: Settings
@@ -88,16 +89,16 @@ class ToolDependencies(Struct, frozen=True, kw_only=True):
 
 
 def runs_code(settings: Settings) -> bool:
-    """Return whether the settings let the server run code in sandboxes."""
+    """Return whether the settings allow the server to run code in sandboxes."""
     return settings.sandbox != _OFF
 
 
 def prepare_control_groups(settings: Settings) -> None:
     """Divide the control group (cgroup) of this process for sandboxes, if this is permitted.
 
-    Call this before child processes are started. The division moves this process into one of the
-    parts, because a group that contains processes cannot be divided. Later child processes start in
-    the same part. Blocks briefly.
+    Call this before child processes are started. A group that contains processes cannot be divided,
+    so this process is moved into one of the new groups. Later child processes start in the same
+    group. Blocks briefly.
     """
     if settings.sandbox in (_AUTO, _BUBBLEWRAP):
         from antiphon.sandbox.cgroups import ControlGroups
@@ -106,12 +107,12 @@ def prepare_control_groups(settings: Settings) -> None:
 
 
 class ContainerDependencies(Struct, frozen=True, kw_only=True):
-    """The parts that containers are created with.
+    """The parts of the server that containers need.
 
     ``uploads``: the clients' uploaded files. ``library``: the clients' skills. ``clock`` returns
-    Unix seconds. ``directory`` and ``relay``: find and reach containers of all processes on the
-    store. ``host``: sends calls to the process that owns the containers of all workers. If ``host``
-    is None, this process owns the containers that it makes.
+    Unix seconds. ``directory`` lists the containers of all processes on the store, and ``relay``
+    connects to them. ``host`` sends calls to the process that owns the containers of all workers.
+    If ``host`` is None, this process owns the containers that it creates.
     """
 
     uploads: Uploads
@@ -125,9 +126,9 @@ class ContainerDependencies(Struct, frozen=True, kw_only=True):
 
 
 class OpenedContainers(Struct, frozen=True):
-    """The result of ``open_containers``. ``registry``: the containers that run code; None if the
-    server runs no code. ``reason``: why the server runs no code. ``local``: the containers that
-    this process owns; None if another process owns them."""
+    """The result of ``open_containers``. ``registry``: the registry of all containers. It is None
+    if the server runs no code. ``reason``: why the server runs no code. ``local``: the containers
+    that this process owns. It is None if another process owns the containers."""
 
     registry: ContainerRegistry | None = None
     reason: str = "The setting sandbox is off."
@@ -140,9 +141,9 @@ async def open_containers(
 ) -> AsyncIterator[OpenedContainers]:
     """Open the containers that run code.
 
-    There are no containers if code execution is off or if bubblewrap does not work on this machine,
-    because code never runs outside a sandbox. If bubblewrap does not work, this is logged. Raises
-    ``SetupError`` if Kubernetes or a plug-in fails.
+    The result has no containers if code execution is off or if bubblewrap does not work on this
+    machine, because code never runs outside of a sandbox. If bubblewrap does not work, the reason
+    is logged. Raises ``SetupError`` if Kubernetes or a plug-in does not work.
     """
     if not runs_code(settings):
         yield OpenedContainers()
@@ -175,9 +176,9 @@ async def _open_maker(
     remote: RemoteContainers,
     log: Any,
 ) -> LocalContainers | HostedContainers | str:
-    """Return the object that makes containers, or the reason why there are no containers. It makes
-    them in this process, or in the process that owns the containers of all workers. Raises
-    ``SetupError``."""
+    """Open the object that creates containers. It creates them in this process, or in the process
+    that owns the containers of all workers. If there can be no containers, return the reason as a
+    text. Raises ``SetupError``."""
     if parts.host is not None:
         hosted = HostedContainers(parts.host, remote)
         return await hosted.unavailable_reason() or hosted
@@ -199,8 +200,8 @@ async def _open_local(
     parts: ContainerDependencies,
     remote: RemoteContainers,
 ) -> LocalContainers:
-    """Open the containers of this process and answer calls to them. They are closed with the exit
-    stack."""
+    """Open the containers of this process, and answer calls of other processes to these containers.
+    They are closed with the exit stack."""
     local = LocalContainers(
         sandbox,
         policy,
@@ -254,8 +255,8 @@ def _sandbox_plugin(name: str) -> Any:
 async def _open_kubernetes(
     settings: Settings, owner: str, clock: Callable[[], float], ids: Callable[[str], str]
 ) -> Sandbox:
-    """Open and check sandboxes in a Kubernetes cluster. Raises ``SetupError`` if pods cannot honour
-    a setting, or if the cluster rejects the check."""
+    """Open and check sandboxes in a Kubernetes cluster. Raises ``SetupError`` if a setting has no
+    effect in pods, or if the check fails."""
     if find_spec("aiohttp") is None:
         raise SetupError(needs_extra("sandbox: the HTTP client is not installed", "fetch"))
     if settings.sandbox_domains:
@@ -307,10 +308,10 @@ async def _open_bubblewrap(settings: Settings, policy: ContainerPolicy, log: Any
 
 @asynccontextmanager
 async def open_reader(settings: Settings, log: Any) -> AsyncIterator[DocumentReader | None]:
-    """Open the reader of documents, in a sandbox.
+    """Open a reader that extracts the text of documents in a sandbox.
 
-    Yields None if bubblewrap is not used or does not work. In this case documents are read in a
-    plain subprocess. If the settings ask for sandboxes, this is logged.
+    Yields None if bubblewrap is not used or does not work. Documents are then read in a subprocess
+    without a sandbox. If the settings require sandboxes, this is logged.
     """
     from antiphon.attachments.sandboxed_reader import SandboxedReader, mounts
 
@@ -340,8 +341,9 @@ async def open_reader(settings: Settings, log: Any) -> AsyncIterator[DocumentRea
         yield reader
 
 
-#: Opens the providers of one tool, by tool type. A tool that the settings turn off, or that does
-#: not work here, has an ``UnavailableTool``. Raises ``SetupError``.
+#: Function that opens the providers of one tool, by tool type. The provider is an
+#: ``UnavailableTool`` if the settings turn the tool off or if the tool does not work on this
+#: machine. Raises ``SetupError``.
 ProviderOpener = Callable[
     [ToolDependencies], AbstractAsyncContextManager[Mapping[str, ToolProvider]]
 ]
@@ -390,7 +392,7 @@ async def _web_search(dependencies: ToolDependencies) -> AsyncIterator[Mapping[s
 
 
 def _is_implemented(settings: Settings, tool: str) -> bool:
-    """Whether an MCP server implements a built-in tool."""
+    """Return whether an MCP server in the settings implements a built-in tool."""
     return settings.mcp is not False and any(
         server.implements == tool for server in settings.mcp_servers.values()
     )
@@ -402,13 +404,13 @@ def _no_index() -> str:
 
 @asynccontextmanager
 async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
-    """Open the MCP provider. A missing extra is an error if servers are configured or the setting
-    requires it."""
+    """Open the MCP provider. If the extra ``mcp`` is not installed, the tool is unavailable. Raises
+    ``SetupError`` in this case if the settings contain MCP servers or ``mcp`` is true."""
     settings = dependencies.settings
     if not settings.mcp:
         yield {"mcp": UnavailableTool("The setting mcp is false.")}
         return
-    if find_spec("mcp") is None:  # it is imported for the first session: that takes a second
+    if find_spec("mcp") is None:  # only checked: its import takes a second
         reason = needs_extra("The MCP client is not installed", "mcp")
         has_servers = any(server.tool is None for server in settings.mcp_servers.values())
         if has_servers or settings.mcp is True:
@@ -553,8 +555,9 @@ async def _diffusers(dependencies: ToolDependencies) -> ImageGenerator:
 
 @asynccontextmanager
 async def _programs(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
-    """Open the provider of ``programmatic_tool_calling``. A missing extra is an error if the
-    setting requires it."""
+    """Open the provider of ``programmatic_tool_calling``. If the extra ``programs`` is not
+    installed, the tool is unavailable. Raises ``SetupError`` in this case if the setting
+    ``programs`` is true."""
     from antiphon.sandbox.javascript import JavaScript
     from antiphon.tools.programs.provider import ProgramProvider
 
@@ -587,8 +590,8 @@ async def _programs(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str
 async def _client_tools(
     dependencies: ToolDependencies,
 ) -> AsyncIterator[Mapping[str, ToolProvider]]:
-    """Open the tools that clients run, and ``shell``. For ``shell``, the request decides whether
-    commands run at the client or in a container."""
+    """Open the tools that clients run, and the tool ``shell``. For ``shell``, the request decides
+    whether the client runs the commands or a container of the server."""
     from antiphon.tools.client_tools.provider import CLIENT_TOOLS
     from antiphon.tools.shell import ShellProvider
 
@@ -596,8 +599,8 @@ async def _client_tools(
     yield {**CLIENT_TOOLS, "shell": shell}
 
 
-#: Tool → the function that opens its providers. Other packages add theirs as entry points of the
-#: group ``antiphon.tools``.
+#: Name of a tool → function that opens its providers. Other packages add tools as entry points of
+#: the group ``antiphon.tools``.
 PROVIDERS: Mapping[str, ProviderOpener] = {
     "web_search": _web_search,
     "mcp": _mcp,
@@ -611,8 +614,8 @@ _TOOL_GROUP = "antiphon.tools"
 
 @asynccontextmanager
 async def open_tools(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
-    """Open all tools that the settings enable. Yields the providers by tool type. Raises
-    ``SetupError``."""
+    """Open all tools. Yields the providers by tool type. A tool that is off has an
+    ``UnavailableTool`` as its provider. Raises ``SetupError``."""
     async with AsyncExitStack() as stack:
         providers: dict[str, ToolProvider] = {}
         for name, opener in (*PROVIDERS.items(), *load_plugins(_TOOL_GROUP)):
