@@ -1,1 +1,2 @@
-"""Files and images that come with a request: fetch, check, extract text. Nothing is stored."""
+"""Process files and images in requests: fetch them, check them, and extract their text. Nothing is
+stored."""

@@ -17,9 +17,10 @@ __all__ = ["BackgroundReader"]
 
 
 class BackgroundReader:
-    """``DocumentReader`` that opens ``reader`` in the background. A document that arrives earlier
-    waits until ``reader`` is open. If ``reader`` yields None, documents are read in a subprocess.
-    Use it as an async context manager; entering it does not wait for ``reader``."""
+    """``DocumentReader`` that opens another reader in the background. ``reader``: context manager
+    that opens the other reader. A document that arrives too early waits until the other reader is
+    open. If ``reader`` yields None, documents are read in a subprocess. Use an instance as an async
+    context manager. Entering it does not wait for ``reader``."""
 
     def __init__(self, reader: AbstractAsyncContextManager[DocumentReader | None]) -> None:
         self._reader = reader

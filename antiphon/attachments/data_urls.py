@@ -1,4 +1,4 @@
-"""Bytes inside a request: ``data:`` URLs, or bare base64."""
+"""Decode bytes that a request contains as a ``data:`` URL or as base64."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ __all__ = ["InvalidEncoding", "decode_inline"]
 
 
 class InvalidEncoding(ValueError):
-    """The text is neither a ``data:`` URL nor base64. The message may be shown to the client."""
+    """Error for a text that is not a ``data:`` URL and not base64. The message may be shown to the
+    client."""
 
 
 def decode_inline(text: str) -> tuple[str, bytes]:
-    """Return the media type and the content of a ``data:`` URL (RFC 2397) or of bare base64.
+    """Return the media type and the content of a ``data:`` URL (RFC 2397) or of a base64 text. The
+    media type of a base64 text is "".
 
     Raises ``InvalidEncoding``.
     """

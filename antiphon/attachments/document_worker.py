@@ -1,8 +1,9 @@
-"""Program that processes one document in a process of its own and prints the result as JSON. It
+"""Program that processes one document in a separate process and prints the result as JSON. It
 extracts the text of a document or web page, or renders the pages of a PDF.
 
-The program is started by its path. It has limits on memory and time, cannot write files, does not
-get the server's secrets, and never runs as root. So a hostile file can only harm this process.
+The server starts the program by its path. The process has limits on memory and time, cannot write
+files, does not get the server's secrets, and never parses as root. So a hostile file can only harm
+this process.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from encodings import aliases
 
 __all__ = ["MAX_PAGES", "PAGE_IMAGES", "WEB_PAGE", "confine", "main", "page_title"]
 
-#: The kind of a web page, of which the main text is extracted, with links. Other kinds are media
-#: types of documents, which are extracted whole.
+#: Value of ``kind`` for a web page. Its main text is extracted, with links. Other values, besides
+#: ``PAGE_IMAGES``, are media types of documents. Their whole text is extracted.
 WEB_PAGE = "web page"
-#: The kind of a PDF whose pages are rendered as images, instead of extracting its text.
+#: Value of ``kind`` for a PDF whose pages are rendered as images. Its text is not extracted.
 PAGE_IMAGES = "page images"
 
-#: Most pages that are rendered.
+#: Maximum number of pages of a PDF that is rendered.
 MAX_PAGES = 50
-#: A page of A4 has 910 x 1287 pixels: text of 8 points can be read, and more is only scaled down
-#: by the image encoders of models.
+#: Resolution of rendered pages. A page of A4 has 910 x 1287 pixels, and text of 8 points is
+#: readable. Image encoders of models would only scale down larger images.
 _PAGE_DPI = 110
 
 #: A PDF with one empty page.
@@ -41,16 +42,22 @@ _MEMORY, _CPU_SECONDS, _OPEN_FILES = 2 * 2**30, 60, 64
 _TITLE_START = re.compile(r"<title[^<>]*>", re.IGNORECASE)
 _TITLE_END = re.compile(r"</title", re.IGNORECASE)
 _MAX_TITLE_CHARS = 1_000
-#: The user id that parses if the server is root. Nothing else uses this id, so it owns no files.
+#: User id to which the process changes before it parses, if the server runs as root. No other
+#: program uses this id, so the user owns no files.
 _UID = 64002
-#: prctl(2): execve() gives no privileges.
+#: Option of prctl(2): programs that this process executes cannot gain privileges.
 _PR_SET_NO_NEW_PRIVS = 38
 
 
 def main(kind: str, max_chars: int) -> dict[str, str] | dict[str, list[str]]:
-    """Return the result as JSON. For documents it is ``{"text": …}`` with at most ``max_chars`` + 1
-    characters; web pages also have ``"title"``. For page images it is ``{"pages": […]}``: PNGs in
-    base64, together at most ``max_chars`` characters. On failure it is ``{"error": …}``."""
+    """Process the document on standard input. Returns an object that is printed as JSON.
+
+    - For a document: ``{"text": …}`` with at most ``max_chars`` + 1 characters.
+    - For a web page: the same, with the additional key ``"title"``.
+    - For page images: ``{"pages": […]}``, which are PNGs in base64 with at most ``max_chars``
+      characters in total.
+    - After a failure: ``{"error": …}``.
+    """
     content = sys.stdin.buffer.read()
     try:
         if kind == WEB_PAGE:
@@ -78,23 +85,23 @@ def _read_web_page(content: bytes, max_chars: int) -> dict[str, str]:
     try:
         markup = decode_file(content)
         return {"text": extract(markup)[: max_chars + 1], "title": page_title(markup)}
-    except Exception:  # its parts raise exceptions of many kinds
+    except Exception:  # the library raises exceptions of many types
         return {"error": "broken"}
 
 
 def _import_codecs() -> None:
-    """Import the codecs of all encodings that a page may use. Python's folder may be unreadable for
-    the unprivileged user to which the process changes later."""
+    """Import the codecs of all encodings that a page may use. The process later changes to an
+    unprivileged user, which may not be allowed to read Python's folder."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return
     for name in set(aliases.aliases.values()):
-        with suppress(ImportError):  # of another operating system
+        with suppress(ImportError):  # a codec of another operating system
             importlib.import_module(f"encodings.{name}")
 
 
 def page_title(markup: str) -> str:
-    """Return the beginning of the content of the first ``title`` element. Takes linear time,
-    because pages are untrusted."""
+    """Return the first ``_MAX_TITLE_CHARS`` characters of the first ``title`` element. The time is
+    linear in the size of the page, because pages are untrusted."""
     start = _TITLE_START.search(markup)
     end = _TITLE_END.search(markup, start.end()) if start is not None else None
     if start is None or end is None:
@@ -118,7 +125,8 @@ def _read_document(content: bytes, kind: str, max_chars: int) -> dict[str, str]:
 
 
 def _unpack_pdf_library() -> None:
-    """Call the PDF library once, because it unpacks itself to disk on its first use."""
+    """Call the PDF library once. At its first use, the library writes files to the disk, which is
+    not possible after ``confine``."""
     import kreuzberg
 
     config = kreuzberg.ExtractionConfig(use_cache=False, disable_ocr=True)
@@ -130,7 +138,7 @@ def _render_pages(content: bytes, max_chars: int) -> dict[str, str] | dict[str, 
 
     _unpack_pdf_library()
     os.chdir(tempfile.mkdtemp())
-    os.chmod(".", 0o755)  # the user that parses reaches the file by its relative path only
+    os.chmod(".", 0o755)  # after confine(), the file is only reachable by its relative path
     with open("document.pdf", "wb") as file:
         file.write(content)
     confine()
@@ -149,19 +157,20 @@ def _render_pages(content: bytes, max_chars: int) -> dict[str, str] | dict[str, 
 
 
 def confine() -> None:
-    """Set the limits of this process and drop its privileges, before it parses. Call this after the
-    imports, because the library may be in a folder that only root can read. Raises
-    ``PermissionError`` if root may not change its user."""
+    """Set the limits of this process and drop its privileges. Call this before parsing and after
+    all imports, because the libraries may be in a folder that only root can read. Raises
+    ``PermissionError`` if this process runs as root but may not change its user."""
     _set_limits()
     _drop_privileges()
 
 
 def _drop_privileges() -> None:
-    """If this process runs as root, change to a user that owns no files. In any case, never gain
-    privileges again. Raises ``OSError`` if root may not change its user."""
+    """If this process runs as root, change to a user that owns no files. Also prevent the process
+    from gaining privileges later. Does nothing outside of Linux. Raises ``OSError`` if this process
+    runs as root but may not change its user."""
     if not hasattr(os, "setresuid") or sys.platform != "linux":
         return
-    import ctypes  # before: the user below may not read Python's folder
+    import ctypes  # import now: the new user may not be able to read Python's folder
 
     libc = ctypes.CDLL(None)
     if os.geteuid() == 0:
@@ -172,8 +181,8 @@ def _drop_privileges() -> None:
 
 
 def _set_limits() -> None:
-    """Set the limits that ``ipc.worker_program.limit_program`` sets. This file cannot import that
-    function, because it is the only file of the server in a sandbox."""
+    """Set the limits of this process, like ``ipc.worker_program.limit_program``. This file cannot
+    import that function: in a sandbox, it is the only file of Antiphon."""
     try:
         import resource
     except ImportError:  # not a Unix
@@ -203,7 +212,7 @@ def _error_code(message: str) -> str:
 
 if __name__ == "__main__":
     output = os.dup(1)
-    os.dup2(2, 1)  # what a parser prints must not mix with the result
+    os.dup2(2, 1)  # output of a parser must not mix with the result
     result = main(sys.argv[1], int(sys.argv[2]))
     with open(output, "wb") as out:
         out.write(json.dumps(result).encode())

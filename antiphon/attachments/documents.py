@@ -1,7 +1,7 @@
-"""Extract the text of documents (PDF, office and web formats) and web pages, and render pages of
-PDFs, in a separate process or a sandbox.
+"""Extract the text of documents (PDF, office and web formats) and of web pages, and render the
+pages of PDFs. This is done in a separate process or in a sandbox.
 
-Plain text needs no library.
+Plain text is decoded in this process.
 """
 
 from __future__ import annotations
@@ -39,20 +39,22 @@ Reason = Literal["unsupported", "missing", "encrypted", "bomb", "broken", "slow"
 
 #: The program that extracts the text of one document.
 WORKER = Path(__file__).with_name("document_worker.py")
-#: Characters of a document's text; OpenAI's limit for text in a request.
+#: Maximum number of characters of a document's text. This is OpenAI's limit for text in a request.
 _MAX_CHARS = 10_485_760
-#: Characters of the images of all pages of a document, in base64.
+#: Maximum number of base64 characters of all page images of a document.
 _MAX_PAGES_CHARS = 64 * 2**20
 _TIMEOUT_S = 30.0
 _MAX_CONCURRENT = 2
-#: Characters of cached texts and pages: the next turn usually contains the same documents.
+#: Maximum number of characters in the cache of texts and page images. Results are cached because
+#: the next request of a conversation usually contains the same documents.
 _CACHE_CHARS = 16 * 2**20
 
 PDF_MAGIC = b"%PDF-"
-#: First bytes of formats that need the library. Anything else is text or unknown.
+#: First bytes of the formats that need the library. A content with other first bytes is text or has
+#: an unknown format.
 _MAGIC = (PDF_MAGIC, b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"{\\rtf")
-#: File extension → media type, for types that the content does not reveal, and for text formats
-#: that the library reads.
+#: File extension → media type. These are formats that cannot be recognized from the content alone,
+#: and text formats that the library reads.
 _KINDS = {
     "html": "text/html",
     "htm": "text/html",
@@ -72,7 +74,7 @@ _MARKUP = ("text/html", "application/xhtml+xml")
 
 
 class UnreadableDocument(Exception):
-    """A document without readable text. ``reason`` is one word."""
+    """Error for a document whose text cannot be read. ``reason``: the reason as one word."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
@@ -80,14 +82,15 @@ class UnreadableDocument(Exception):
 
 
 class WebPageText(Struct, frozen=True):
-    """The title of a web page, with entities as in its markup, and its main text as Markdown."""
+    """The title and the main text of a web page. HTML entities in ``title`` are not decoded.
+    ``text`` is Markdown."""
 
     title: str
     text: str
 
 
 class _WorkerOutput(Struct, frozen=True):
-    """What the worker prints."""
+    """The output of the worker program (``document_worker``)."""
 
     text: str | None = None
     title: str = ""
@@ -101,7 +104,8 @@ class _WorkerOutput(Struct, frozen=True):
 
 
 def plain_text(content: bytes) -> str | None:
-    """Return ``content`` as a string if it is text (UTF-8, or UTF-16 with a BOM), else None."""
+    """Decode ``content`` as UTF-8, or as UTF-16 if it begins with a BOM. Returns None if the
+    content is not text."""
     wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
     try:
         text = content.decode("utf-16" if wide else "utf-8-sig")
@@ -111,17 +115,20 @@ def plain_text(content: bytes) -> str | None:
 
 
 class DocumentReader(Protocol):
-    """Runs the program that reads documents, in a subprocess or a sandbox."""
+    """Runs the worker program (``document_worker``) in a subprocess or in a sandbox."""
 
     async def read(self, content: bytes, kind: str, *, max_chars: int, timeout_s: float) -> bytes:
-        """Return the worker's output for a document.
+        """Return the worker's output for a document. ``kind`` and ``max_chars``: the arguments of
+        the worker.
 
-        Raises ``UnreadableDocument`` if the worker was killed.
+        Raises ``UnreadableDocument`` if the worker needs more than ``timeout_s`` seconds or exceeds
+        another limit.
         """
 
 
 class ProcessReader:
-    """``DocumentReader`` that runs the worker in a subprocess with limits and a private folder."""
+    """``DocumentReader`` that runs the worker in a subprocess. The subprocess has limits and a
+    private folder."""
 
     async def read(self, content: bytes, kind: str, *, max_chars: int, timeout_s: float) -> bytes:
         try:
@@ -137,11 +144,12 @@ class ProcessReader:
 
 
 class Documents:
-    """Extracts texts, two documents at a time. If documents wait, tenants take turns. One per
+    """Extracts the texts of documents and web pages, and renders pages of PDFs. Two documents are
+    processed at a time. If documents have to wait, tenants take turns. Create one instance per
     server.
 
-    ``reader`` runs the worker for documents, ``page_reader`` for web pages; None selects a
-    subprocess.
+    ``reader`` runs the worker for documents, and ``page_reader`` runs the worker for web pages. If
+    one of them is None, the worker runs in a subprocess.
     """
 
     def __init__(
@@ -163,7 +171,8 @@ class Documents:
     async def text(
         self, content: bytes, *, name: str = "", mime: str = "", tenant: str = ""
     ) -> str:
-        """Return the text of a document called ``name`` of media type ``mime``.
+        """Return the text of a document. ``name``: its file name. ``mime``: its declared media
+        type.
 
         If the content contradicts the name or the media type, the content decides. Raises
         ``UnreadableDocument``.
@@ -182,7 +191,8 @@ class Documents:
         return WebPageText(page.title, page.text or "")
 
     async def page_images(self, content: bytes, *, tenant: str = "") -> tuple[str, ...]:
-        """Return an image of each page of a PDF: PNGs in base64. Raises ``UnreadableDocument``."""
+        """Return one image for each page of a PDF, as PNG in base64. Raises
+        ``UnreadableDocument``."""
         return (await self._extract(content, PAGE_IMAGES, tenant)).pages or ()
 
     async def _extract(self, content: bytes, kind: str, tenant: str) -> _WorkerOutput:
@@ -232,8 +242,8 @@ class Documents:
 
 
 def _kind(content: bytes, name: str, mime: str) -> str | None:
-    """Return the media type for the extraction library. Return "" if the library has to detect the
-    type. Return None for text and for unknown formats."""
+    """Return the media type of a document for the extraction library. Returns "" if the library
+    must detect the type. Returns None for plain text and for unknown formats."""
     by_name = _KINDS.get(name.rpartition(".")[2].lower(), "") if "." in name else ""
     if content.startswith(PDF_MAGIC):
         return "application/pdf"

@@ -1,6 +1,6 @@
 """Fetch URLs of requests from the public internet, within limits of size and time.
 
-Every IP address is checked where the socket is created, also after a redirect. No cookies and no
+Every IP address is checked when its socket is created, also after a redirect. No cookies and no
 credentials are sent.
 """
 
@@ -33,13 +33,14 @@ Reason = Literal["url", "address", "status", "large", "slow", "broken"]
 _TIMEOUT_S = 20.0
 _MAX_REDIRECTS = 3
 _MAX_CONCURRENT = 8
-#: Seconds and total bytes of the cache: the turns of a conversation contain the same URLs.
+#: Lifetime in seconds and total size in bytes of the cache. Results are cached because the requests
+#: of a conversation contain the same URLs.
 _CACHE_S, _CACHE_BYTES = 300.0, 64 * 2**20
 
 
 class FetchError(Exception):
-    """The fetch failed. ``reason`` is one word. The message gives details and may be shown to the
-    client."""
+    """Error for a URL that could not be fetched. ``reason``: the reason as one word. The message
+    has the details and may be shown to the client."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -47,9 +48,8 @@ class FetchError(Exception):
 
 
 class FetchResult(Struct, frozen=True):
-    """A fetched resource: content, declared media type, and the last segment of the path.
-
-    ``url``: the final URL after redirects.
+    """A fetched resource. ``mime``: its declared media type. ``name``: the last segment of the path
+    of its URL. ``url``: the URL after redirects.
     """
 
     content: bytes
@@ -59,10 +59,10 @@ class FetchResult(Struct, frozen=True):
 
 
 class Fetcher:
-    """Fetches URLs. Create it with ``open``. One per server.
+    """Fetches URLs and caches the results. Create one instance per server, with ``open``.
 
-    ``open_session``: opens the HTTP session. It is called at the first fetch, because importing
-    aiohttp takes 0.2 s.
+    ``open_session`` opens the HTTP session. It is called at the first fetch, because importing
+    aiohttp takes 0.2 s. ``max_bytes``: maximum size of one resource. ``clock`` returns seconds.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class Fetcher:
     ) -> Fetcher:
         """Create a fetcher.
 
-        ``max_bytes``: limit for one resource. ``networks``: private networks that the fetcher may
-        access. ``clock`` returns seconds. ``resolver`` resolves host names; the default is
+        ``max_bytes``: maximum size of one resource. ``networks``: private networks that the fetcher
+        may access. ``clock`` returns seconds. ``resolver`` resolves host names; the default is
         aiohttp's resolver. Raises ``SetupError`` if the extra ``fetch`` is not installed.
         """
         if find_spec("aiohttp") is None:
@@ -107,8 +107,8 @@ class Fetcher:
         return cls(open_session, max_bytes, clock)
 
     async def fetch(self, url: str, *, tenant: str = "") -> FetchResult:
-        """Fetch an http or https URL for a tenant. If fetches wait, tenants take turns. Raises
-        ``FetchError``."""
+        """Fetch an http or https URL for a tenant. If fetches have to wait, tenants take turns.
+        Raises ``FetchError``."""
         check(url)
         cached = self._cache.get(url)
         if cached is not None and cached[0] > self._clock():
@@ -172,7 +172,8 @@ class Fetcher:
 
 
 def check(url: str) -> None:
-    """Raise ``FetchError`` for a URL that the server does not fetch."""
+    """Raise ``FetchError`` for an invalid URL, a URL that is not http or https, and a URL with a
+    user or password."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

@@ -14,16 +14,16 @@ __all__ = ["front_matter"]
 _KEY = re.compile(r"([A-Za-z0-9_.-]+)[ \t]*:(?:[ \t]+(.*))?\Z")
 _BLOCK = re.compile(r"([|>])([+-]?[1-9]?|[1-9][+-])[ \t]*(?:#.*)?\Z")
 _COMMENT_START = re.compile(r"[ \t]#")
-#: Start of a nested value, on its own line or after the key.
+#: Start of the lines below a key whose value is a list or a mapping.
 _NESTED = re.compile(r"- |-\Z|[A-Za-z0-9_.-]+[ \t]*:(?:\s|\Z)")
 _NO_TEXT = ("[", "{", "&", "*", "!", "@", "`", "%")
 
 
 def front_matter(text: str) -> Mapping[str, str]:
-    """Return the string fields as a mapping. A colon inside an unquoted string is accepted, because
-    many authors write one.
+    """Return the string fields of the front matter of ``text``. A colon inside an unquoted string
+    is accepted, because many authors write such strings.
 
-    Raises ``ValueError`` with a message.
+    Raises ``ValueError`` with a message about the error.
     """
     lines = text.removeprefix("\ufeff").split("\n")
     lines = [line.removesuffix("\r") for line in lines]
@@ -55,9 +55,10 @@ _ENDS = ("---", "...")
 
 
 def _value(first: str, below: Sequence[str]) -> str | None:
-    """Return a field's string, parsed from the text after its key and the indented lines below.
+    """Parse the value of a field. ``first``: the text after the key. ``below``: the indented lines
+    below the key.
 
-    Return None if the value is not a string.
+    Returns None if the value is not a string.
     """
     if block := _BLOCK.match(first):
         return _block_scalar(below, folded=block[1] == ">")
@@ -95,7 +96,8 @@ def _unquote(text: str) -> str:
 
 
 def _block_scalar(lines: Sequence[str], *, folded: bool) -> str:
-    """Return a block scalar without its indentation."""
+    """Return the text of a YAML block scalar, without its indentation. ``folded``: its style is
+    ``>``, in which lines are joined."""
     depths = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
     depth = min(depths, default=0)
     plain = [line[depth:].rstrip() for line in lines]
@@ -103,7 +105,7 @@ def _block_scalar(lines: Sequence[str], *, folded: bool) -> str:
 
 
 def _fold_lines(lines: Sequence[str]) -> str:
-    """Join lines into one; an empty line stands for a line break."""
+    """Join lines with spaces. Empty lines become a line break."""
     paragraphs: list[list[str]] = [[]]
     for line in lines:
         if line.strip():

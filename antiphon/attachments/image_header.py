@@ -13,13 +13,13 @@ from msgspec import Struct
 
 __all__ = ["MIMES", "ImageHeader", "InvalidImage", "sniff"]
 
-#: Segments before the frame. Cameras and editors write a few dozen.
+#: Maximum number of JPEG segments before the frame header. Cameras and editors write a few dozen.
 _MAX_JPEG_SEGMENTS = 10_000
 _JPEG_FILL = re.compile(rb"\xff+(?=\xff)")
 
 
 class ImageHeader(Struct, frozen=True):
-    """Media type, and size in pixels."""
+    """The media type of an image, and its width and height in pixels."""
 
     mime: str
     width: int
@@ -27,11 +27,12 @@ class ImageHeader(Struct, frozen=True):
 
 
 class InvalidImage(ValueError):
-    """The content begins like an image of a known format but is invalid."""
+    """Error for a content that begins like an image of a known format but is not valid."""
 
 
 def sniff(content: bytes) -> ImageHeader | None:
-    """Return the header of an image, or None for an unknown format. Raises ``InvalidImage``."""
+    """Read the format and the size of an image. Returns None for an unknown format. Raises
+    ``InvalidImage``."""
     for mime, (begins, size) in _FORMATS.items():
         if begins(content):
             try:
@@ -57,8 +58,8 @@ def _gif(content: bytes) -> tuple[int, int]:
 
 
 def _jpeg(content: bytes) -> tuple[int, int]:
-    """Return the header of a JPEG. The size is in the frame header, so walk the segments up to it
-    (ITU T.81, B.2.2)."""
+    """Return width and height of a JPEG. They are in the frame header, so all earlier segments are
+    skipped (ITU T.81, B.2.2)."""
     at = 2
     for _ in range(_MAX_JPEG_SEGMENTS):
         if content[at] != 0xFF:
@@ -92,13 +93,15 @@ def _webp(content: bytes) -> tuple[int, int]:
 
 
 def _uint24(content: bytes, at: int) -> int:
-    """Read a 24-bit little-endian integer."""
+    """Read the 24-bit little-endian integer at position ``at``. Raises ``IndexError`` if the
+    content is too short."""
     if len(content) < at + 3:
         raise IndexError
     return int.from_bytes(content[at : at + 3], "little")
 
 
-#: Media type → test of the first bytes, reader of the size.
+#: Media type → function that recognizes the first bytes of the format, and function that returns
+#: width and height.
 _FORMATS: Mapping[str, tuple[Callable[[bytes], bool], Callable[[bytes], tuple[int, int]]]] = {
     "image/png": (lambda content: content.startswith(b"\x89PNG\r\n\x1a\n"), _png),
     "image/jpeg": (lambda content: content.startswith(b"\xff\xd8\xff"), _jpeg),

@@ -1,7 +1,7 @@
 """Extract the text of documents inside a sandbox.
 
-A hostile file that takes over the parser reaches no network, no files of the server and no other
-document.
+A hostile file may take over the parser. In the sandbox, it still cannot access the network, files
+of the server or other documents.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .documents import WORKER, UnreadableDocument
 
 __all__ = ["SandboxedReader", "mounts"]
 
-#: Folder of the library inside the sandbox.
+#: Folder inside the sandbox with the extraction library and the worker program.
 _LIBRARY_FOLDER = "/run/site"
 _BOOTSTRAP = (
     f"import runpy, sys; sys.path.append({_LIBRARY_FOLDER!r}); del sys.argv[0];"
@@ -26,17 +26,19 @@ _BOOTSTRAP = (
 )
 _MEMORY = 3 << 30
 _DISK_OVERHEAD = 64 << 20
-#: Time limit of a check, in seconds: it competes with a server that starts.
+#: Time limit of the check, in seconds. It is long because the starting server uses the CPU at the
+#: same time.
 _CHECK_S = 60
-#: Most characters that JSON needs for one character of text.
+#: Maximum number of characters that JSON needs for one character of text.
 _MAX_ESCAPE = 6
 
 
 def mounts() -> Mapping[str, str]:
     """Return the mounts that the sandbox needs: path inside the sandbox → path on this machine.
 
-    They contain the extraction library and the worker program. The library works with every Python
-    from 3.10 on and includes its dependencies.
+    The mounts are the extraction library and the worker program. The library includes its
+    dependencies and works with Python 3.10 and later versions. Returns an empty mapping if the
+    library is not installed.
     """
     spec = find_spec("kreuzberg")
     if spec is None or spec.origin is None:
@@ -64,8 +66,8 @@ class SandboxedReader:
         self._python = python
 
     async def check(self) -> None:
-        """Raise ``SetupError`` with a one-line message if documents cannot be read in the
-        sandbox."""
+        """Read a small document in the sandbox. Raises ``SetupError`` with a one-line message if
+        this fails."""
         try:
             output = await self.read(b"<p>read</p>", "text/html", max_chars=100, timeout_s=_CHECK_S)
         except (ToolError, UnreadableDocument) as error:

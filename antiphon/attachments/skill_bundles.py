@@ -1,6 +1,7 @@
-"""Skill bundles: a folder with a SKILL.md, uploaded as a zip or as single files.
+"""Read and write skill bundles. A bundle is a folder with a file SKILL.md. Clients upload it as a
+zip file or as single files.
 
-All paths are checked, so that a bundle can be unpacked safely below any folder.
+All paths are checked, so a bundle can be unpacked safely in any folder.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = [
     "unpack",
 ]
 
-#: File with the skill's name and description; an upload may write it in any case.
+#: File with the skill's name and description. In an upload, its name may be in upper or lower case.
 MANIFEST = "SKILL.md"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 _MAX_DESCRIPTION = 1024
@@ -37,21 +38,21 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _MAX_PATH, _MAX_NAME, _MAX_DEPTH = 512, 255, 16
 #: Files that operating systems add to folders.
 _SYSTEM_FILES = (".ds_store", "thumbs.db", "desktop.ini")
-#: End-of-directory records of a zip and of a ZIP64 (APPNOTE.TXT, 4.3.14 to 4.3.16).
+#: Signatures of the end of central directory record of a zip, and of the locator that a ZIP64 has
+#: before this record (APPNOTE.TXT, 4.3.15 and 4.3.16).
 _END, _END_64 = b"PK\x05\x06", b"PK\x06\x07"
-#: Most bytes of the central directory per file.
+#: Maximum number of bytes per file in the central directory of a zip.
 _DIRECTORY_ENTRY_BYTES = 1024
 
 
 class InvalidBundle(Exception):
-    """The upload is not a valid skill. The message says why."""
+    """Error for an upload that is not a valid skill. The message contains the reason and may be
+    shown to the client."""
 
 
 class BundleLimits(Struct, frozen=True, kw_only=True):
-    """Limits of a bundle.
-
-    The fields are, in order: bytes of the zip, number of files, bytes of one file, bytes of all
-    files.
+    """Limits of a bundle: size of the zip file, number of files, size of one file, and size of all
+    files together. Sizes are in bytes.
     """
 
     zip_bytes: int = 50 << 20
@@ -71,7 +72,8 @@ class BundleFile(Struct, frozen=True):
 
 
 class Bundle(Struct, frozen=True, kw_only=True):
-    """A skill: name and description from its ``SKILL.md``, and its files by path."""
+    """A valid skill. ``name`` and ``description`` come from its ``SKILL.md``. ``files``: its files
+    by path."""
 
     name: str
     description: str
@@ -79,7 +81,7 @@ class Bundle(Struct, frozen=True, kw_only=True):
 
 
 def unpack(content: bytes, limits: BundleLimits = DEFAULT_LIMITS) -> Mapping[str, BundleFile]:
-    """Return the files of a zip by path. Blocks. Raises ``InvalidBundle``."""
+    """Unpack a zip file. Returns the files by path. Blocks the thread. Raises ``InvalidBundle``."""
     if len(content) > limits.zip_bytes:
         raise InvalidBundle(f"The zip has more than {limits.zip_bytes} bytes.")
     _check_directory(content, limits)
@@ -89,7 +91,7 @@ def unpack(content: bytes, limits: BundleLimits = DEFAULT_LIMITS) -> Mapping[str
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             for info in archive.infolist():
                 _check_member(info)
-                if info.filename.endswith("/"):  # it may have no name: Python's is_dir breaks
+                if info.filename.endswith("/"):  # Python's is_dir() fails for an empty name
                     continue
                 with archive.open(info) as file:
                     read = file.read(min(limits.file_bytes, remaining) + 1)
@@ -113,8 +115,8 @@ def unpack(content: bytes, limits: BundleLimits = DEFAULT_LIMITS) -> Mapping[str
 
 
 def make_bundle(files: Mapping[str, BundleFile], limits: BundleLimits = DEFAULT_LIMITS) -> Bundle:
-    """Build a skill from its files. If all files are in one top folder, this folder is removed from
-    their paths. Raises ``InvalidBundle``."""
+    """Build a skill from its files. If all files are in the same top folder, this folder is removed
+    from the paths. Raises ``InvalidBundle``."""
     members: dict[str, BundleFile] = {}
     remaining = limits.total_bytes
     for path, member in files.items():
@@ -134,8 +136,8 @@ def make_bundle(files: Mapping[str, BundleFile], limits: BundleLimits = DEFAULT_
 
 
 def pack(bundle: Bundle) -> bytes:
-    """Return a zip with one folder that has the name of the skill. Equal files give equal zips.
-    Blocks."""
+    """Return a zip file of a skill. It contains one folder with the name of the skill. Equal skills
+    give equal zip files. Blocks the thread."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(bundle.files):
@@ -148,8 +150,9 @@ def pack(bundle: Bundle) -> bytes:
 
 
 def _check_directory(content: bytes, limits: BundleLimits) -> None:
-    """Raise ``InvalidBundle`` if the zip has too many files, uses ZIP64 or is no zip. This reads
-    only the end record, so that a huge central directory is never parsed."""
+    """Check the central directory of a zip file. Raises ``InvalidBundle`` if the directory is too
+    large for the allowed number of files, if the file is a ZIP64, or if it is no zip. Only the end
+    record is read, so a huge directory is never parsed."""
     end = content.rfind(_END, max(0, len(content) - 22 - 0xFFFF))
     if end < 0 or end + 22 > len(content):
         raise InvalidBundle("This is not a zip.")
@@ -193,7 +196,8 @@ def _add(files: dict[str, BundleFile], name: str, member: BundleFile, limits: Bu
 
 
 def _path(name: str) -> str | None:
-    """Return the normalized path. Return None for system files, which do not belong to the bundle.
+    """Return the normalized path of a file. Returns None for files of operating systems, which do
+    not belong to the bundle.
 
     Raises ``InvalidBundle`` for an invalid path, for example a path that leaves the folder.
     """
@@ -219,7 +223,7 @@ def _parents(path: str) -> Iterator[str]:
 
 
 def _strip_top_folder(files: Mapping[str, BundleFile]) -> dict[str, BundleFile]:
-    """Remove the top folder if all files are in the same one."""
+    """If all files are in the same top folder, remove this folder from their paths."""
     tops = {path.partition("/")[0] for path in files}
     if len(tops) == 1 and all("/" in path for path in files):
         return {path.partition("/")[2]: member for path, member in files.items()}
@@ -227,10 +231,10 @@ def _strip_top_folder(files: Mapping[str, BundleFile]) -> dict[str, BundleFile]:
 
 
 def _read_manifest(content: bytes) -> tuple[str, str]:
-    """Return name and description."""
+    """Return the name and the description in a ``SKILL.md``. Raises ``InvalidBundle``."""
     try:
         fields = front_matter(content.decode())
-    except ValueError as error:  # a UnicodeDecodeError is one too
+    except ValueError as error:  # UnicodeDecodeError is a subclass
         reason = "it is no text" if isinstance(error, UnicodeDecodeError) else str(error)
         raise InvalidBundle(f"SKILL.md cannot be read: {reason}.") from None
     for field in ("name", "description"):

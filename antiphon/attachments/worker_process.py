@@ -1,4 +1,4 @@
-"""Run a program that parses untrusted content in a process of its own."""
+"""Run a program that parses untrusted content in a separate process."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ __all__ = ["WorkerFailed", "run_worker"]
 
 
 class WorkerFailed(Exception):
-    """The program failed or was killed, usually because it exceeded a limit."""
+    """Error for a program that failed or was killed, usually because it exceeded a limit."""
 
 
 async def run_worker(
     program: Path, *arguments: str, content: bytes, variables: Mapping[str, str] = {}
 ) -> bytes:
-    """Run a Python file with ``content`` as its input and return its output.
+    """Run a Python file in a new process. ``content`` is its standard input. Returns its standard
+    output.
 
-    The process has a private folder. Its environment contains only ``variables``, so it does not
-    inherit the server's secrets. If the caller is cancelled, the process is killed. The program
-    itself sets its limits. Raises ``WorkerFailed``, and ``OSError`` if no process can be started.
+    The process has a private folder for temporary files. It gets ``variables`` but not the server's
+    environment, which may contain secrets. If the caller is cancelled, the process is killed. The
+    program must set its own limits on time and memory. Raises ``WorkerFailed``, and ``OSError`` if
+    the process cannot be started.
     """
     with TemporaryDirectory(prefix="antiphon-", ignore_cleanup_errors=True) as folder:
         process = await asyncio.create_subprocess_exec(
