@@ -1,1 +1,2 @@
-"""The SSRF guard, and the encryption of data that clients keep for the server."""
+"""Protection against requests to internal addresses (SSRF), and encryption of data that clients
+keep for the server."""

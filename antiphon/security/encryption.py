@@ -1,8 +1,9 @@
 """Authenticated encryption of values that clients keep for the server, such as
 ``encrypted_content``.
 
-The algorithm is AES-256-GCM. A value begins with an unencrypted version and the id of the key.
-Purpose and tenant are authenticated too, so a value decrypts only for the same purpose and tenant.
+The algorithm is AES-256-GCM. An encrypted value begins with a version number and the id of the key,
+which are not encrypted. Purpose and tenant are authenticated too. So a value can only be decrypted
+for the same purpose and tenant.
 """
 
 from __future__ import annotations
@@ -28,23 +29,24 @@ _SECRET_BYTES = 32
 _DIGEST_BYTES = 16
 _ID = re.compile(r"[A-Za-z0-9._-]{1,32}\Z")
 
-#: Limit of the decompressed content, against decompression bombs.
+#: Maximum number of bytes of decompressed content. It protects against decompression bombs.
 _MAX_BYTES = 64 * 2**20
 
-#: First byte of the content: uncompressed or compressed.
+#: First byte of the content before encryption: the content is uncompressed, or compressed.
 _PLAIN, _DEFLATED = b"\0", b"\1"
-#: Shorter content does not become shorter by compression.
+#: Minimum number of bytes of content that is compressed. Compression does not help for shorter
+#: content.
 _WORTH_DEFLATING = 128
 
 
 class DecryptionError(Exception):
-    """Raised if a value was not encrypted with these keys, was encrypted for another tenant or
+    """Error for a value that was not encrypted with these keys, was encrypted for another tenant or
     purpose, or is damaged."""
 
 
 class EncryptionKey(Struct, frozen=True, kw_only=True):
-    """An encryption key with its id. Encrypted values contain the id. Raises ``SetupError`` if the
-    id or the key is invalid."""
+    """An encryption key with its id. Encrypted values contain the id. The constructor raises
+    ``SetupError`` for an invalid id or key."""
 
     id: str
     secret: bytes
@@ -64,8 +66,8 @@ class EncryptionKey(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, text: str) -> EncryptionKey:
-        """Parse ``ID:SECRET``. Raises ``SetupError``. The message of the error does not contain the
-        secret."""
+        """Parse a key of the form ``ID:SECRET``. Raises ``SetupError`` with a message that does not
+        contain the secret."""
         id, colon, encoded = text.partition(":")
         try:
             secret = base64.b64decode(encoded, validate=True)
@@ -79,20 +81,21 @@ class EncryptionKey(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_secret(cls, secret: bytes) -> EncryptionKey:
-        """Derive a key from a secret. The key's id is a digest of the secret."""
+        """Create a key from 32 secret bytes. The key's id is the first 8 hex digits of the secret's
+        SHA-256 digest."""
         return cls(id=hashlib.sha256(secret).hexdigest()[:8], secret=secret)
 
     @classmethod
     def generate(cls) -> EncryptionKey:
-        """Generate a key."""
+        """Generate a random key."""
         return cls.from_secret(secrets.token_bytes(_SECRET_BYTES))
 
 
 class Encryptor:
     """Encrypts with the first key and decrypts with any of the keys.
 
-    To rotate keys, put the new key first. Keep the old key for as long as values encrypted with it
-    must be readable.
+    To rotate keys, put the new key first. Keep the old key as long as values that were encrypted
+    with it must be readable.
     """
 
     def __init__(self, keys: Sequence[EncryptionKey]) -> None:
@@ -114,7 +117,7 @@ class Encryptor:
         return _encode(self.encrypt_bytes(packed, purpose=purpose, tenant=tenant))
 
     def decrypt(self, text: str, *, purpose: str, tenant: str) -> bytes:
-        """Decrypt a text encrypted for the same purpose and tenant. Raises only
+        """Decrypt a text that ``encrypt`` returned for the same purpose and tenant. Raises only
         ``DecryptionError``."""
         packed = self.decrypt_bytes(_decode(text), purpose=purpose, tenant=tenant)
         return _decompress(packed[1:]) if packed[:1] == _DEFLATED else packed[1:]
@@ -145,22 +148,23 @@ class Encryptor:
     def digest(self, content: bytes, *, purpose: str, tenant: str) -> str:
         """Return a keyed digest (HMAC-SHA256, 128 bits in hex) of purpose, tenant and content.
 
-        Without the key, nobody can check whether a guess of these values is right.
+        The digest does not reveal these values: without the key, nobody can compute the digest of a
+        guess.
         """
-        # ``hmac.digest`` gives up the GIL, and the event loop would wait for the store's threads.
+        # ``hmac.digest`` releases the GIL. The event loop would then wait for threads of the store.
         mac = self._mac.copy()
         mac.update(_associated_data(content, purpose, tenant))
         return mac.digest()[:_DIGEST_BYTES].hex()
 
 
 def _header(id: str) -> bytes:
-    """Return the unencrypted header of an encrypted value."""
+    """Return the unencrypted header of values that are encrypted with the key ``id``."""
     return bytes((_VERSION, len(id))) + id.encode()
 
 
 def _associated_data(clear: bytes, purpose: str, tenant: str) -> bytes:
-    """Return the associated data of the authenticated encryption. Different triples never encode to
-    the same bytes."""
+    """Return the data that AES-GCM authenticates in addition to the content. Different combinations
+    of the three arguments never give the same bytes."""
     parts = (clear, purpose.encode(), tenant.encode("utf-8", "surrogatepass"))
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 

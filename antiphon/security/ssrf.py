@@ -1,8 +1,9 @@
-"""SSRF guard: decides which IP addresses the server may connect to.
+"""SSRF guard: decide to which IP addresses the server may connect, when a URL comes from a client
+(server-side request forgery).
 
-By default only public addresses are allowed. The check applies to the address of each socket when
-the socket is created. It does not apply to the URL, because a host name can resolve to another
-address a moment later, and an address can be written in several ways.
+By default, only public addresses are allowed. The address of each socket is checked when the socket
+is created. A check of the URL would not be safe: a host name can resolve to another address a
+moment later, and an address can be written in several ways.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ __all__ = [
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-#: The argument of aiohttp's socket factory: family, type, protocol, canonical name, and the socket
-#: address, whose first element is the host.
+#: The argument of aiohttp's socket factory: family, type, protocol, canonical name and socket
+#: address. The first element of the socket address is the IP address.
 AddrInfo = tuple[Any, Any, int, str, tuple[Any, ...]]
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-#: The range IANA allocates global unicast addresses from.
+#: The range from which IANA allocates global unicast addresses.
 _GLOBAL = ipaddress.IPv6Network("2000::/3")
 
 
 class AddressNotAllowed(OSError):
-    """Raised for a connection to an address that is not allowed."""
+    """Error for a connection to an address that is not allowed."""
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is a public unicast address. For an IPv6 address that embeds an IPv4
-    address, the IPv4 address decides."""
+    """Return whether an IP address is a public unicast address. If an IPv6 address contains an IPv4
+    address, the IPv4 address is checked."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -63,8 +64,8 @@ def socket_factory(
 ) -> Callable[[AddrInfo], socket.socket]:
     """Return a socket factory for aiohttp's connector.
 
-    The factory raises ``AddressNotAllowed`` for an address that is neither public nor in one of
-    ``networks``. If ``private`` is true, all addresses are allowed.
+    The factory allows public addresses and addresses in ``networks``. If ``private`` is True, it
+    allows all addresses. For other addresses, it raises ``AddressNotAllowed``.
     """
 
     def create_socket(info: AddrInfo) -> socket.socket:
@@ -87,9 +88,10 @@ def guarded_session(
 ) -> Any:
     """Return an aiohttp session that connects only to allowed addresses.
 
-    It stores no cookies and caches no host names. ``private`` and ``networks``: see
-    ``socket_factory``. ``resolver``: None means aiohttp's resolver. ``timeout_s``: maximum total
-    duration of a request, in seconds. Raises ``ImportError`` if aiohttp is not installed.
+    The session stores no cookies and caches no host names. ``private`` and ``networks``: see
+    ``socket_factory``. ``resolver`` resolves host names; None means aiohttp's resolver.
+    ``timeout_s``: maximum total duration of a request, in seconds. Raises ``ImportError`` if
+    aiohttp is not installed.
     """
     import aiohttp
 
@@ -108,7 +110,8 @@ def guarded_session(
 
 
 def parse_network(text: str, setting: str) -> Network:
-    """Parse an address or a network from a setting. Raises ``SetupError``."""
+    """Parse an IP address or a network. ``setting``: name of its setting, for the error message.
+    Raises ``SetupError``."""
     try:
         return ipaddress.ip_network(text)
     except ValueError as error:
@@ -116,7 +119,7 @@ def parse_network(text: str, setting: str) -> Network:
 
 
 def may_dial(address: str, networks: Sequence[Network] = ()) -> bool:
-    """Whether the address is public or in one of ``networks``."""
+    """Return whether an IP address is public or in one of ``networks``."""
     return is_public(address) or _within(address, networks)
 
 
@@ -127,7 +130,7 @@ def _within(host: str, networks: Sequence[Network]) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host is ``localhost`` or a loopback address, with or without brackets."""
+    """Return whether the host is ``localhost`` or a loopback address, with or without brackets."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -135,7 +138,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_ip_address(host: str) -> bool:
-    """Whether the host is an IP address, not a name."""
+    """Return whether the host is an IP address. A host name gives False."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
