@@ -1,1 +1,1 @@
-"""Settings: declarations of options, loading from file, environment and flags."""
+"""Declare the settings of a server, and load them from a file, environment variables and flags."""

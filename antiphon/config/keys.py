@@ -14,7 +14,7 @@ __all__ = ["ApiKey"]
 class ApiKey(Struct, frozen=True, kw_only=True):
     """An API key: ``[[keys]]``.
 
-    Only its SHA-256 digest is stored. `antiphon key new` creates one.
+    The settings contain only the SHA-256 digest of a key. `antiphon key new` creates a key.
     """
 
     sha256: Annotated[str, declare("SHA-256 of the key, in hex.")]

@@ -53,7 +53,7 @@ __all__ = [
     "proxy_variables",
 ]
 
-#: Read from the working directory if it exists and no other file is named.
+#: Settings file in the working directory. It is read if it exists and no other file is given.
 FILE = "antiphon.toml"
 
 _PROXIES = frozenset(
@@ -72,7 +72,7 @@ _TRACKERS = (
 def environment_variable(name: str, value: str) -> Iterator[None]:
     """Set an environment variable of this process for the duration of the block.
 
-    This is only for libraries that can be configured in no other way.
+    Use this only for libraries that can only be configured by environment variables.
     """
     before = os.environ.get(name)  # noqa: TID251
     os.environ[name] = value  # noqa: TID251
@@ -91,8 +91,8 @@ def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def proxy_variables() -> dict[str, str]:
-    """Return the variables of this process that configure proxies and certificates of HTTP clients.
-    They are for a child process that gets no other variable."""
+    """Return the environment variables of this process that configure proxies and certificates of
+    HTTP clients. Use them for a child process that must not get other variables."""
     return {
         name: value
         for name, value in os.environ.items()  # noqa: TID251
@@ -101,9 +101,10 @@ def proxy_variables() -> dict[str, str]:
 
 
 class Loaded(Struct, frozen=True):
-    """Settings, and the origin of each value: ``default``, a file, a variable or a flag.
+    """Loaded settings. ``origins``: name of a setting → origin of its value, which is ``default``,
+    a file, a variable or a flag.
 
-    ``warnings``: a line for each deprecated name that is used.
+    ``warnings``: one line for each deprecated name of a setting that was used.
     """
 
     settings: Settings
@@ -112,7 +113,7 @@ class Loaded(Struct, frozen=True):
 
 
 class SettingsSources(Struct, frozen=True, kw_only=True):
-    """The arguments of ``load``. They are kept to load the settings again, later or in another
+    """The arguments of ``load``. With them, the settings can be loaded again, later or in another
     process. Each load reads the environment and the file again."""
 
     flags: dict[str, str | list[str]] = {}
@@ -126,8 +127,8 @@ class SettingsSources(Struct, frozen=True, kw_only=True):
 
 
 def disable_usage_statistics() -> None:
-    """Turn off usage statistics of the engines' libraries. Variables that the operator has set are
-    not changed.
+    """Turn off the usage statistics that libraries of engines send. Environment variables that the
+    operator has set are not changed.
 
     Worker processes of the libraries inherit the environment.
     """
@@ -144,9 +145,10 @@ def load(
 ) -> Loaded:
     """Load the settings from all sources.
 
-    ``flags``: option name → text; for ``models``, a list of texts. ``model_flags``: option name →
-    text, for options of a model; allowed only if exactly one model is served. ``file``: the file to
-    read. The default is ``$ANTIPHON_CONFIG``, or ``antiphon.toml`` if it exists.
+    ``flags``: name of an option → its text on the command line. The value for ``models`` is a list
+    of texts. ``model_flags``: the same for options of a model. They are allowed only if exactly one
+    model is served. ``file``: the settings file. The default is the file in ``$ANTIPHON_CONFIG``,
+    or ``antiphon.toml`` if it exists.
 
     Raises ``SetupError`` with one line that names the faulty setting.
     """
@@ -187,8 +189,8 @@ def load_settings(
     environ: Mapping[str, str] | None = None,
     file: Path | None = None,
 ) -> Settings:
-    """Load the settings as ``load`` does, without their origins. Deprecated names cause a
-    ``DeprecationWarning``."""
+    """Load the settings with ``load`` and return them without their origins. Deprecated names cause
+    a ``DeprecationWarning``."""
     loaded = load(flags, environ=environ, file=file)
     for line in loaded.warnings:
         warn(line, DeprecationWarning, stacklevel=2)
@@ -196,8 +198,8 @@ def load_settings(
 
 
 def _with_model_flags(settings: Settings, flags: Mapping[str, str]) -> Settings:
-    """Apply flags to the only served model. Raises ``SetupError`` if not exactly one model is
-    served."""
+    """Apply the flags for model options to the served model. Raises ``SetupError`` if several
+    models are served."""
     known = options(Model)
     changes = {
         name: from_text(known[name], text, known[name].flag or name) for name, text in flags.items()
@@ -215,8 +217,9 @@ def _with_model_flags(settings: Settings, flags: Mapping[str, str]) -> Settings:
 
 
 def _with_secrets(name: str, server: McpServer, environ: Mapping[str, str]) -> McpServer:
-    """Replace ``$NAME`` values of headers and variables by environment variables. Also check that
-    exactly one of ``url``, ``command`` and ``tool`` is set. Raises ``SetupError``."""
+    """Replace each ``$NAME`` in the headers and variables of an MCP server by the environment
+    variable ``NAME``. Also check that exactly one of ``url``, ``command`` and ``tool`` is set.
+    Raises ``SetupError``."""
     if [bool(server.url), bool(server.command), server.tool is not None].count(True) != 1:
         raise SetupError(f"mcp_servers.{name} must have either a url, a command or a tool")
     if server.tool is not None and server.implements is not None:
@@ -233,7 +236,7 @@ def _with_secrets(name: str, server: McpServer, environ: Mapping[str, str]) -> M
 
 
 def _with_key(name: str, model: Model, environ: Mapping[str, str]) -> Model:
-    """Replace an API key of the form ``$NAME`` by the value of the environment variable ``NAME``.
+    """If the API key of a model is ``$NAME``, replace it by the environment variable ``NAME``.
     Raises ``SetupError`` if the variable is not set."""
     key = model.api_key or ""
     if not key.startswith("$"):
@@ -243,7 +246,7 @@ def _with_key(name: str, model: Model, environ: Mapping[str, str]) -> Model:
     return replace(model, api_key=environ[key[1:]])
 
 
-#: Options that are tables of tables, and the type of the inner tables.
+#: Name of an option that is a table of tables → type of the inner tables.
 _TABLES: Mapping[str, type[Model] | type[McpServer] | type[Tenant]] = {
     "models": Model,
     "mcp_servers": McpServer,
@@ -270,8 +273,8 @@ def _from_file(option: Option, value: Any, where: str) -> Any:
 
 
 def _join_source(table: Any) -> Any:
-    """Return a model's table. If its ``source`` is a list of addresses, they are joined to one text
-    with commas."""
+    """Return a copy of a model's table. If its ``source`` is a list of addresses, the copy has one
+    text with the addresses, separated by commas."""
     source = table.get("source") if isinstance(table, dict) else None
     if isinstance(source, list) and source and all(isinstance(each, str) for each in source):
         return {**table, "source": ",".join(source)}
@@ -290,8 +293,8 @@ def _from_text(option: Option, given: Any, name: str, declared: Mapping[str, Mod
 
 
 def _split_models(text: str) -> list[str]:
-    """Split a comma-separated list of models. If a bare URL follows a model whose source is a URL,
-    it is another server of the same model."""
+    """Split a comma-separated list of models. A URL without ``NAME=`` that follows a model with a
+    URL is another server of this model, not a new model."""
     found: list[str] = []
     for part in split_list(text):
         is_url = part.startswith(_URL_SCHEMES)
@@ -306,7 +309,9 @@ _URL_SCHEMES = ("http://", "https://", "dns+http://", "dns+https://")
 
 
 def _parse_models(texts: Iterable[str], declared: Mapping[str, Model]) -> dict[str, Model]:
-    """Parse models given on the command line: ``NAME=SOURCE``, a configured name, or a source."""
+    """Parse the models from the command line or the environment. Each text is ``NAME=SOURCE``, the
+    name of a model in the settings file, or a source. ``declared``: the models in the settings
+    file. Raises ``SetupError``."""
     found: dict[str, Model] = {}
     for text in texts:
         name, equals, source = text.partition("=")
@@ -327,7 +332,8 @@ def _parse_models(texts: Iterable[str], declared: Mapping[str, Model]) -> dict[s
 
 
 def _default_name(source: str) -> str:
-    """Derive a model name: a file name without suffix, or a repository name without "-GGUF"."""
+    """Derive the name of a model from its source. It is the name of the file without the suffix, or
+    the name of the repository without "-GGUF"."""
     hub = re.fullmatch(r"(?:hf:)?[\w.-]+/([\w.-]+)(?:/[^:]+\.gguf|:[\w.-]+)?", source)
     if hub and (source.startswith("hf:") or not source.endswith(".gguf")):
         return re.sub(r"[-_.]gguf$", "", hub[1], flags=re.IGNORECASE)
@@ -343,7 +349,8 @@ def _parse_key(text: str, name: str) -> ApiKey:
 
 
 def _check_names(settings: Settings) -> None:
-    """Check that every name belongs to one model and that referenced models are served."""
+    """Raise ``SetupError`` if two models have the same name, or if a setting names a model that is
+    not served."""
     if not settings.models:
         raise SetupError("models is empty: configure at least one model")
     owners: dict[str, str] = {}
@@ -365,7 +372,7 @@ def _check_names(settings: Settings) -> None:
 
 
 def _check_implementers(settings: Settings) -> None:
-    """Check that each built-in tool is implemented by at most one MCP server."""
+    """Raise ``SetupError`` if two MCP servers implement the same built-in tool."""
     owners: dict[str, str] = {}
     for name, server in settings.mcp_servers.items():
         if server.implements is not None:

@@ -14,8 +14,8 @@ __all__ = ["McpServer"]
 class McpServer(Struct, frozen=True, kw_only=True):
     """An MCP server: ``[mcp_servers.NAME]``.
 
-    Requests may use its tools under this name, as ``server_label`` or ``connector_id``, without
-    knowing its address.
+    Requests can use the tools of the server without its address. They give its name as
+    ``server_label`` or ``connector_id``.
     """
 
     url: Annotated[str, declare("URL of the server. Private addresses are allowed here.")] = ""

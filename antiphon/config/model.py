@@ -11,7 +11,7 @@ from .options import declare
 
 __all__ = ["DEFAULT_MODEL", "Model"]
 
-#: Served when no model is configured.
+#: Model that is served if the settings contain no model.
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 
 _Count = Annotated[int, Meta(ge=1)]
@@ -24,8 +24,8 @@ _Penalty = Annotated[float, Meta(gt=0)]
 class Model(Struct, frozen=True, kw_only=True):
     """A served model: ``[models.NAME]``.
 
-    The sampling values apply to requests that do not set them. If a sampling value is not set here
-    either, the value that the model's files recommend applies.
+    The sampling options (such as ``temperature``) are defaults for requests that do not set them.
+    If an option is not set here, the value in the model's files is used.
     """
 
     source: Annotated[

@@ -1,5 +1,5 @@
-"""Options of object storage that are read from standard environment variables, such as those of
-AWS."""
+"""Complete the options of object storage from standard environment variables, such as the variables
+of AWS."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from antiphon.errors import SetupError
 
 __all__ = ["storage_options"]
 
-#: URL scheme → variable → option. Of several variables for an option, the first one counts.
+#: URL scheme → pairs of an environment variable and an option. If several variables of the same
+#: option are set, the first variable is used.
 _VARIABLES: Mapping[str, tuple[tuple[str, str], ...]] = {
     "s3": (
         ("AWS_ACCESS_KEY_ID", "access_key_id"),
@@ -39,10 +40,10 @@ _VARIABLES: Mapping[str, tuple[tuple[str, str], ...]] = {
 def storage_options(
     url: str, options: Mapping[str, str], variables: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the options for the object storage at ``url``. Configured options come first; in their
-    values, ``$NAME`` is replaced by the environment variable. Options that are not configured are
-    read from the standard environment variables. Raises ``SetupError`` if a ``$NAME`` variable is
-    not set."""
+    """Return the options for the object storage at ``url``. ``options``: the options in the
+    settings. A value ``$NAME`` in them is replaced by the environment variable ``NAME``. Other
+    options are read from the standard environment variables. ``variables``: the environment. Raises
+    ``SetupError`` if the variable of a ``$NAME`` is not set."""
     found: dict[str, str] = {}
     for name, value in options.items():
         if value.startswith("$") and value[1:] not in variables:

@@ -1,7 +1,8 @@
-"""Declarative options: fields of a frozen struct.
+"""Options that are declared as fields of a frozen struct.
 
-The annotation of each field declares type, bounds, default and help. Flags, environment variables,
-file keys, error messages and documentation are derived from it."""
+The annotation of a field declares its type, bounds and help text. Flags, environment variables,
+keys in settings files, error messages and documentation are derived from these annotations.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +41,9 @@ S = TypeVar("S", bound=Struct)
 
 
 class Option(Struct, frozen=True, kw_only=True):
-    """One option. ``kind``: its type in words. ``default``: its default as text; None if the option
-    is required. ``flag``: its command-line flag; None if the option has no flag."""
+    """One option. ``kind``: its type in words. ``default``: its default value as text. It is None
+    if the option is required. ``flag``: its command-line flag. It is None if the option has no
+    flag. ``group``: heading under which help and documentation list the option."""
 
     name: str
     type: Any
@@ -54,12 +56,12 @@ class Option(Struct, frozen=True, kw_only=True):
 
     @property
     def is_switch(self) -> bool:
-        """Whether the flag takes no value."""
+        """Whether the flag needs no value on the command line."""
         return self.kind in (_SWITCH, AUTO_SWITCH)
 
     @property
     def env(self) -> str:
-        """Name of the environment variable."""
+        """Name of the option's environment variable."""
         return variable_name(self.name)
 
 
@@ -73,12 +75,16 @@ def declare(
     secret: bool = False,
     **bounds: Any,
 ) -> Meta:
-    """Declare an option; used as metadata in the field's annotation.
+    """Declare an option. Use the result as metadata in the annotation of the field.
 
-    ``flag``: the command-line flag; "" derives the flag from the name, and None means no flag.
-    ``default``: text for help instead of the default value, for defaults that depend on the
-    machine. ``kind``: text for help instead of the type. ``secret``: the value is never printed.
-    ``bounds``: limits of the value: ge, gt, le.
+    - ``help``: the help text.
+    - ``flag``: the command-line flag. "" means a flag with the name of the option. None means no
+      flag.
+    - ``default``: text that help shows as the default value, for a default that depends on the
+      machine.
+    - ``kind``: text that help shows as the type.
+    - ``secret``: True if the value must never be printed.
+    - ``bounds``: limits of the value, which are ``ge``, ``gt`` and ``le``.
     """
     extra = {"group": group, "flag": flag, "default": default, "kind": kind, "secret": secret}
     return Meta(description=help, extra=extra, **bounds)
@@ -86,7 +92,7 @@ def declare(
 
 @cache
 def options(cls: type[Struct]) -> Mapping[str, Option]:
-    """Return every option of ``cls`` by name, in the order of declaration."""
+    """Return all options of the struct ``cls`` by name, in the order of declaration."""
     hints = get_type_hints(cls, include_extras=True)
     info = inspect.type_info(cls)
     assert isinstance(info, inspect.StructType)
@@ -119,11 +125,11 @@ def _default(field: inspect.Field) -> str | None:
 
 
 def from_table(cls: type[S], table: Any, prefix: str) -> S:
-    """Convert a table of a settings file to a ``cls``.
+    """Convert a table of a settings file to an instance of ``cls``.
 
-    ``where`` is the prefix of error messages. Raises ``SetupError`` for unknown keys, missing
-    keys and
-    values of the wrong type."""
+    ``prefix``: text before the name of a key in error messages. Raises ``SetupError`` for unknown
+    keys, missing keys and values of the wrong type.
+    """
     known = options(cls)
     if not isinstance(table, Mapping):
         raise SetupError(f"{prefix.rstrip('.')} must be a table, not {literal(table)}")
@@ -137,14 +143,17 @@ def from_table(cls: type[S], table: Any, prefix: str) -> S:
 
 
 def from_value(option: Option, value: Any, where: str) -> Any:
-    """Convert a value of a settings file to the option's type."""
+    """Convert a value of a settings file to the option's type. ``where``: text before the option's
+    name in error messages. Raises ``SetupError``."""
     return _convert(option, value, where + option.name, strict=True)
 
 
 def from_text(option: Option, text: str, name: str) -> Any:
     """Convert the text of a flag or an environment variable to the option's type.
 
-    Lists are comma-separated. ``name`` is the flag or variable, for error messages."""
+    Lists are separated by commas. ``name``: the flag or variable, for error messages. Raises
+    ``SetupError``.
+    """
     value: Any = text
     if isinstance(_bare(inspect.type_info(option.type)), inspect.VarTupleType):
         value = split_list(text)
@@ -176,26 +185,29 @@ def read_file(path: Path) -> dict[str, Any]:
         raise SetupError(f"{path} is not valid TOML: {error}") from None
 
 
-#: Variables that Kubernetes sets in every container of a namespace with a service "antiphon".
+#: Environment variables that Kubernetes sets in every container if the namespace has a service
+#: "antiphon". They are not settings.
 _KUBERNETES = re.compile(r"ANTIPHON(_[A-Z0-9_]+)?_(SERVICE_(HOST|PORT)|PORT_\d+_)")
 
 
 def variable_name(name: str) -> str:
-    """Return the environment variable of an option."""
+    """Return the name of an option's environment variable."""
     return "ANTIPHON_" + name.upper()
 
 
 def flag_name(name: str) -> str:
-    """Return the flag that an option has by default."""
+    """Return the default command-line flag of an option."""
     return "--" + name.replace("_", "-")
 
 
 def environment_options(
     environ: Mapping[str, str], names: Iterable[str], *, besides: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Read the environment variables of the options called ``names``. Returns option name → text.
+    """Read the environment variables of the options ``names``. Returns a dict from option name to
+    text.
 
-    ``besides``: variables to skip. Raises ``SetupError`` for an unknown ``ANTIPHON_`` variable.
+    ``besides``: variables to ignore. Raises ``SetupError`` for other variables that begin with
+    ``ANTIPHON_``.
     """
     by_env = {variable_name(name): name for name in names}
     found: dict[str, str] = {}
@@ -211,12 +223,13 @@ def environment_options(
 
 
 def split_list(text: str) -> list[str]:
-    """Split a comma-separated list."""
+    """Split a list that is separated by commas. Empty entries are left out."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean X?" if a known name is close to ``name``, else ""."""
+    """Return "; did you mean X?" if the known name X is similar to ``name``. Otherwise return
+    ""."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {found[0]}?" if found else ""
 
@@ -224,7 +237,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 # --- text ----------------------------------------------------------------------------------------
 
 _SWITCH = "true or false"
-#: Kind of a part that is on where it works.
+#: Type in words of an option that also accepts ``auto``, which means on if the feature works.
 AUTO_SWITCH = '"auto", true or false'
 
 
@@ -245,7 +258,7 @@ def literal(value: Any) -> str:
 
 
 def _bare(info: inspect.Type) -> inspect.Type:
-    """Strip metadata and None from a type."""
+    """Return a type without its metadata and without the alternative None."""
     if isinstance(info, inspect.Metadata):
         return _bare(info.type)
     if isinstance(info, inspect.UnionType):
@@ -255,13 +268,13 @@ def _bare(info: inspect.Type) -> inspect.Type:
 
 def _kind(info: inspect.Type, hint: Any) -> str:
     bare = _bare(info)
-    if isinstance(bare, inspect.LiteralType):  # msgspec sorts its values
+    if isinstance(bare, inspect.LiteralType):  # msgspec sorts the values
         return " or ".join(json.dumps(value) for value in _values(hint))
     return _KIND_NAMES[type(bare)](bare)
 
 
 def _values(hint: Any) -> tuple[Any, ...]:
-    """Return the values of the ``Literal`` within a type hint, in the order written."""
+    """Return the values of the ``Literal`` in a type hint, in the order of the source code."""
     if get_origin(hint) is Literal:
         return get_args(hint)
     return next((found for arm in get_args(hint) if (found := _values(arm))), ())

@@ -1,4 +1,4 @@
-"""Which settings a running server can apply."""
+"""The settings that a running server can apply without a restart."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .settings import Settings
 
 __all__ = ["RELOADED_SETTINGS", "SettingsChange", "compare_settings"]
 
-#: Settings that a running server applies. All others need a restart.
+#: Settings that a running server can apply. All other settings need a restart.
 RELOADED_SETTINGS = frozenset(
     {
         "allowed_hosts",
@@ -40,8 +40,8 @@ RELOADED_SETTINGS = frozenset(
 
 
 class SettingsChange(Struct, frozen=True):
-    """Names of the settings that changed. ``applied``: settings that a reload applies.
-    ``needs_restart``: settings that need a restart."""
+    """Names of the settings that changed. ``applied``: names of changed settings that a reload
+    applies. ``needs_restart``: names of changed settings that need a restart."""
 
     applied: tuple[str, ...]
     needs_restart: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Earlier names of settings. They still work, with a warning, for the time that the compatibility
+"""Earlier names of settings. They still work for a time, with a warning, as the compatibility
 policy promises.
 """
 
@@ -38,9 +38,10 @@ def with_current_names(
 ) -> dict[str, Any]:
     """Return the values of one source under the current names of the settings.
 
-    ``spell`` returns a setting's name as this source writes it: a key, a variable or a flag. For
-    each earlier name that is used, a line is added to ``warnings``. Raises ``SetupError`` if both
-    names of a setting are used.
+    ``values``: the values by name, from one source (file, environment or flags). ``spell`` returns
+    the name of a setting as this source writes it: a key, a variable or a flag. For each earlier
+    name, a line is added to ``warnings``. Raises ``SetupError`` if the source has a value under
+    both names of a setting.
     """
     found: dict[str, Any] = {}
     for name, value in values.items():

@@ -1,4 +1,4 @@
-"""Settings as they are shown to people: with their origins and without secrets."""
+"""Show settings to operators, with the origin of each value and without secrets."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ __all__ = ["ShownSetting", "mask_secrets", "shown_settings", "shown_value"]
 
 _HIDDEN = "hidden"
 _SECRET = re.compile("header|key|token$|secret|password|authorization|^env$", re.IGNORECASE)
-#: The user information of a URL.
+#: The user name and password in a URL.
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*:[^@\s]*(?=@)")
 
 
 class ShownSetting(Struct, frozen=True, kw_only=True):
-    """A setting. ``value``: its value as in a settings file; None if it is not set. ``origin``:
-    where the value comes from: ``default``, a file, a variable or a flag."""
+    """A setting as operators see it. ``value``: its value as a settings file has it. It is None if
+    the setting is not set. ``origin``: the source of the value, which is ``default``, ``program``,
+    a file, a variable or a flag."""
 
     name: str
     value: str | None
@@ -31,9 +32,9 @@ class ShownSetting(Struct, frozen=True, kw_only=True):
 
 
 def shown_settings(settings: Settings, origins: Mapping[str, str]) -> Iterator[ShownSetting]:
-    """Yield all settings in the order of their declaration. If the origin of a setting is unknown,
-    it is shown as ``default`` if the value is the default, and as ``program`` if it is another
-    value."""
+    """Yield all settings in the order of their declaration. ``origins``: name of a setting → origin
+    of its value. A setting without an entry gets the origin ``default`` if it has the default
+    value. Otherwise it gets the origin ``program``, because code has set it."""
     defaults = Settings()
     for name, option in options(Settings).items():
         value = getattr(settings, name)
@@ -48,14 +49,15 @@ def shown_settings(settings: Settings, origins: Mapping[str, str]) -> Iterator[S
 
 
 def shown_value(option: Option, value: Any) -> str:
-    """Return a value as it would be written in a settings file, without secrets."""
+    """Return a value as a settings file has it. Secrets in it are replaced by ``hidden``."""
     if option.secret and value:
         return literal(_HIDDEN)
     return _CREDENTIALS.sub(_HIDDEN, literal(mask_secrets(_plain(value))))
 
 
 def mask_secrets(value: Any) -> Any:
-    """Replace values whose names mark them as secret."""
+    """Replace each value in tables by ``hidden`` if its name says that it is secret, such as
+    ``api_key``."""
     if isinstance(value, (list, tuple)):
         return [mask_secrets(each) for each in value]
     if not isinstance(value, dict):
@@ -67,8 +69,8 @@ def mask_secrets(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return tables as dictionaries, with only the values that are set. Secret values and the
-    digests of keys are masked."""
+    """Convert the structs in a value to dictionaries. Values that are not set are left out. Secret
+    values and the digests of API keys are replaced by ``hidden``."""
     if isinstance(value, Struct):
         found = {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
         secret = {name for name, option in options(type(value)).items() if option.secret}

@@ -1,4 +1,5 @@
-"""All settings of a server, each declared once with its type, bounds, default and help text."""
+"""All settings of a server. Each setting is declared here with its type, bounds, default and help
+text."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ _answers = partial(declare, group="Responses")
 _chat = partial(declare, group="Chat")
 
 
-#: An optional part: ``auto`` uses it if it is installed and works here, ``True`` requires it.
+#: Type of a setting for an optional feature. ``auto``: on if the feature is installed and works.
+#: ``True``: the server does not start without the feature.
 _Switch = bool | Literal["auto"]
 
 
@@ -38,14 +40,16 @@ def _spare_cores() -> int:
 
 
 def _home(variable: str, otherwise: str) -> Path:
-    """Return Antiphon's folder in an XDG base directory. Relative values are ignored (XDG spec)."""
+    """Return Antiphon's folder in an XDG base directory. ``variable``: the environment variable
+    with the base directory. ``otherwise``: the default below the home folder. A relative path in
+    the variable is ignored, as the XDG specification says."""
     value = os.environ.get(variable, "")  # noqa: TID251
     return (Path(value) if Path(value).is_absolute() else Path.home() / otherwise) / "antiphon"
 
 
 def state_folder() -> Path:
-    """Return the folder for data that commands keep between calls, such as the address of the last
-    server."""
+    """Return the folder for data that commands store for later calls, such as the address of the
+    last server."""
     return _home("XDG_STATE_HOME", ".local/state")
 
 
@@ -54,7 +58,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def shares_prefix_cache(self) -> bool:
-        """Whether tenants share the engines' prefix caches."""
+        """Whether tenants share the prefix caches of engines. If the setting is not set, they share
+        them only if all keys belong to one tenant."""
         if self.share_prefix_cache is None:
             return not self.stored_keys and len({key.tenant for key in self.keys}) <= 1
         return self.share_prefix_cache
