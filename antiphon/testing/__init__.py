@@ -1,2 +1,2 @@
-"""Doubles and contract checks for authors of engines, dialects, backends and stores. They are part
-of the package."""
+"""Fakes and contract checks for tests of engines, dialects, backends, tools and stores. Authors of
+plug-ins can use them."""

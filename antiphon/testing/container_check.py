@@ -1,4 +1,4 @@
-"""The part of a store's contract about the owners of containers, as checks."""
+"""Checks of the part of a store's contract about containers and the processes that own them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["CHECKS"]
 
 Check = Callable[[Store], Awaitable[None]]
 
-#: A lease that is not over while a check runs.
+#: Lease in seconds that does not expire during a check.
 _LONG_S = 3600.0
 
 
@@ -68,8 +68,8 @@ async def learns_from_owners(store: Store) -> None:
 
 
 async def what_expired_stays_expired(store: Store) -> None:
-    """An owner whose lease has ended does not get its containers back, and others need not wait for
-    it."""
+    """Check that containers expire for ever when the lease of their owner ends or when the owner
+    releases them. The owner does not get them back."""
     for record in (_record("1"), _record("2", "b")):
         assert await _add(store, record)
     assert await store.containers.renew("a", "", lease_s=0) == {"cntr_1"}

@@ -1,4 +1,4 @@
-"""Collect the deltas of a reply and check their order, for contract checks."""
+"""Collect the deltas of a reply and check their order. Contract checks use this."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ __all__ = ["ReplyItem", "ReplyRecord", "read_reply"]
 
 
 class ReplyItem(Struct):
-    """An item of a reply: the item as it was opened, and the text added to it."""
+    """An item of a reply. ``item``: the item as it was opened. ``text``: the text that deltas have
+    added, by channel."""
 
     item: Item
     text: dict[Channel, str] = field(default_factory=dict)
@@ -35,7 +36,8 @@ class ReplyItem(Struct):
 
 
 class ReplyRecord(Struct):
-    """A whole reply. Two records are equal if they mean the same, however the text was chunked."""
+    """A whole reply. Two records of the same reply are equal even if the text arrived in different
+    chunks."""
 
     items: list[ReplyItem] = field(default_factory=list)
     sampled_tokens: list[int] = field(default_factory=list)
@@ -46,7 +48,8 @@ class ReplyRecord(Struct):
         return "".join(text for said in self.items for text in said.text.values())
 
     def add(self, delta: Delta) -> None:
-        """Add the next delta. Raises ``AssertionError`` if it may not come here."""
+        """Add the next delta. Raises ``AssertionError`` if this delta is not legal after the
+        earlier deltas."""
         assert self.finish is None, f"after the end came {delta}"
         match delta:
             case Open(item, key):
@@ -87,7 +90,7 @@ class ReplyRecord(Struct):
 
 
 def read_reply(deltas: Iterable[Delta]) -> ReplyRecord:
-    """Collect all deltas. Raises ``AssertionError`` for one that may not come where it does."""
+    """Collect all deltas of a reply. Raises ``AssertionError`` if their order is not legal."""
     record = ReplyRecord()
     for delta in deltas:
         record.add(delta)

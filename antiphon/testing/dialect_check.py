@@ -1,7 +1,8 @@
-"""The contract of a dialect as checks, for authors of dialects.
+"""Checks of the contract of a dialect, for authors of dialects.
 
-Each check takes a ``DialectUnderTest`` and raises ``AssertionError``. The checks learn a format
-from the prompts that the dialect renders, because render and parse are inverses.
+Each check takes a ``DialectUnderTest`` and raises ``AssertionError``. The checks do not know the
+dialect's format. They render earlier model output into a prompt, and then check that the dialect
+parses this text to the same output.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ __all__ = ["CHECKS", "Check", "DialectUnderTest", "check_dialect"]
 
 
 class DialectUnderTest(Struct, frozen=True):
-    """A dialect and its tokenizer. ``fingerprint``: the one of the model card."""
+    """A dialect and its tokenizer. ``fingerprint``: the fingerprint in the model card."""
 
     dialect: Dialect
     tokenizer: Tokenizer
@@ -72,7 +73,7 @@ WEATHER = Function(
     },
 )
 ARGUMENTS = {"city": "Oslo", "days": 2}
-#: Texts that models write around tool calls, besides control tokens.
+#: Texts that models write in and around tool calls, without control tokens.
 _FRAGMENTS = (
     *('{"name": "weather", "arguments": {"city": "Oslo"}}', '{"name": ', '"weather"', "{", "}"),
     *('[weather(city="Oslo")]', "<function=weather>", "<parameter=city>", "</function>", "[", "]"),
@@ -155,8 +156,8 @@ def forced_calls_are_constrained_or_rejected(model: DialectUnderTest) -> None:
 
 
 def stored_tokens_are_extended(model: DialectUnderTest) -> None:
-    """Stored tokens begin the next prompt if they spell its beginning. In any case the prompt's
-    text stays the same.
+    """Check that the next prompt begins with the stored tokens if their text is the beginning of
+    its text. The stored tokens must never change the text of the prompt.
     """
     first = model.render(_user(TEXT)).prompt.ids
     talk = (_user(TEXT), _assistant("Very fine."), _user("Why?"))
@@ -188,7 +189,8 @@ def stored_tokens_of_another_conversation_are_ignored(model: DialectUnderTest) -
 
 
 def rendered_replies_are_parsed(model: DialectUnderTest) -> None:
-    """The parser reads replies as the dialect itself renders them."""
+    """Check that the parser can read replies in the form in which the dialect renders them in
+    prompts."""
     reply = _parse_rendered(model, _assistant("Very fine."), _user("Why?"))
     if reply is not None:
         (said,) = reply.items
@@ -260,7 +262,7 @@ CHECKS: Mapping[str, Check] = {
 
 
 def check_dialect(dialect: Dialect, tokenizer: Tokenizer, *, fingerprint: str = "") -> None:
-    """Run every check over a dialect, one after the other."""
+    """Run all checks on a dialect, one after the other."""
     model = DialectUnderTest(dialect, tokenizer, fingerprint)
     for check in CHECKS.values():
         check(model)
@@ -271,8 +273,8 @@ def _encode(model: DialectUnderTest, text: str) -> list[int]:
 
 
 def _letter_by_letter(model: DialectUnderTest, text: str) -> list[int]:
-    """Return unusual token ids for a text, if the tokenizer has any: models do not always sample
-    the ids that the tokenizer chooses."""
+    """Return unusual token ids for a text: the ids of its single characters, if they give the same
+    text. A model does not always sample the ids that the tokenizer chooses."""
     ids = [id for letter in text for id in _encode(model, letter)]
     return ids if model.spell(ids) == text else _encode(model, text)
 
@@ -285,7 +287,8 @@ def _parse(
     sizes: Sequence[int] = (),
     **options: Any,
 ) -> Iterable[Delta]:
-    """The deltas of a reply in chunks of these sizes; without sizes, in one chunk."""
+    """Yield the deltas of a reply that arrives in chunks. ``sizes``: number of tokens of each
+    chunk. Without ``sizes``, the reply is one chunk."""
     parser = model.render(_user("Hi"), **options).parser
     start = 0
     for size in sizes or (len(ids),):
@@ -297,7 +300,8 @@ def _parse(
 
 
 def _garbage(model: DialectUnderTest) -> Iterable[tuple[list[int], random.Random]]:
-    """Malformed replies, and some well-formed ones."""
+    """Yield the token ids of random replies, most of them malformed, each with its random
+    generator."""
     special = [literal for literal in model.tokenizer.special if len(literal) > 1][:200]
     ends = model.ends(model.render(_user("Hi")))
     for seed in range(40):
@@ -308,8 +312,9 @@ def _garbage(model: DialectUnderTest) -> Iterable[tuple[list[int], random.Random
 
 
 def _parse_rendered(model: DialectUnderTest, *items: Item) -> ReplyRecord | None:
-    """Parse the model's turn that ``items`` begin with, as the dialect renders it. None if the
-    dialect renders past turns differently, such as without reasoning.
+    """Render ``items`` into a prompt, and parse the model's turn at their beginning. Returns None
+    if this is not possible, because the dialect renders earlier turns in another form than new
+    turns, for example without reasoning.
     """
     before = model.render(_user("Hi"), tools=(WEATHER,))
     after = model.render(_user("Hi"), *items, tools=(WEATHER,)).prompt.ids

@@ -1,4 +1,5 @@
-"""The real model that tests run: downloaded once, then shared by all checkouts of this user."""
+"""A real model for tests. It is downloaded once to a folder that all checkouts of the user
+share."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ __all__ = ["smollm2"]
 
 
 def smollm2() -> Path:
-    """The file of the default model, SmolLM2-135M-Instruct; downloads 98 MB if it is missing.
+    """Return the file of the default model, SmolLM2-135M-Instruct. Downloads 98 MB if the file is
+    missing.
 
-    Do not call it inside an event loop.
+    Do not call this function inside an event loop.
     """
     return asyncio.run(ensure_default(Path.home() / ".cache" / "antiphon" / "models"))

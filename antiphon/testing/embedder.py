@@ -13,9 +13,9 @@ __all__ = ["WordEmbedder"]
 
 
 class WordEmbedder:
-    """``Embedder`` whose vectors count words, by a hash of each word.
+    """``Embedder`` whose vectors contain the number of words by hash value.
 
-    A token is a word, or an id below 1000. ``error``: raised by every call while it is set.
+    A token is a word, or an id below 1000. While ``error`` is set, every call raises it.
     """
 
     vocabulary_size: int | None = 1000
@@ -24,7 +24,7 @@ class WordEmbedder:
         self.dimensions = dimensions
         self.error: Exception | None = None
         self.closed = False
-        #: The texts and role of each call, in order.
+        #: The texts and the role of each call, in the order of the calls.
         self.requests: list[tuple[tuple[str | tuple[int, ...], ...], Role]] = []
 
     async def embed(

@@ -1,4 +1,4 @@
-"""The contract of an embedder as one check. It raises ``AssertionError``."""
+"""Check of the contract of an embedder, for authors of embedders. It raises ``AssertionError``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ __all__ = ["check_embedder", "dot_product"]
 
 
 def dot_product(one: Vector, other: Vector) -> float:
-    """The dot product."""
+    """Return the dot product of two vectors."""
     return sum(a * b for a, b in zip(one, other, strict=True))
 
 
 async def check_embedder(embedder: Embedder) -> None:
-    """Check shape, order, repeatability, unusual texts and concurrent calls; close the embedder."""
+    """Check an embedder: shape and order of its vectors, repeatability, unusual texts and
+    concurrent calls. Closes the embedder."""
     texts = ("A cat is a small animal.", "The market fell today.", "A cat is an animal.")
     made = await embedder.embed(texts, "passage")
     assert len(made.vectors) == len(texts) and made.tokens >= len(texts)

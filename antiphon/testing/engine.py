@@ -1,6 +1,6 @@
-"""An engine without a model: it plays scripted texts as tokens and records its calls.
+"""An engine without a model, for tests. It returns scripted texts as tokens and records its calls.
 
-It applies limits, stop strings, end tokens and aborts like a real engine. Constraints, seeds and
+It handles limits, stop strings, end tokens and aborts like a real engine. Constraints, seeds and
 biases are accepted and recorded, but do not change the texts.
 """
 
@@ -34,12 +34,13 @@ _LOGPROB = -0.5
 
 
 class ScriptedEngine:
-    """``Engine`` over the ``ByteTokenizer``.
+    """``Engine`` with scripted replies and a ``ByteTokenizer``.
 
-    ``replies`` are played one per call, the last one repeatedly. Literals of special tokens in them
-    become these tokens, and the end token follows unless the text contains one. An exception is
-    raised instead. A function gets the prompt's text and returns the reply. ``chunk``: tokens per
-    chunk. ``wait_s``: pause before each chunk.
+    ``replies``: a list of replies, or a function that gets the prompt's text and returns the reply.
+    Each call uses the next reply of a list. When the list is at its end, the last reply is
+    repeated. If a reply is an exception, the call raises it. Names of special tokens in a reply
+    become these tokens. An end token is added at the end of the reply. ``chunk``: number of tokens
+    per chunk. ``wait_s``: seconds to wait before each chunk.
     """
 
     def __init__(
@@ -60,16 +61,16 @@ class ScriptedEngine:
         self._replies = replies
         self._chunk_size = chunk
         self._wait_s = wait_s
-        #: The prompt and sampling of each call, in order.
+        #: The prompt and the sampling of each call, in the order of the calls.
         self.requests: list[tuple[Prompt, Sampling]] = []
-        #: The ids yielded by each call.
+        #: The token ids that each call has yielded.
         self.sampled: list[list[int]] = []
         #: Number of calls that were closed before their end.
         self.aborted = 0
         self.closed = False
 
     def text(self, prompt: Prompt) -> str:
-        """A prompt as text."""
+        """Return the text of a prompt."""
         return b"".join(map(self.tokenizer.piece, prompt.ids)).decode("utf-8", "replace")
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
@@ -112,8 +113,9 @@ class ScriptedEngine:
         return self._replies[min(number, len(self._replies) - 1)]
 
     def _cached(self, prompt: Prompt, sampling: Sampling) -> int:
-        """The tokens that a cache of all earlier prompts and replies of the same scope would hold.
-        The last token of a prompt is never cached.
+        """Return how many tokens at the beginning of a prompt are in the prefix cache. The cache
+        contains all earlier prompts and replies with the same ``prefix_salt``. The last token of a
+        prompt never counts as cached.
         """
         before = zip(self.requests[:-1], self.sampled, strict=False)
         earlier = [
@@ -147,7 +149,8 @@ class ScriptedEngine:
     def _tokens(
         self, reply: str, sampling: Sampling
     ) -> Iterator[tuple[int, Literal["stop", "length"] | None]]:
-        """The ids of a reply, each with its finish reason. A reply that may not end starts over."""
+        """Yield the token ids of a reply, each with the finish reason if the reply ends there. With
+        ``ignore_eos``, the reply starts again from its beginning until the token limit."""
         ends = set(sampling.stop_ids)
         ids = self.tokenizer.encode(reply, special=True)
         if not sampling.ignore_eos:

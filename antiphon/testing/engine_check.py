@@ -1,8 +1,8 @@
-"""The contract of an engine as checks, for authors of engines.
+"""Checks of the contract of an engine, for authors of engines.
 
 Each check is a coroutine function that takes a loaded engine and raises ``AssertionError``.
-Features that the engine's capabilities exclude are not checked. The checks look at ids, shapes and
-laws, never at the content of the text.
+Features that the engine does not have, according to its capabilities, are not checked. The checks
+never depend on the content of the text.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ _Error = TypeVar("_Error", bound=AntiphonError)
 Check = Callable[[Engine], Awaitable[None]]
 
 TIMEOUT_S = 120
-#: How often a reply may arrive in one piece before it counts as not streamed.
+#: Number of attempts of ``tokens_stream``. If all tokens arrive with the end every time, they count
+#: as not streamed.
 STREAM_ATTEMPTS = 8
 TEXT = "The sea was calm. Three boats left the harbour at dawn, and one of them"
-#: Engines sum in a different order when prompts share a batch or come from a cache. The last digits
-#: of a logit then differ, and with them the winner of a near tie.
+#: Largest difference of two logprobs that count as equal. Engines add numbers in a different order
+#: when prompts share a batch or come from a cache. The last digits of a logit then differ. If two
+#: tokens are almost equally likely, another token may be chosen.
 LOGPROB_TOLERANCE = 0.05
 SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -38,7 +40,7 @@ SCHEMA: Mapping[str, Any] = {
     "required": ["size"],
     "additionalProperties": False,
 }
-#: Without white space, which a small model may write for ever.
+#: Constraint for an object without white space. A small model may write white space without end.
 JSON_OBJECT = Constraint(
     f"start: %json {json.dumps({'x-guidance': {'whitespace_flexible': False}, **SCHEMA})}",
     schema=SCHEMA,
@@ -46,7 +48,7 @@ JSON_OBJECT = Constraint(
 
 
 class Outcome(Struct, frozen=True):
-    """All that one generation yielded."""
+    """The result of one generation: all chunks, and the ids and logprobs in them."""
 
     ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...]
@@ -58,14 +60,15 @@ class Outcome(Struct, frozen=True):
         return self.chunks[-1]
 
     def text(self, engine: Engine) -> str:
-        """The text of the ids, without special tokens and without an incomplete character."""
+        """Return the text of the ids, without special tokens and without an incomplete
+        character."""
         special = frozenset(engine.tokenizer.special.values())
         pieces = (engine.tokenizer.piece(id) for id in self.ids if id not in special)
         return b"".join(pieces).decode("utf-8", "ignore")
 
 
 async def collect(engine: Engine, prompt: Prompt, sampling: Sampling) -> Outcome:
-    """Generate to the end, and check what holds for every generation."""
+    """Generate until the end, and check the rules that apply to every generation."""
     chunks: list[Chunk] = []
     async with asyncio.timeout(TIMEOUT_S):
         async for chunk in engine.generate(prompt, sampling):
@@ -119,8 +122,8 @@ async def length_is_exact(engine: Engine) -> None:
 
 
 async def tokens_stream(engine: Engine) -> None:
-    """Tokens arrive before the end. A small engine behind a socket may have finished before a busy
-    machine reads its first token, so that several attempts are made.
+    """Check that tokens arrive before the end of the generation. On a busy machine, a fast engine
+    may be at its end before its first token is read. So there are several attempts.
     """
     for _ in range(STREAM_ATTEMPTS):
         chunks = engine.generate(_prompt(engine), _greedy(40))
@@ -135,8 +138,8 @@ async def tokens_stream(engine: Engine) -> None:
 
 async def greedy_is_deterministic(engine: Engine) -> None:
     greedy = _greedy(24, **_logprob_options(engine))
-    # What an earlier, perhaps aborted generation has left in a prefix cache decides how much of the
-    # prompt is computed, and in which order it is summed. Both generations find the same.
+    # An earlier generation may have left a part of the prompt in the prefix cache, which changes
+    # rounding. After this generation, both compared generations find the same cache.
     await collect(engine, _prompt(engine), greedy)
     first, second = [await collect(engine, _prompt(engine), greedy) for _ in range(2)]
     assert _same_ids(first, second), "greedy sampling gave two answers"
@@ -145,14 +148,14 @@ async def greedy_is_deterministic(engine: Engine) -> None:
 async def seed_is_reproducible(engine: Engine) -> None:
     if not engine.capabilities.seed:
         return
-    await collect(engine, _prompt(engine), _greedy(1))  # the others find the prompt computed
+    await collect(engine, _prompt(engine), _greedy(1))  # fill the prefix cache first
 
     async def sampled(seed: int) -> tuple[int, ...]:
         sampling = Sampling(max_tokens=24, temperature=1.5, seed=seed, ignore_eos=True)
         return (await collect(engine, _prompt(engine), sampling)).ids
 
     answers = [await sampled(7), await sampled(7)]
-    if answers[0] != answers[1]:  # threads may round sums differently, which rarely shows
+    if answers[0] != answers[1]:  # threads may round sums differently, which rarely changes a token
         answers.append(await sampled(7))
     assert len(set(answers)) < len(answers), "one seed gave several answers"
     assert len({await sampled(seed) for seed in range(4)}) > 1, "seeds change nothing"
@@ -160,7 +163,7 @@ async def seed_is_reproducible(engine: Engine) -> None:
 
 async def closing_aborts(engine: Engine) -> None:
     long = _greedy(engine.card.context_size)
-    for _ in range(20):  # more than run at a time: an abort that frees no place blocks
+    for _ in range(20):  # more than can run concurrently: an abort must free its place
         chunks = engine.generate(_prompt(engine), long)
         async with asyncio.timeout(TIMEOUT_S):
             await anext(chunks)
@@ -242,7 +245,7 @@ async def constraints_are_obeyed(engine: Engine) -> None:
         if is_grammar:
             assert outcome.last.finish == "stop"
             assert 0 <= json.loads(text)["size"] <= 9
-        else:  # an engine with schemas alone may write white space without end
+        else:  # with schemas but no grammars, white space may not end
             dense = "".join(text.split())
             assert any(f'{{"size":{n}}}'.startswith(dense) for n in range(10)), text
 
@@ -286,12 +289,13 @@ async def prefixes_are_reused(engine: Engine) -> None:
     second = await collect(engine, longer, _greedy(2))
     assert first.cached_tokens is not None and second.cached_tokens is not None
     assert first.cached_tokens < len(prompt.ids)
-    # Not all of it: sliding windows are reused from checkpoints.
+    # A part of the prefix is enough: engines with sliding windows reuse only checkpoints.
     assert len(prompt.ids) // 2 <= second.cached_tokens < len(longer.ids)
 
 
 async def scopes_share_no_prefix(engine: Engine) -> None:
-    """Another scope neither reuses a prefix nor displaces the scope of its owner."""
+    """Check that a request does not reuse a cached prefix of another cache scope. A request of the
+    same scope must reuse it."""
     if not engine.capabilities.separates_caches:
         return
     prompt = _prompt(engine, "A prompt of one scope. " + TEXT * 4)
@@ -304,7 +308,8 @@ async def scopes_share_no_prefix(engine: Engine) -> None:
 
 
 async def images_are_not_ignored(engine: Engine) -> None:
-    """An engine without image support rejects a prompt with images instead of ignoring them."""
+    """Check that an engine without image support rejects a prompt with images. It must not ignore
+    the images."""
     if engine.capabilities.images is None:
         prompt = replace(_prompt(engine), images=(EncodedImage(b"\x89PNG", "image/png", 0),))
         await _raises(InvalidRequest, engine, prompt, _greedy(1))
@@ -344,14 +349,14 @@ CHECKS: Mapping[str, Check] = {
 
 
 async def check_engine(engine: Engine) -> None:
-    """Run every check over a loaded engine, one after the other. Leaves it open."""
+    """Run all checks on a loaded engine, one after the other. The engine stays open."""
     for check in CHECKS.values():
         await check(engine)
 
 
 async def check_closed(engine: Engine) -> None:
-    """Close an engine while it generates. The generation ends with an error, and so do later
-    ones."""
+    """Close an engine while it generates. Check that this generation and all later generations end
+    with ``BackendError``."""
     chunks = engine.generate(_prompt(engine), _greedy(engine.card.context_size))
     async with asyncio.timeout(TIMEOUT_S):
         await anext(chunks)
@@ -368,14 +373,15 @@ async def check_closed(engine: Engine) -> None:
 
 
 def _logprob_options(engine: Engine) -> Mapping[str, Any]:
-    """Options that request the logprobs that ``_same_ids`` needs, as far as the engine supports
-    them."""
+    """Return the sampling options for the logprobs that ``_same_ids`` needs. Returns no options if
+    the engine does not support logprobs."""
     supported = engine.capabilities.max_logprobs
     return {} if supported is None else {"logprobs": min(2, supported)}
 
 
 def _same_ids(one: Outcome, other: Outcome) -> bool:
-    """Whether the ids are the same, up to a token whose two best alternatives were nearly equal."""
+    """Return whether two generations have the same ids. If they differ, only the first difference
+    counts: it is accepted if the two best tokens at this place were almost equally likely."""
     for place, (left, right) in enumerate(zip(one.ids, other.ids, strict=True)):
         if left != right:
             if not one.logprobs or not other.logprobs:
@@ -383,7 +389,8 @@ def _same_ids(one: Outcome, other: Outcome) -> bool:
             best = (one.logprobs[place], other.logprobs[place])
             top = one.logprobs[place].top
             gap = top[0].logprob - top[1].logprob if len(top) > 1 else 0.0
-            # Each is the best in its own generation, so they differ as little as a near tie.
+            # Each of the two tokens is the best one in its generation, so their logprobs must be
+            # close.
             return gap < LOGPROB_TOLERANCE and (
                 abs(best[0].logprob - best[1].logprob) < LOGPROB_TOLERANCE
             )

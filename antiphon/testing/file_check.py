@@ -1,4 +1,4 @@
-"""The part of a store's contract about files, as checks."""
+"""Checks of the part of a store's contract about files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Check = Callable[[Store], Awaitable[None]]
 def make_file(
     name: str, content: bytes = b"x", *, purpose: str = "user_data", expires_at: int | None = None
 ) -> File:
-    """A file ``file-NAME`` that holds ``content``."""
+    """Return a file with the id ``file-NAME`` and the size of ``content``."""
     return File(
         id=f"file-{name}",
         bytes=len(content),
@@ -113,7 +113,8 @@ async def enforces_the_file_quota(store: Store) -> None:
 
 
 def make_blob(key: str, content: str = "x") -> BlobRef:
-    """A blob; equal ``content`` is equal."""
+    """Return the reference to a blob of 1 byte. Blobs with equal ``content`` have the same
+    checksum."""
     return BlobRef(key=key, sha256=content * 64, bytes=1)
 
 

@@ -1,4 +1,5 @@
-"""gpt-oss's vocabulary as a ``Tokenizer``, without a model, by the library that defines it."""
+"""The vocabulary of gpt-oss as a ``Tokenizer``, for tests without a model. It comes from the
+library ``openai_harmony``."""
 
 from __future__ import annotations
 
@@ -17,14 +18,16 @@ __all__ = ["HarmonyTokenizer", "harmony_encoding"]
 
 
 def harmony_encoding() -> HarmonyEncoding:
-    """The library's encoding. Its file is unpacked into the server's default folder."""
+    """Return the encoding of the library ``openai_harmony``. Its vocabulary file is stored in the
+    server's default folder."""
     return load(
         None, Path.home() / ".cache" / "antiphon" / "models" / "vocabulary", environment_variable
     )
 
 
 class HarmonyTokenizer:
-    """``Tokenizer`` over the library's encoding. ``<|return|>`` and ``<|call|>`` end a turn."""
+    """``Tokenizer`` that uses the library's encoding. ``<|return|>`` and ``<|call|>`` end a
+    turn."""
 
     def __init__(self, encoding: HarmonyEncoding) -> None:
         self._encoding = encoding

@@ -1,4 +1,5 @@
-"""The contract of an image generator as one check. It raises ``AssertionError``."""
+"""Check of the contract of an image generator, for authors of image generators. It raises
+``AssertionError``."""
 
 from __future__ import annotations
 
@@ -26,10 +27,11 @@ _SECONDS = 60.0
 async def check_image_generator(
     generator: ImageGenerator, request: ImageRequest, *, previews: int = 0
 ) -> None:
-    """Check one image, parallel images, edits, previews and cancellation; close the generator.
+    """Check an image generator: one image, parallel images, edits, previews and cancellation.
+    Closes the generator.
 
-    ``request``: a request that it supports. ``previews``: how many previews to request; it may
-    produce fewer.
+    ``request``: a request that the generator supports. ``previews``: number of previews to request.
+    The generator may return fewer previews.
     """
     async with asyncio.timeout(_SECONDS):
         generator.check(request)
@@ -51,7 +53,7 @@ async def check_image_generator(
 async def _generate(
     generator: ImageGenerator, task: ImageTask
 ) -> tuple[list[PartialImage], GeneratedImage]:
-    """Generate one image, which must come last."""
+    """Generate one image. Returns the previews and the image. Checks that the image comes last."""
     previews: list[PartialImage] = []
     generated: GeneratedImage | None = None
     async with aclosing(generator.generate(task)) as images:
@@ -90,7 +92,8 @@ async def _check_previews(generator: ImageGenerator, task: ImageTask) -> None:
 
 
 async def _check_cancellation(generator: ImageGenerator, task: ImageTask) -> None:
-    """A generation that is cancelled at any moment ends, and later ones still work."""
+    """Check that a generation ends when it is cancelled, at different moments, and that later
+    generations still work."""
 
     async def generate() -> None:
         try:

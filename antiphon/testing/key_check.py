@@ -1,4 +1,4 @@
-"""The part of a store's contract about API keys, as checks."""
+"""Checks of the part of a store's contract about API keys."""
 
 from __future__ import annotations
 

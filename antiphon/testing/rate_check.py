@@ -1,4 +1,4 @@
-"""The part of a store's contract about the limits of clients, as checks."""
+"""Checks of the part of a store's contract about rate limits of clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["CHECKS"]
 
 Check = Callable[[Store], Awaitable[None]]
 
-#: So few that a bucket does not fill noticeably while a check runs.
+#: Requests per minute. With this limit, a bucket does not fill noticeably during a check.
 _SLOW = 1
 
 

@@ -1,7 +1,8 @@
-"""The engine ``replay``: plays scripted scenes as a model's raw output, through a real dialect.
+"""The engine ``replay``, for tests of clients against a real server. It returns scripted turns as a
+model's raw output, which a real dialect parses.
 
-For tests of clients against a real server. The prompt's content selects the scene, and the number
-of answers since then selects its turn.
+A file contains scenes, and a scene is a list of turns. The text of the prompt selects the scene.
+The number of the model's answers after this text selects the turn.
 """
 
 from __future__ import annotations
@@ -32,15 +33,17 @@ __all__ = ["Scene", "replay", "scene_player"]
 
 _ANSWER = "<|im_start|>assistant\n"
 _SPECIAL = ("<|im_start|>", "<|im_end|>")
-#: Coding agents send 60 kB of instructions, and here a byte is a token.
+#: The context is large because coding agents send 60 kB of instructions, and each byte is a token
+#: here.
 _CONTEXT_SIZE = 1_000_000
-#: Bytes per chunk. Thousands of events would show nothing more than hundreds.
+#: Bytes per chunk. Smaller chunks would give more events, but would not test more.
 _CHUNK = 16
 
 
 class Scene(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The model's turns in conversations whose prompt contains ``when``. The last turn repeats. A
-    turn that begins with ``!`` makes the engine fail with this message.
+    """A scene: the model's turns in conversations whose prompt contains ``when``. After the last
+    turn, this turn is repeated. If a turn begins with ``!``, the engine fails with the rest of the
+    turn as the error message.
     """
 
     turns: Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -48,15 +51,17 @@ class Scene(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
-    """``pause_s``: seconds between chunks, for tests that watch a reply grow."""
+    """The content of a file with scenes. ``pause_s``: seconds between chunks, for tests that look
+    at an incomplete reply."""
 
     scenes: tuple[Scene, ...]
     pause_s: Annotated[float, Meta(ge=0)] = 0
 
 
 def scene_player(scenes: tuple[Scene, ...]) -> Callable[[str], Reply]:
-    """A function from prompts to replies. It selects the scene whose ``when`` occurs last in the
-    prompt, and in it the turn after those already answered.
+    """Return a function that gets the text of a prompt and returns the reply. It selects the scene
+    whose ``when`` is the last one in the prompt. In this scene, it selects the first turn that is
+    not yet an answer in the prompt.
     """
 
     def play(prompt: str) -> Reply:
@@ -67,7 +72,7 @@ def scene_player(scenes: tuple[Scene, ...]) -> Callable[[str], Reply]:
         )
         if scene is None:
             return BackendError("There is no scene for this prompt.")
-        answered = prompt.count(_ANSWER, at) - 1  # the last one begins this answer
+        answered = prompt.count(_ANSWER, at) - 1  # the last marker begins this answer
         turn = scene.turns[min(max(answered, 0), len(scene.turns) - 1)]
         return BackendError(turn[1:]) if turn.startswith("!") else turn
 
@@ -75,7 +80,7 @@ def scene_player(scenes: tuple[Scene, ...]) -> Callable[[str], Reply]:
 
 
 async def replay(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
-    """The backend of a model whose source is a TOML file of ``[[scenes]]``. Raises
+    """Build the backend of a model whose source is a TOML file with ``[[scenes]]``. Raises
     ``SetupError``."""
     try:
         read = tomllib.loads(Path(model.source).read_text(encoding="utf-8"))

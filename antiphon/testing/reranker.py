@@ -10,8 +10,8 @@ __all__ = ["WordReranker"]
 
 
 class WordReranker:
-    """``Reranker`` that scores a text by the share of the query's words in it. ``error`` is raised
-    instead, if set."""
+    """``Reranker`` without a model. The score of a text is the share of the query's words that the
+    text contains. While ``error`` is set, every call raises it."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -24,4 +24,4 @@ class WordReranker:
         return RerankResult(scores, sum(len(text.split()) for text in texts))
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because the reranker has no resources to close."""

@@ -1,6 +1,8 @@
-"""The contract of a run store as checks, for authors of stores: event logs, followers and webhooks.
+"""Checks of the contract of a run store, for authors of stores: event logs, readers of event logs,
+and webhooks.
 
-Each check gets a fresh store. ``CHECKS`` maps names to checks, so that a test can run each alone.
+Each check needs a new store. ``CHECKS`` maps names to checks, so a test can run each check
+separately.
 """
 
 from __future__ import annotations
@@ -35,18 +37,19 @@ TIMEOUT_S = 30
 
 
 def batch(first: int, count: int = 1, tokens: bytes = b"", at: float | None = None) -> EventBatch:
-    """``count`` events; each contains its number."""
+    """Return a batch of ``count`` events. Each event contains its number. ``first``: number of the
+    first event."""
     lines = b"".join(b'{"n":%d}\n' % number for number in range(first, first + count))
     return EventBatch(first=first, count=count, lines=lines, tokens=tokens, at=at)
 
 
 def job(name: str, tenant: str = "t", model: str = "m") -> Job:
-    """A job for the response ``resp_NAME``."""
+    """Return a job for the response ``resp_NAME``."""
     return Job(tenant=tenant, id=f"resp_{name}", model=model, request=b"{}", prompt=b"\1\0\0\0")
 
 
 def queued(name: str, *, store: bool = True, previous: str | None = None) -> StoredResponse:
-    """The response at its start: with input, without output."""
+    """Return the response ``resp_NAME`` as it is at its start: with input and without output."""
     stored = turn(name, previous)
     response = replace(
         stored.response, status="queued", output=(), store=store, usage=None, background=True
@@ -55,7 +58,7 @@ def queued(name: str, *, store: bool = True, previous: str | None = None) -> Sto
 
 
 def ended(name: str, *, store: bool = True, previous: str | None = None) -> StoredResponse:
-    """The response at its end."""
+    """Return the response ``resp_NAME`` as it is at its end."""
     stored = turn(name, previous)
     return replace(stored, response=replace(stored.response, store=store, background=True))
 
@@ -63,14 +66,15 @@ def ended(name: str, *, store: bool = True, previous: str | None = None) -> Stor
 async def begin_run(
     store: Store, name: str = "a", *, owner: str = "one", tenant: str = "t", keep: bool = True
 ) -> Claim:
-    """A run with two events, claimed by ``owner``."""
+    """Create a run with two events, and claim it for the server ``owner``. Returns the claim.
+    ``keep``: whether the response is stored."""
     await store.runs.create(job(name, tenant), queued(name, store=keep), batch(0, 2))
     (claim,) = await store.runs.claim(owner, ["m"], limit=1, lease_s=60)
     return claim
 
 
 async def numbers(store: Store, name: str = "a", after: int = -1, limit: int = 100) -> list[int]:
-    """The sequence numbers of this run's events in the store."""
+    """Return the sequence numbers of a run's stored events after the event ``after``."""
     page = await store.runs.events("t", f"resp_{name}", after, limit=limit)
     assert page is not None
     return [n for each in page.batches for n in range(each.first, each.last + 1) if n > after]
@@ -80,7 +84,8 @@ async def _read(
     store: Store, name: str = "a", *, after: int = -1, waits: asyncio.Event | None = None
 ) -> list[int]:
     """Read the events of a run as a client's reader does, until the run has ended or is deleted.
-    Returns their numbers. ``waits`` is set when the reader waits for more."""
+    Returns the numbers of the events. ``waits`` is set when the reader starts to wait for more
+    events."""
     received: list[int] = []
     with store.runs.subscribe("t", f"resp_{name}") as tail:
         tail.is_stale = True
@@ -127,7 +132,7 @@ async def stores_appended_events(store: Store) -> None:
     assert await store.runs.append((two, Append(claim, batch(5)))) == frozenset()
     assert (
         await store.runs.append((two,)) == frozenset()
-    )  # the first call was not confirmed: repeat it
+    )  # repeat the call, as after a lost confirmation
     assert await numbers(store) == [0, 1, 2, 3, 4, 5]
     history = await store.runs.load_batches(claim)
     assert b"".join(each.tokens for each in history) == b"\7\0\0\0"
@@ -178,7 +183,7 @@ async def followers_miss_no_event(store: Store) -> None:
     readers = [asyncio.create_task(_read(store)) for _ in range(3)]
     for n in range(2, 40):
         await store.runs.append((Append(claim, batch(n)),))
-        if n % 10 == 0:  # some followers start later, some during an append
+        if n % 10 == 0:  # some readers start later, some during an append
             readers.append(asyncio.create_task(_read(store, after=n - 5)))
     await store.runs.end(claim, ended("a"), batch(40, 2))
     readers.append(asyncio.create_task(_read(store)))
@@ -289,7 +294,7 @@ async def counts_unended_runs_of_a_key(store: Store) -> None:
 
 
 async def creates_no_more_runs_than_a_limit_permits(store: Store) -> None:
-    """Of concurrent calls, too."""
+    """Check that the limits on unended runs also apply to concurrent calls."""
     limits = (RunLimit(4), RunLimit(3, "k"))
 
     async def create(name: str, key: str) -> RunLimit | None:
@@ -350,7 +355,8 @@ async def appends_batches_atomically(store: Store) -> None:
 
 
 class _Parts:
-    """Three long batches of events 2 to 6, made when a store iterates over them."""
+    """An iterable of three long batches with the events 2 to 6. The batches are created during the
+    iteration."""
 
     def __iter__(self) -> Iterator[EventBatch]:
         for first, count in ((2, 2), (4, 1), (5, 2)):
@@ -359,7 +365,8 @@ class _Parts:
 
 
 async def stores_batches_in_parts(store: Store) -> None:
-    """They are too long to be in memory at once; readers, also waiting ones, read them again."""
+    """Check that a store accepts a batch in parts, which is too long to be in memory as a whole.
+    Readers that wait for events must read such a batch from the store."""
     large = EventBatch(first=2, count=5, parts=_Parts())
     one, two = await begin_run(store), await begin_run(store, "b")
     with store.runs.subscribe("t", "resp_a") as tail:
@@ -378,7 +385,7 @@ async def stores_batches_in_parts(store: Store) -> None:
 
 
 class _Shifted:
-    """The same batches, one event later."""
+    """An iterable of the same batches as ``_Parts``, with event numbers that are higher by 1."""
 
     def __iter__(self) -> Iterator[EventBatch]:
         for each in _Parts():
@@ -386,7 +393,7 @@ class _Shifted:
 
 
 async def _page(store: Store, name: str, after: int) -> list[int]:
-    """The numbers of the events that a page holds."""
+    """Return the numbers of the events on one page."""
     page = await store.runs.events("t", f"resp_{name}", after, limit=100)
     assert page is not None
     return [n for each in page.batches for n in range(each.first, each.last + 1)]
@@ -418,13 +425,13 @@ async def leases_a_webhook_until_it_is_settled(store: Store) -> None:
     claim, due = await begin_run(store), store.runs.take_due_webhooks
     body = bytes(range(256))
     await store.runs.end(claim, ended("a"), batch(2), webhook=WebhookEvent("evt_a", body, 100.5))
-    await store.delete("t", "resp_a")  # the webhook is delivered nevertheless
+    await store.delete("t", "resp_a")  # the webhook is still delivered
     assert await due(100.25, 160, limit=9) == ()
     found = await asyncio.gather(*(due(100.5, 160, limit=9) for _ in range(4)))
     assert sorted(map(len, found)) == [0, 0, 0, 1]
     assert sum(found, ()) == (DueWebhook("evt_a", body, 1),)
     assert await due(159.75, 200, limit=9) == ()
-    assert await due(160, 220, limit=9) == (DueWebhook("evt_a", body, 2),)  # its server is dead
+    assert await due(160, 220, limit=9) == (DueWebhook("evt_a", body, 2),)  # its server has stopped
     await store.runs.postpone_webhook("evt_a", 300)
     assert await due(299.75, 400, limit=9) == ()
     assert await due(300, 360, limit=9) == (DueWebhook("evt_a", body, 3),)

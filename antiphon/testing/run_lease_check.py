@@ -1,8 +1,9 @@
-"""The contract of a run store as checks, for authors of stores: leases of runs, locks of
+"""Checks of the contract of a run store, for authors of stores: leases of runs, and locks of
 conversations.
 
-Each check gets a fresh store. ``CHECKS`` maps names to checks, so that a test can run each alone.
-No check waits: a lease of zero seconds has expired, one of hours has not.
+Each check needs a new store. ``CHECKS`` maps names to checks, so a test can run each check
+separately. No check waits: a lease of zero seconds has always expired, and a lease of an hour has
+not.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LONG_S = 3600.0
 
 
 class _RecordingListener:
-    """A listener that records its notifications."""
+    """A listener of a run store that records its notifications."""
 
     def __init__(self) -> None:
         self.news: list[str | tuple[str, int]] = []
@@ -48,7 +49,8 @@ async def claims_each_run_once_oldest_first(store: Store) -> None:
 
 
 async def claims_runs_of_tenants_in_turn(store: Store) -> None:
-    """A tenant with many queued runs delays a run of another tenant by one run at most."""
+    """Check that a tenant with many queued runs delays a run of another tenant by at most one
+    run."""
     for name in "abcdef":
         await store.runs.create(job(name), queued(name), batch(0))
     await store.runs.create(job("x", "u"), queued("x"), batch(0))
@@ -104,7 +106,8 @@ async def requeues_released_runs(store: Store) -> None:
 
 
 async def claims_again_what_its_owner_does_not_hold(store: Store) -> None:
-    """The answer to a claim may be lost on its way."""
+    """Check that a server can claim its own runs again if it does not know them. This happens when
+    the answer of the store to a claim is lost."""
     for name in "ab":
         await store.runs.create(job(name), queued(name), batch(0, 2))
     first, lost = await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S, held=())
@@ -198,7 +201,8 @@ async def seizes_runs_without_an_owner(store: Store) -> None:
 
 
 async def fences_each_run_of_an_append(store: Store) -> None:
-    """The same run under two epochs, and a lost run between two that are not lost."""
+    """Check that an append is refused for each lost run separately: for a run with an old epoch,
+    and for a deleted run between two other runs."""
     first = await begin_run(store)
     await store.runs.release("one")
     (now,) = await store.runs.claim("one", ["m"], limit=1, lease_s=LONG_S)
@@ -257,7 +261,8 @@ async def conversation_lock_moves_with_its_run(store: Store) -> None:
 
 
 async def begins_no_run_without_the_lock(store: Store) -> None:
-    """A lock may expire between the lock and the creation of the run, but not afterwards."""
+    """Check that a run is not created if its conversation lock has expired. After the run is
+    created, the lock does not expire."""
     hold, lock = store.runs.lock_conversation, ConversationLock("conv_a", "one")
     assert await store.runs.create(job("a"), queued("a"), batch(0), lock=lock) is False
     assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is True
@@ -271,7 +276,8 @@ async def begins_no_run_without_the_lock(store: Store) -> None:
 
 
 async def only_its_end_unlocks_the_conversation_of_a_run(store: Store) -> None:
-    """A server that got no answer to ``create`` unlocks the conversation, but the run exists."""
+    """Check that only the end of a run unlocks its conversation. A server that got no answer to
+    ``create`` may unlock the conversation although the run exists."""
     hold, lock = store.runs.lock_conversation, ConversationLock("conv_a", "one")
     assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is True
     assert await store.runs.create(job("a"), queued("a"), batch(0), lock=lock) is True
@@ -288,7 +294,8 @@ async def only_its_end_unlocks_the_conversation_of_a_run(store: Store) -> None:
 
 
 async def a_run_keeps_all_its_locks(store: Store) -> None:
-    """Also those that it was not created with, and of those taken afterwards."""
+    """Check that a run keeps all conversation locks of its response until its end. This includes
+    locks that ``create`` does not name, and locks that are acquired later."""
     hold, lock = store.runs.lock_conversation, ConversationLock("conv_a", "one")
     for name in ("conv_a", "conv_b"):
         assert await hold("t", name, "resp_a", "one", lease_s=LONG_S) is True
@@ -304,7 +311,8 @@ async def a_run_keeps_all_its_locks(store: Store) -> None:
 
 
 async def only_its_run_releases_a_conversation_lock(store: Store) -> None:
-    """Two tenants may use the same id."""
+    """Check that the end or deletion of a run releases only the locks of its own tenant, even if
+    another tenant uses the same ids."""
     hold = store.runs.lock_conversation
     for tenant in "tu":
         assert await hold(tenant, "conv_a", "resp_a", "one", lease_s=LONG_S) is True

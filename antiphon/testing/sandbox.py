@@ -1,6 +1,8 @@
-"""A fake sandbox for tests: no isolation, and a function of the test instead of an interpreter.
+"""A fake sandbox for tests. It has no isolation, and a function of the test takes the place of the
+interpreter.
 
-Never run untrusted code with it."""
+Never run untrusted code with it.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +14,24 @@ from antiphon.sandbox.egress.proxy import EgressProxy
 
 __all__ = ["FakeBox", "FakeSandbox", "RunFunction"]
 
-#: Takes the code and the files of the box, which it may change; returns the result.
+#: Function that gets the code and the files of the box, and returns the result. It may change the
+#: files.
 RunFunction = Callable[[str, dict[str, bytes]], ExecutionResult]
 
 
 class FakeBox:
-    """``Box`` with its files in a dictionary."""
+    """``Box`` of a ``FakeSandbox``. Its files are in a dictionary."""
 
     def __init__(self, run: RunFunction, limits: Limits) -> None:
         self._run_function = run
         self._limits = limits
         self.files: dict[str, bytes] = {}
-        #: Shared files by name.
+        #: Name of a shared folder → its files.
         self.shared: dict[str, dict[str, bytes]] = {}
         self.is_alive = True
-        #: The proxy of a box with a network.
+        #: The network proxy of the box. None if the box has no network.
         self.proxy: EgressProxy | None = None
-        #: The code and commands that were run.
+        #: The code and the commands that were run, in order.
         self.executed: list[str] = []
 
     async def python(self, code: str, *, timeout_s: float, max_chars: int) -> ExecutionResult:
@@ -92,7 +95,7 @@ class FakeBox:
 
 
 class FakeSandbox:
-    """``Sandbox`` of fake boxes; ``boxes`` are those it opened."""
+    """``Sandbox`` that opens fake boxes. ``boxes``: all boxes that were opened."""
 
     def __init__(self, run: RunFunction) -> None:
         self._run_function = run

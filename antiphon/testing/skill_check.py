@@ -1,4 +1,4 @@
-"""The part of a store's contract about skills, as checks."""
+"""Checks of the part of a store's contract about skills."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ Check = Callable[[Store], Awaitable[None]]
 
 
 def make_draft(name: str, number: int = 1) -> SkillDraft:
-    """A version of the skill ``skill_NAME``, with the version number in its name."""
+    """Return a draft for a version of the skill ``skill_NAME``. The name in the draft contains the
+    version number."""
     return SkillDraft(
         id=f"skillver_{name}{number}",
         skill_id=f"skill_{name}",

@@ -1,6 +1,7 @@
-"""The contract of a store as checks, for authors of stores.
+"""Checks of the contract of a store, for authors of stores.
 
-Each check gets a fresh store. ``CHECKS`` maps names to checks, so that a test can run each alone.
+Each check needs a new store. ``CHECKS`` maps names to checks, so a test can run each check
+separately.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from antiphon.wire.timeline import ItemTimes, RunTimes
 
 __all__ = ["CHECKS", "Opened", "check_store", "turn"]
 
-#: Opens a fresh store for one check and closes it afterwards.
+#: Function that returns a context manager, which opens a new store and closes it at the end.
 Opened = Callable[[], AbstractAsyncContextManager[Store]]
 Check = Callable[[Store], Awaitable[None]]
 
@@ -42,8 +43,8 @@ def turn(
     text: str = "x",
     added: tuple[Item, ...] = (),
 ) -> StoredResponse:
-    """A stored response ``resp_NAME`` with an input item ``msg_i_NAME``, those ``added`` to it, and
-    an output item ``msg_o_NAME``."""
+    """Return the stored response ``resp_NAME``. Its input is the item ``msg_i_NAME`` and the items
+    ``added``. Its output is the item ``msg_o_NAME``."""
     answer = Message(id=f"msg_o_{name}", role="assistant", content=(OutputText(text=text),))
     asked = Message(id=f"msg_i_{name}", role="user", content=(InputText(text=text),))
     response = Response(
@@ -124,7 +125,7 @@ async def lists_responses_page_by_page(store: Store) -> None:
     for name in "abcd":
         await store.save("t", turn(name))
     await store.save("u", turn("e"))
-    await store.save("t", turn("b", text="again"))  # it stays where it was
+    await store.save("t", turn("b", text="again"))  # its place in the list does not change
     assert await names() == "dcba"
     assert await names(newest_first=False, limit=3) == "abc"
     assert await names(after="resp_c", limit=1) == "b"
@@ -242,7 +243,8 @@ async def expires_by_bytes_oldest_first(store: Store) -> None:
 
 
 async def expires_responses_of_the_tenant_that_holds_most(store: Store) -> None:
-    """A tenant's flood deletes its own responses, not the older ones of others."""
+    """Check that many responses of one tenant only delete responses of this tenant, not older
+    responses of other tenants."""
     for name in "ab":
         await store.save("small", turn(name, created_at=100))
     for number in range(10):
@@ -268,8 +270,8 @@ async def expires_an_ancestor_under_its_descendants(store: Store) -> None:
 
 
 async def frees_unreferenced_ancestors(store: Store) -> None:
-    """A bound on bytes counts ancestors that only their descendants need, so it expires both; what
-    was deleted with its descendants counts no more."""
+    """Check which responses count for the limit on bytes. A deleted response counts as long as a
+    later response of its chain needs it. If the whole chain is deleted, it does not count."""
     large, bound = "y" * 50_000, Retention(max_bytes=150_000)
     for n, (name, previous) in enumerate((("a", None), ("b", "a"), ("c", None), ("d", None))):
         await store.save("t", turn(name, previous, created_at=n, text=large))
@@ -316,7 +318,8 @@ async def stores_conversations(store: Store) -> None:
 
 
 async def reads_pages_of_conversations(store: Store) -> None:
-    """In both orders, between items, and of some kinds; also after items were removed."""
+    """Check the pages of a conversation's items: in both orders, between two items, of some kinds,
+    and after an item was removed."""
     roles: tuple[Literal["user", "developer"], ...] = ("user", "user", "developer")
     items: tuple[Item, ...] = tuple(
         Message(id=f"msg_{n}", role=roles[n % 3], content=(InputText(text="x"),)) for n in range(9)
@@ -367,13 +370,14 @@ async def adds_a_turn_to_its_conversation(store: Store) -> None:
 
 
 async def _locked(store: Store, conversation: str, response_id: str) -> ConversationLock:
-    """Lock a conversation for a response, for the server ``one``."""
+    """Lock a conversation for a response of the server ``one``. Returns the lock."""
     assert await store.runs.lock_conversation("t", conversation, response_id, "one", lease_s=60)
     return ConversationLock(conversation, "one")
 
 
 async def adds_no_turn_without_the_lock(store: Store) -> None:
-    """A server that lost the lock of a conversation adds nothing to it: others were added."""
+    """Check that a server without the lock of a conversation cannot add items to it, because
+    another server may have added items."""
     await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
     lock = ConversationLock("conv_a", "one")
     assert await store.save("t", turn("never"), lock=lock) is False
@@ -392,7 +396,8 @@ async def adds_no_turn_without_the_lock(store: Store) -> None:
 
 
 async def a_repeated_save_changes_nothing(store: Store) -> None:
-    """Also when the lock is lost since: the answer to the first attempt was lost."""
+    """Check that saving a response again changes nothing, even if the lock was lost in the
+    meantime. A server repeats a save if the store's first answer is lost."""
     await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
     lock = await _locked(store, "conv_a", "resp_a")
     assert await store.save("t", turn("a"), lock=lock) is True
@@ -468,7 +473,7 @@ CHECKS: Mapping[str, Check] = {
 
 
 async def check_store(opened: Opened, checks: Mapping[str, Check] = CHECKS) -> AsyncIterator[str]:
-    """Run every check over a fresh store; yield the name of each check that passed."""
+    """Run each check on a new store. Yields the name of each check that has passed."""
     for name, check in checks.items():
         async with opened() as store:
             await check(store)

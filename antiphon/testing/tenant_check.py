@@ -1,4 +1,4 @@
-"""The part of a store's contract about whole tenants and administrative acts, as checks."""
+"""Checks of the part of a store's contract about whole tenants and the audit log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["CHECKS"]
 Check = Callable[[Store], Awaitable[None]]
 
 _DAY = 86_400
-#: Responses and items: more than one step deletes.
+#: Number of items and usage records. It is more than a store deletes in one step.
 _MANY = 501
 
 
@@ -31,7 +31,7 @@ def _conversation(name: str) -> ConversationResource:
 
 
 async def _fill(store: Store, tenant: str) -> None:
-    """Store one of everything."""
+    """Store at least one object of each type for a tenant."""
     await store.save_conversation(tenant, _conversation("a"), turn("a").input)
     assert await store.runs.lock_conversation(tenant, "conv_a", "resp_b", "one", lease_s=60)
     lock = ConversationLock("conv_a", "one")
@@ -63,7 +63,7 @@ async def _used(store: Store, tenant: str) -> int:
 async def deletes_everything_of_a_tenant(store: Store) -> None:
     for tenant in ("t", "u", "t2"):
         await _fill(store, tenant)
-    await store.sweep(Retention(), 2 * _DAY)  # some usage is summed up
+    await store.sweep(Retention(), 2 * _DAY)  # some usage records are then merged to sums
     assert await store.delete_tenant("t") > 8
     assert await store.usage("t") == TenantUsage()
     assert await store.list_responses("t", ResponseQuery()) == ()

@@ -1,4 +1,5 @@
-"""A tokenizer of bytes and a few special tokens: the smallest that behaves like the real ones."""
+"""A small tokenizer for tests. Its tokens are bytes and a few special tokens. It behaves like real
+tokenizers."""
 
 from __future__ import annotations
 
@@ -7,12 +8,13 @@ from collections.abc import Mapping, Sequence
 
 __all__ = ["END", "ByteTokenizer"]
 
-#: The end-of-turn token every ``ByteTokenizer`` has.
+#: The end-of-turn token of every ``ByteTokenizer``.
 END = "<|end|>"
 
 
 class ByteTokenizer:
-    """Ids 0 to 255 are bytes, then come the special tokens; the last of them ends a turn."""
+    """``Tokenizer`` whose ids 0 to 255 are bytes. The ids from 256 on are the special tokens. The
+    last special token ends a turn."""
 
     def __init__(self, special: Sequence[str] = ()) -> None:
         literals = [literal for literal in dict.fromkeys(special) if literal != END]

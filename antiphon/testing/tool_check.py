@@ -1,6 +1,6 @@
-"""The contract of a tool provider as one check. It raises ``AssertionError``.
+"""Check of the contract of a tool provider, for authors of tools. It raises ``AssertionError``.
 
-A ``ToolTrial`` names the calls to make.
+A ``ToolTrial`` contains the calls that the check makes.
 """
 
 from __future__ import annotations
@@ -35,20 +35,22 @@ from .tool_events import items_of_call
 __all__ = ["ToolTrial", "check_tool"]
 
 _SECONDS = 60.0
-#: The most bytes of a result, and the most bytes that its items take besides.
+#: Maximum number of bytes of a result, and maximum number of bytes that its items add to it.
 _MAX_RESULT_BYTES, _ITEM_OVERHEAD_BYTES = 10_000, 4_000
 #: Arguments that a model may write by mistake.
 _GARBAGE = ("", "{", "[1]", '{"a": "\\ud800", "b": "\\u0000"}', "null", '"x"', "{}")
 
 
 class ToolTrial(Struct, frozen=True, kw_only=True):
-    """The calls with which a provider is checked, each a function's name and arguments.
+    """The tool and the calls with which a provider is checked. A call is the name of a function and
+    its arguments.
 
-    ``tool``: the tool as a request has it. ``successful_call``: a call that succeeds, or any call
-    of a function that the client runs. ``failing_call``: one that fails. ``hanging_call``: one that
-    does not end by itself. ``long_call``: one whose result is over the size limit.
-    ``rejected_tools``:
-    tools of a request that the provider must reject.
+    - ``tool``: the tool as a request contains it.
+    - ``successful_call``: a call that succeeds. If clients run the function, any call.
+    - ``failing_call``: a call that fails.
+    - ``hanging_call``: a call that does not end by itself.
+    - ``long_call``: a call whose result exceeds the size limit.
+    - ``rejected_tools``: tools in a request that the provider must reject.
     """
 
     tool: Any
@@ -61,9 +63,11 @@ class ToolTrial(Struct, frozen=True, kw_only=True):
 
 
 async def check_tool(provider: ToolProvider, trial: ToolTrial) -> None:
-    """Check a tool provider: opening, functions, parallel calls, failures, cancellation, resuming.
+    """Check a tool provider: opening, functions, parallel calls, failures and cancellation.
 
-    Each call is also checked as a client sees it. No task may be left running afterwards."""
+    Each call is also checked as a client sees it, by the items of the response. At the end, no task
+    may still be running.
+    """
     async with asyncio.timeout(_SECONDS):
         _check_rejections(provider, trial)
         response = ResponseContext(tenant=trial.tenant, response_id="resp_check", items=())
@@ -90,7 +94,8 @@ async def check_tool(provider: ToolProvider, trial: ToolTrial) -> None:
 async def _open(
     provider: ToolProvider, tool: Any, response: ResponseContext
 ) -> AsyncIterator[Toolset]:
-    """Open the provider's toolset. One that calls other tools (``CallsTools``) gets none."""
+    """Open the provider's toolset. A provider that calls other tools (``CallsTools``) gets an empty
+    list of tools."""
     async with provider.open(tool, response) as toolset:
         if isinstance(provider, CallsTools):
             toolset = provider.compose((), response, {})
@@ -100,7 +105,7 @@ async def _open(
 async def _check_declared_functions(
     provider: ToolProvider, trial: ToolTrial, response: ResponseContext
 ) -> None:
-    """The functions declared before ``open`` are those that ``open`` offers."""
+    """Check that ``declared_functions`` and ``open`` return the same functions."""
     if not isinstance(provider, DeclaresFunctions):
         return
     declared = await provider.declared_functions(trial.tool, response)
@@ -113,7 +118,8 @@ async def _check_declared_functions(
 
 
 async def _check_client_call(function: ToolFunction, trial: ToolTrial) -> None:
-    """The client runs the function: any arguments make an item."""
+    """Check a function that the client runs. Calls with any arguments, even invalid ones, must
+    become items."""
     for arguments in (trial.successful_call[1], *_GARBAGE):
         assert await _call_items(function, trial, arguments), "a call that is no item"
 
@@ -193,13 +199,14 @@ async def _check_calls(toolset: Toolset, trial: ToolTrial) -> None:
 
 
 def _status(function: ToolFunction, items: Sequence[Any]) -> str:
-    """The final status of a call, from the item that reports it."""
+    """Return the final status of a call, from the item that contains the status."""
     result: str = items[0 if function.failed_output is None else -1].status
     return result
 
 
 async def _check_result_size(function: ToolFunction, trial: ToolTrial, arguments: str) -> None:
-    """Texts that are too long are truncated. The size limit also includes items."""
+    """Check that a result above the size limit is truncated. The limit also applies to the items of
+    the call."""
     items = await _call_items(function, trial, arguments)
     size = len(msgspec.json.encode(items))
     assert size <= _MAX_RESULT_BYTES + _ITEM_OVERHEAD_BYTES, (
@@ -216,8 +223,8 @@ def _find_function(toolset: Toolset, named: tuple[str, str]) -> ToolFunction:
 async def _call(
     function: ToolFunction, trial: ToolTrial, *, arguments: str | None = None
 ) -> ToolResult:
-    """Run a call and return its result, which must come last. A tool may also raise
-    ``ToolError``."""
+    """Run a call and return its result. Checks that the result comes last. If the tool raises
+    ``ToolError``, returns a failed result."""
     assert function.handler is not None
     shell = function.initial_item
     known = KINDS[type(shell)].progress
@@ -243,7 +250,7 @@ async def _call(
     assert not unknown, f"its item has no {unknown}"
     item = msgspec.structs.replace(shell, **dict(results[0].fields))
     msgspec.json.encode(item)
-    results[0].text.encode()  # half of a pair cannot be told
+    results[0].text.encode()  # fails for half of a surrogate pair
     return (
         results[0]
         if shell is function.initial_item
@@ -252,7 +259,7 @@ async def _call(
 
 
 async def _check_cancellation(function: ToolFunction, trial: ToolTrial, arguments: str) -> None:
-    """A cancelled call ends soon."""
+    """Check that a cancelled call ends soon."""
     assert function.handler is not None
     steps = function.handler(arguments, _context(trial))
 
@@ -273,7 +280,8 @@ async def _check_cancellation(function: ToolFunction, trial: ToolTrial, argument
 async def _check_parallel_use(
     provider: ToolProvider, trial: ToolTrial, response: ResponseContext
 ) -> None:
-    """Open the provider in several tasks, and cancel one that has it open."""
+    """Check that several tasks can open the provider at the same time, and that one of them can be
+    cancelled."""
     is_open = asyncio.Event()
 
     async def holds() -> None:

@@ -1,5 +1,7 @@
-"""Run one tool call as a client sees it, through a turn, a recorder and the event grammar, and
-parse its items as input. For the check of tool providers.
+"""Run one tool call and return its items as a client sees them. The check of tool providers uses
+this.
+
+The call goes through the same steps as in a response. The events and items are then checked.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ __all__ = ["items_of_call"]
 async def items_of_call(
     function: ToolFunction, arguments: str, *, tenant: str, max_result_bytes: int
 ) -> list[Item]:
-    """The items of a call. Raises ``AssertionError`` for items that clients could not send back,
-    and ``GrammarError`` for events in an illegal order.
+    """Run a call and return its items. Raises ``AssertionError`` for items that a client cannot
+    send back as input, and ``GrammarError`` for events in an illegal order.
     """
     numbers = itertools.count(1)
 
@@ -67,7 +69,7 @@ async def items_of_call(
 
 
 def _call_deltas(function: ToolFunction, arguments: str) -> tuple[Delta, ...]:
-    """The deltas of the call as a model writes it."""
+    """Return the deltas of a model that writes this call."""
     name, namespace = function.tool.name, function.namespace or UNSET
     shell: Item = (
         CustomToolCall(call_id="", name=name, input="", namespace=namespace)

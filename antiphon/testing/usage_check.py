@@ -1,4 +1,4 @@
-"""The part of a store's contract about the usage log, as checks."""
+"""Checks of the part of a store's contract about the usage log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ async def _totals(store: Store, **fields: Any) -> list[UsageTotals]:
 
 
 async def _tokens(store: Store, **fields: Any) -> list[tuple[int, int, int]]:
-    """Start (relative), requests and input tokens of the buckets."""
+    """Return start (in seconds after ``_START``), number of requests and number of input tokens of
+    each bucket."""
     found = await _totals(store, **fields)
     return [(each.start - _START, each.requests, each.input_tokens) for each in found]
 

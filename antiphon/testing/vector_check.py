@@ -1,4 +1,4 @@
-"""The part of a store's contract about vector stores, as checks."""
+"""Checks of the part of a store's contract about vector stores."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Check = Callable[[Store], Awaitable[None]]
 
 
 def make_vector_store(name: str = "a", *, expires_at: int | None = None) -> VectorStore:
-    """A vector store ``vs_NAME``."""
+    """Return the vector store ``vs_NAME``."""
     return VectorStore(id=f"vs_{name}", created_at=1_000, name=name, expires_at=expires_at)
 
 
 def make_indexed_file(
     name: str, *, store: str = "a", status: FileStatus = "in_progress", size: int = 0
 ) -> IndexedFile:
-    """A file ``file-NAME`` in a vector store."""
+    """Return the file ``file-NAME`` of the vector store ``vs_STORE``."""
     file = VectorStoreFile(
         id=f"file-{name}",
         created_at=1_000,
@@ -55,7 +55,8 @@ def _vector(*numbers: float) -> bytes:
 
 
 async def _settled(vectors: VectorIndex, name: str, *texts: str, tenant: str = "t") -> None:
-    """Add a file with these chunks; the vector of each is its index."""
+    """Add an indexed file whose chunks have these texts. The vector of a chunk contains its
+    index."""
     assert await vectors.add_files(tenant, [make_indexed_file(name)], None)
     chunks = [
         IndexedChunk(start=100 * at, text=text, vector=_vector(at, 1))
@@ -68,7 +69,8 @@ async def _settled(vectors: VectorIndex, name: str, *texts: str, tenant: str = "
 async def _search_texts(
     vectors: VectorIndex, *words: str, files: str = "a b", limit: int = 9
 ) -> str:
-    """The texts found in these files."""
+    """Search for words in these files. Returns the found texts with the names of their files, best
+    first."""
     ids = [f"file-{name}" for name in files.split()]
     hits = await vectors.search_words("t", "vs_a", words, ids, limit)
     texts = await vectors.chunk_texts("t", "vs_a", {hit.chunk for hit in hits})
