@@ -80,7 +80,7 @@ async def reports_usage(backend: Backend) -> None:
     usage = record.finish.usage
     exact = reply.prompt_tokens is not None
     known = usage.input_tokens == before if exact else usage.input_tokens > 0
-    assert before > 0 and known, "input_tokens must be known before"
+    assert before > 0 and known, "input_tokens must be known before the reply starts"
     assert usage.output_tokens > 0
     assert usage.total_tokens == usage.input_tokens + usage.output_tokens
     assert 0 <= usage.input_tokens_details.cached_tokens <= usage.input_tokens
@@ -115,7 +115,7 @@ async def streams_in_pieces(backend: Backend) -> None:
             pieces = [delta async for delta in deltas if isinstance(delta, Text)]
         if len(pieces) > 1:
             return
-    raise AssertionError("all text came at once")
+    raise AssertionError("the whole text arrived in one piece")
 
 
 async def preparing_starts_no_generation(backend: Backend) -> None:

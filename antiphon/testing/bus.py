@@ -41,7 +41,7 @@ class BusServer:
         end = time.monotonic() + _WAIT_S
         while not self._listens():
             if self._process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError("the bus did not start")
+                raise RuntimeError("the message bus server did not start")
             time.sleep(0.02)
 
     def signal(self, number: signal.Signals) -> None:

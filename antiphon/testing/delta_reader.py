@@ -50,15 +50,15 @@ class ReplyRecord(Struct):
     def add(self, delta: Delta) -> None:
         """Add the next delta. Raises ``AssertionError`` if this delta is not legal after the
         earlier deltas."""
-        assert self.finish is None, f"after the end came {delta}"
+        assert self.finish is None, f"a delta came after Finish: {delta}"
         match delta:
             case Open(item, key):
-                assert not key, "models know nothing of tools that run here"
-                assert not item.id, f"a shell has no id yet: {item}"
+                assert not key, "an item of a model must not have a key"
+                assert not item.id, f"an opened item must not have an id: {item}"
                 self._close()
                 self.items.append(ReplyItem(item))
             case Text(text, logprobs, channel):
-                assert text or logprobs, "a text that says nothing"
+                assert text or logprobs, "a Text delta has neither text nor logprobs"
                 said = self._open(delta)
                 said.text[channel] = said.text.get(channel, "") + text
                 said.logprobs += logprobs
@@ -66,7 +66,7 @@ class ReplyRecord(Struct):
                 said = self._open(delta)
                 said.text["summary"] = "\n\n".join(filter(None, (said.text.get("summary"), text)))
             case Annotate():
-                assert self._open(delta).text, "a citation of nothing"
+                assert self._open(delta).text, "an annotation came before any text"
             case Progress():
                 self._open(delta)
             case Close():
@@ -74,7 +74,7 @@ class ReplyRecord(Struct):
             case SampledTokens(ids):
                 self.sampled_tokens += ids
             case NewPrompt() | Checkpoint():
-                raise AssertionError("a reply answers one prompt")
+                raise AssertionError("a reply must not contain a second prompt")
             case Finish(reason):
                 is_open = bool(self.items) and not self.items[-1].closed
                 assert not (is_open and reason == "stop"), "an item was open at the end"

@@ -115,7 +115,9 @@ def prompts_contain_the_conversation(model: DialectUnderTest) -> None:
     spelled = model.spell(prompt.ids)
     assert "Be kind." in spelled, "the instructions are missing"
     places = [spelled.find(text) for text in (TEXT, "An answer.", "Why?")]
-    assert -1 not in places and places == sorted(places), f"texts stand at {places}"
+    assert -1 not in places and places == sorted(places), (
+        f"the order of the texts is wrong: they are at {places}"
+    )
 
 
 def prompts_contain_tools_and_results(model: DialectUnderTest) -> None:
@@ -165,14 +167,16 @@ def stored_tokens_are_extended(model: DialectUnderTest) -> None:
     for text in ("Very fine.", "Very", "", "Something else."):
         stored_tokens = PromptTokens((*first, *_letter_by_letter(model, text)), model.fingerprint)
         again = model.render(*talk, stored_tokens=stored_tokens).prompt.ids
-        assert model.spell(again) == model.spell(fresh), "kept tokens changed the prompt"
+        assert model.spell(again) == model.spell(fresh), (
+            "stored tokens changed the text of the prompt"
+        )
         if model.spell(fresh).startswith(model.spell(stored_tokens.ids)):
             assert again[: len(stored_tokens.ids)] == stored_tokens.ids, (
-                f"{text!r} was not extended"
+                f"the stored tokens of {text!r} are not the beginning of the prompt"
             )
         foreign = PromptTokens(stored_tokens.ids, f"not {model.fingerprint}")
         assert model.render(*talk, stored_tokens=foreign).prompt.ids == fresh, (
-            "of another tokenizer"
+            "stored tokens of another tokenizer changed the prompt"
         )
 
 
@@ -207,7 +211,7 @@ def plain_text_is_never_lost(model: DialectUnderTest) -> None:
     for tools in ((), (WEATHER,)):
         for reason in ("stop", "length"):
             record = read_reply(_parse(model, _encode(model, text), reason, tools=tools))
-            assert record.text.strip() == text, f"{record.text!r} was read"
+            assert record.text.strip() == text, f"the parsed text is {record.text!r}"
 
 
 def chunking_does_not_change_the_reply(model: DialectUnderTest) -> None:
@@ -217,7 +221,9 @@ def chunking_does_not_change_the_reply(model: DialectUnderTest) -> None:
             for most in (1, 3, 20):
                 sizes = [rng.randint(1, most) for _ in ids]
                 again = read_reply(_parse(model, ids, reason, sizes=sizes, tools=(WEATHER,)))
-                assert again == whole, f"{model.spell(ids)!r} in pieces of {most}"
+                assert again == whole, (
+                    f"another reply for {model.spell(ids)!r} in chunks of up to {most} tokens"
+                )
 
 
 def sampled_tokens_come_first(model: DialectUnderTest) -> None:
@@ -227,7 +233,9 @@ def sampled_tokens_come_first(model: DialectUnderTest) -> None:
         for sampled, id in enumerate(ids, 1):
             deltas = list(parser.feed(Chunk(ids=(id,))))
             told = [at for at, delta in enumerate(deltas) if isinstance(delta, SampledTokens)]
-            assert told == [0] and deltas[0] == SampledTokens((id,)), f"{id} was told as {deltas}"
+            assert told == [0] and deltas[0] == SampledTokens((id,)), (
+                f"the first delta for token {id} must be SampledTokens: {deltas}"
+            )
             assert thought <= parser.reasoning_tokens <= sampled
             thought = parser.reasoning_tokens
             if parser.done:
@@ -238,8 +246,8 @@ def truncated_replies_stay_open(model: DialectUnderTest) -> None:
     ids = _encode(model, "Once upon a time, there was")
     cut, whole = (list(_parse(model, ids, reason)) for reason in ("length", "stop"))
     assert any(isinstance(delta, Open) for delta in cut)
-    assert not read_reply(cut).items[-1].closed, "what was cut must not look complete"
-    assert isinstance(whole[-1], Close), "what is whole is closed"
+    assert not read_reply(cut).items[-1].closed, "the item of a truncated reply must stay open"
+    assert isinstance(whole[-1], Close), "the item of a complete reply must be closed"
 
 
 CHECKS: Mapping[str, Check] = {

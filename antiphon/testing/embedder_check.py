@@ -23,13 +23,19 @@ async def check_embedder(embedder: Embedder) -> None:
     assert len(made.vectors) == len(texts) and made.tokens >= len(texts)
     for vector in made.vectors:
         assert len(vector) == embedder.dimensions
-        assert math.isclose(dot_product(vector, vector), 1, abs_tol=1e-3), "not of length 1"
+        assert math.isclose(dot_product(vector, vector), 1, abs_tol=1e-3), (
+            "a vector does not have length 1"
+        )
     cat, market, other_cat = made.vectors
-    assert dot_product(cat, other_cat) > dot_product(cat, market), "what is alike is not near"
+    assert dot_product(cat, other_cat) > dot_product(cat, market), (
+        "similar texts have less similar vectors than other texts"
+    )
 
     again = await embedder.embed(texts[::-1], "passage")
     for one, same in zip(made.vectors, again.vectors[::-1], strict=True):
-        assert dot_product(one, same) > 0.999, "the order or the company of texts matters"
+        assert dot_product(one, same) > 0.999, (
+            "a vector depends on the order of the texts or on the other texts"
+        )
 
     strange = (" ", "\0", "a\0b", "é😀", "\n" * 50, "<s></s>[CLS]", "x" * 3000)
     for text in strange:

@@ -77,7 +77,7 @@ async def collect(engine: Engine, prompt: Prompt, sampling: Sampling) -> Outcome
             assert len(chunk.logprobs) == expected, "logprobs must be as long as ids, or empty"
             assert all(0 <= id < engine.tokenizer.size for id in chunk.ids), "ids must exist"
             chunks.append(chunk)
-    assert chunks and chunks[-1].finish is not None, "the last chunk must say why it ended"
+    assert chunks and chunks[-1].finish is not None, "the last chunk must have a finish reason"
     cached = next((c.cached_tokens for c in chunks if c.cached_tokens is not None), None)
     return Outcome(
         tuple(id for chunk in chunks for id in chunk.ids),
@@ -109,9 +109,13 @@ async def tokenizer_spells_what_it_reads(engine: Engine) -> None:
 async def text_cannot_spell_special_tokens(engine: Engine) -> None:
     tokenizer = engine.tokenizer
     for literal, id in tokenizer.special.items():
-        assert id in tokenizer.encode(literal, special=True), f"{literal} is not read"
+        assert id in tokenizer.encode(literal, special=True), (
+            f"{literal} was not encoded as a special token"
+        )
         plain = tokenizer.encode(f"a{literal}b {literal}", special=False)
-        assert not set(plain) & set(tokenizer.special.values()), f"text spells {literal}"
+        assert not set(plain) & set(tokenizer.special.values()), (
+            f"plain text became the special token {literal}"
+        )
 
 
 async def length_is_exact(engine: Engine) -> None:
@@ -157,8 +161,10 @@ async def seed_is_reproducible(engine: Engine) -> None:
     answers = [await sampled(7), await sampled(7)]
     if answers[0] != answers[1]:  # threads may round sums differently, which rarely changes a token
         answers.append(await sampled(7))
-    assert len(set(answers)) < len(answers), "one seed gave several answers"
-    assert len({await sampled(seed) for seed in range(4)}) > 1, "seeds change nothing"
+    assert len(set(answers)) < len(answers), "the same seed gave different outputs"
+    assert len({await sampled(seed) for seed in range(4)}) > 1, (
+        "different seeds gave the same output"
+    )
 
 
 async def closing_aborts(engine: Engine) -> None:
@@ -199,8 +205,12 @@ async def stop_strings_end_generation(engine: Engine) -> None:
         outcome = await collect(engine, _prompt(engine), sampling)
         assert (outcome.last.finish, outcome.last.stop_text) == ("stop", stop)
         shown = outcome.text(engine) + outcome.last.tail
-        assert shown == text[: text.index(stop)], f"before {stop!r} came {shown!r}"
-        assert outcome.ids == whole.ids[: len(outcome.ids)], "ids must be those before the string"
+        assert shown == text[: text.index(stop)], (
+            f"the text before the stop string {stop!r} is wrong: {shown!r}"
+        )
+        assert outcome.ids == whole.ids[: len(outcome.ids)], (
+            "ids must be the ids before the stop string"
+        )
 
 
 async def stop_ids_end_generation(engine: Engine) -> None:
@@ -208,7 +218,9 @@ async def stop_ids_end_generation(engine: Engine) -> None:
     stop = whole.ids[10]
     outcome = await collect(engine, _prompt(engine), _greedy(24, stop_ids=(stop,)))
     assert outcome.last.finish == "stop"
-    assert outcome.ids == whole.ids[: whole.ids.index(stop) + 1], "the id itself is yielded"
+    assert outcome.ids == whole.ids[: whole.ids.index(stop) + 1], (
+        "the stop id itself must be yielded"
+    )
 
 
 async def logprobs_are_reported(engine: Engine) -> None:
@@ -221,7 +233,9 @@ async def logprobs_are_reported(engine: Engine) -> None:
             values = [each.logprob for each in told.top]
             assert told.id == id and told.logprob <= 0
             assert len(values) == count and values == sorted(values, reverse=True)
-            assert count == 0 or told.top[0].id == id, "greedy takes the likeliest"
+            assert count == 0 or told.top[0].id == id, (
+                "greedy sampling must choose the most likely token"
+            )
     hot = Sampling(max_tokens=1, temperature=2, logprobs=most)
     told = (await collect(engine, _prompt(engine), hot)).logprobs[0]
     for drawn, sure in zip(told.top, outcome.logprobs[0].top, strict=True):
@@ -277,7 +291,7 @@ async def concurrent_generations_are_independent(engine: Engine) -> None:
         *(collect(engine, each, _greedy(12, **_logprob_options(engine))) for each in prompts)
     )
     for one, other in zip(alone, together, strict=True):
-        assert _same_ids(one, other), "a generation was not the same beside others"
+        assert _same_ids(one, other), "concurrent generations changed the output"
 
 
 async def prefixes_are_reused(engine: Engine) -> None:
@@ -303,8 +317,10 @@ async def scopes_share_no_prefix(engine: Engine) -> None:
         (await collect(engine, prompt, _greedy(1, cache_scope=scope))).cached_tokens
         for scope in ("one", "one", "other", None)
     ]
-    assert counts[1], "a scope does not find its own prefix"
-    assert not any((counts[0], counts[2], counts[3])), f"a prefix was shared: {counts}"
+    assert counts[1], "a prefix was not reused in its own cache scope"
+    assert not any((counts[0], counts[2], counts[3])), (
+        f"a prefix was reused in another cache scope: {counts}"
+    )
 
 
 async def images_are_not_ignored(engine: Engine) -> None:
@@ -363,7 +379,9 @@ async def check_closed(engine: Engine) -> None:
         await engine.close()
         try:
             async for chunk in chunks:
-                assert chunk.finish is None, "what was cut off must not look complete"
+                assert chunk.finish is None, (
+                    "an interrupted generation must not have a finish reason"
+                )
         except BackendError:
             pass
         else:

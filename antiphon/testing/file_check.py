@@ -109,7 +109,9 @@ async def enforces_the_file_quota(store: Store) -> None:
     assert await store.files.put("u", make_file("b", b"123"), b"123", max_bytes=5)
     assert await store.files.delete("t", "file-a")
     both = [store.files.put("t", make_file(name, b"123"), b"123", max_bytes=5) for name in "cd"]
-    assert sorted(await asyncio.gather(*both)) == [False, True], "at once they are still too much"
+    assert sorted(await asyncio.gather(*both)) == [False, True], (
+        "concurrent uploads must not exceed the quota"
+    )
 
 
 def make_blob(key: str, content: str = "x") -> BlobRef:

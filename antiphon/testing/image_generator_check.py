@@ -58,12 +58,12 @@ async def _generate(
     generated: GeneratedImage | None = None
     async with aclosing(generator.generate(task)) as images:
         async for image in images:
-            assert generated is None, "something came after the image"
+            assert generated is None, "the generator returned something after the image"
             if isinstance(image, GeneratedImage):
                 generated = image
             else:
                 previews.append(image)
-    assert generated is not None, "it ended without an image"
+    assert generated is not None, "the generator returned no image"
     return previews, generated
 
 
@@ -71,10 +71,12 @@ def _check_image(generated: GeneratedImage, request: ImageRequest) -> None:
     image = generated.image
     assert read_image(image.content) == image, "the image's fields do not match its bytes"
     assert image.format == request.output_format, (
-        f"{image.format} in place of {request.output_format}"
+        f"the format is {image.format}, not {request.output_format}"
     )
     if request.size is not None:
-        assert (image.width, image.height) == request.size, "it has another size"
+        assert (image.width, image.height) == request.size, (
+            "the image does not have the requested size"
+        )
 
 
 async def _check_edit(generator: ImageGenerator, task: ImageTask, image: Image) -> None:
@@ -107,5 +109,5 @@ async def _check_cancellation(generator: ImageGenerator, task: ImageTask) -> Non
             await asyncio.sleep(0)
         running.cancel()
         await asyncio.wait([running], timeout=10)
-        assert running.done(), "a cancelled generation goes on"
+        assert running.done(), "a cancelled generation did not stop"
     await generate()

@@ -66,7 +66,9 @@ async def enforces_the_number_of_vector_stores(store: Store) -> None:
     listed = [each.id for each in await vectors.list_stores("t")]
     assert sorted(listed) == [f"vs_{name}" for name, new in zip(names, created, strict=True) if new]
     changed = replace((await vectors.list_stores("t"))[0], name="new")
-    assert await vectors.put("t", changed, max_stores=2), "a change needs no room"
+    assert await vectors.put("t", changed, max_stores=2), (
+        "changing a vector store must not count for the quota"
+    )
     assert await vectors.get("t", changed.id) == changed
     assert await vectors.put("u", make_vector_store("f"), max_stores=2)
     assert await vectors.delete("t", listed[0])
@@ -81,11 +83,11 @@ async def reserves_no_more_responses_than_there_is_room_for(store: Store) -> Non
     assert await _reserve(store, "b", 3, tenant="u"), "another tenant"
     first, second = (name for name, new in zip(names, granted, strict=True) if new)
     await store.save("t", turn(first))
-    assert not await _reserve(store, "c", 3), "it counts once, reserved and saved"
+    assert not await _reserve(store, "c", 3), "a reserved and saved response must count once"
     await store.release_reservation("t", f"resp_{first}", "server")
     assert not await _reserve(store, "c", 3)
     await store.release_reservation("t", f"resp_{second}", "server")
-    assert await _reserve(store, "c", 3), "the response was not saved"
+    assert await _reserve(store, "c", 3), "a released reservation must not count"
     assert not await _reserve(store, "d", 3)
     assert await store.delete("t", "resp_a")
     assert await _reserve(store, "d", 3)
@@ -105,10 +107,12 @@ async def only_its_owner_releases_a_reservation(store: Store) -> None:
     await store.release_reservation("t", "resp_a", "one")
     assert not await _reserve(store, "b", 1)
     await store.save("t", turn("old"))
-    assert not await _reserve(store, "a", 1, owner="three"), "full"
+    assert not await _reserve(store, "a", 1, owner="three"), "the quota is used up"
     await store.delete("t", "resp_old")
     await store.release_reservation("t", "resp_a", "three")
-    assert not await _reserve(store, "b", 1), "a refused attempt changes nothing"
+    assert not await _reserve(store, "b", 1), (
+        "a refused reservation must not change other reservations"
+    )
     await store.release_reservation("t", "resp_a", "two")
     assert await _reserve(store, "b", 1)
 
@@ -123,7 +127,9 @@ async def refuses_responses_when_their_bytes_are_used_up(store: Store) -> None:
     assert not await _reserve(store, "c", max_bytes=used)
     assert await _reserve(store, "c", max_bytes=used + 1)
     assert await store.delete("t", "resp_a")
-    assert (await store.usage("t")).responses_bytes == used, "an ancestor that is needed"
+    assert (await store.usage("t")).responses_bytes == used, (
+        "a response that a later response needs must count"
+    )
     assert await store.delete("t", "resp_b")
     assert await _reserve(store, "d", max_bytes=1)
 

@@ -148,7 +148,9 @@ async def reads_pages_from_any_event(store: Store) -> None:
         assert await numbers(store, after=after) == list(range(after + 1, 40))
     for after, limit, last in ((-1, 1, 1), (-1, 4, 3), (4, 1, 5), (4, 2, 7), (38, 9, 39)):
         found = await numbers(store, after=after, limit=limit)
-        assert found == list(range(after + 1, last + 1)), "whole batches, and no more than it takes"
+        assert found == list(range(after + 1, last + 1)), (
+            "a page must have whole batches, and only as many as needed"
+        )
     assert await numbers(store, after=2**70) == []
     at = -1
     while more := await numbers(store, after=at, limit=5):
@@ -201,7 +203,7 @@ async def slow_followers_use_no_memory(store: Store) -> None:
             await tail.wait()
             while (kept := tail.next_batch(1)) is not None:
                 assert kept.first == 2
-            assert tail.is_stale, "there is a gap, and nothing says so"
+            assert tail.is_stale, "events are missing, but the reader is not marked as stale"
     assert (await numbers(store, after=1, limit=1_000)) == list(range(2, 300))
 
 
@@ -250,7 +252,7 @@ async def expires_logs_of_ended_runs_only(store: Store) -> None:
     assert await store.load("t", "resp_a") is not None
     await store.sweep(Retention(max_age_s=1, max_responses=0), 99_999)
     assert await store.load("t", "resp_a") is None
-    assert await store.load("t", "resp_b") is not None, "it still runs"
+    assert await store.load("t", "resp_b") is not None, "a running response was deleted"
     assert await numbers(store, "b") == [0, 1]
 
 
@@ -335,7 +337,7 @@ async def begins_each_id_once(store: Store) -> None:
     except AntiphonError:
         pass
     else:
-        raise AssertionError("there are two runs of one id")
+        raise AssertionError("a second run was created with the same id")
     assert await store.load("t", "resp_a") == queued("a")
     assert await numbers(store) == [0, 1, 2]
     await store.delete("t", "resp_a")

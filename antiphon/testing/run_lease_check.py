@@ -168,7 +168,9 @@ async def seizes_runs_of_dead_servers(store: Store) -> None:
     claim = await begin_run(store)
     await store.runs.append((Append(claim, batch(2)),))
     assert await store.runs.claim("two", ["m"], limit=9, lease_s=LONG_S) == ()
-    assert await store.runs.claim("one", ["m"], limit=9, lease_s=0) == (), "its own"
+    assert await store.runs.claim("one", ["m"], limit=9, lease_s=0) == (), (
+        "a server must not claim its own run again"
+    )
     assert await store.runs.claim("two", ["other"], limit=9, lease_s=0) == ()
     (taken,) = await store.runs.claim("two", ["m"], limit=9, lease_s=0)
     assert (taken.job, taken.epoch, taken.attempts) == (claim.job, claim.epoch + 1, 1)
@@ -197,7 +199,9 @@ async def seizes_runs_without_an_owner(store: Store) -> None:
     assert seized is not None and seized.job == job("a")
     assert await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S) == ()
     assert await store.runs.end(seized, ended("a"), batch(2)) is True
-    assert await store.runs.claim("one", ["m"], limit=9, lease_s=0) == (), "it is over"
+    assert await store.runs.claim("one", ["m"], limit=9, lease_s=0) == (), (
+        "an ended run was claimed"
+    )
 
 
 async def fences_each_run_of_an_append(store: Store) -> None:
@@ -228,7 +232,7 @@ async def notifies_listeners(store: Store) -> None:
     await store.runs.release("one")
     assert "queued" in told.news
     await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S)
-    assert ("resp_a", claim.epoch + 1) not in told.news, "it was nobody's"
+    assert ("resp_a", claim.epoch + 1) not in told.news, "the run had no owner"
     await store.runs.claim("two", ["m"], limit=9, lease_s=0)
     assert ("resp_a", claim.epoch + 2) in told.news
     await store.runs.take_over("t", "resp_a")
@@ -249,14 +253,18 @@ async def conversation_lock_moves_with_its_run(store: Store) -> None:
     assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is True
     await begin_run(store)
     await store.runs.release("one")
-    assert await hold("t", "conv_a", "resp_b", "one", lease_s=0) is False, "its run waits"
+    assert await hold("t", "conv_a", "resp_b", "one", lease_s=0) is False, (
+        "the run of the lock is queued"
+    )
     (claim,) = await store.runs.claim("two", ["m"], limit=1, lease_s=LONG_S)
     await store.runs.release("one")
     assert await hold("t", "conv_a", "resp_b", "one", lease_s=LONG_S) is False
-    assert await hold("t", "conv_a", "resp_b", "one", lease_s=0) is False, "its run goes on"
+    assert await hold("t", "conv_a", "resp_b", "one", lease_s=0) is False, (
+        "the run of the lock is running"
+    )
     assert await hold("t", "conv_a", "resp_a", "two", lease_s=LONG_S) is True
     assert await store.runs.end(claim, ended("a"), batch(2)) is True
-    assert await hold("t", "conv_a", "resp_a", "two", lease_s=LONG_S) is False, "it is too late"
+    assert await hold("t", "conv_a", "resp_a", "two", lease_s=LONG_S) is False, "the run has ended"
     assert await hold("t", "conv_a", "resp_b", "one", lease_s=LONG_S) is True
 
 
@@ -272,7 +280,9 @@ async def begins_no_run_without_the_lock(store: Store) -> None:
     assert await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S) == ()
     lock = ConversationLock("conv_a", "two")
     assert await store.runs.create(job("b"), queued("b"), batch(0), lock=lock) is True
-    assert await hold("t", "conv_a", "resp_c", "three", lease_s=0) is False, "its run waits"
+    assert await hold("t", "conv_a", "resp_c", "three", lease_s=0) is False, (
+        "the run of the lock is queued"
+    )
 
 
 async def only_its_end_unlocks_the_conversation_of_a_run(store: Store) -> None:
@@ -283,7 +293,9 @@ async def only_its_end_unlocks_the_conversation_of_a_run(store: Store) -> None:
     assert await store.runs.create(job("a"), queued("a"), batch(0), lock=lock) is True
     await store.runs.unlock_conversation("t", "conv_a", "resp_a")
     assert await hold("t", "conv_a", "resp_b", "two", lease_s=0) is False
-    assert await hold("t", "conv_a", "resp_a", "two", lease_s=0) is True, "who continues it"
+    assert await hold("t", "conv_a", "resp_a", "two", lease_s=0) is True, (
+        "the server that continues the run needs the lock"
+    )
     await store.runs.unlock_conversation("t", "conv_a", "resp_a")
     assert await hold("t", "conv_a", "resp_b", "two", lease_s=0) is False
     (claim,) = await store.runs.claim("two", ["m"], limit=1, lease_s=LONG_S)

@@ -91,7 +91,9 @@ async def assigns_each_version_number_once(store: Store) -> None:
     assert sorted(made) == ["2", "3", "4", "5"]
     assert await store.skills.delete_version("t", "skill_a", 5)
     after = await store.skills.add_version("t", make_draft("a", 6), b"x", default=False)
-    assert after is not None and after.version == "6", "a number of one that is gone"
+    assert after is not None and after.version == "6", (
+        "the number of a deleted version was used again"
+    )
 
 
 async def sets_the_default_version(store: Store) -> None:
@@ -142,7 +144,9 @@ async def enforces_the_skill_quota(store: Store) -> None:
     assert await skills.create("u", make_draft("b"), b"123", max_bytes=5)
     assert await skills.delete("t", "skill_a")
     both = [skills.create("t", make_draft(name), b"123", max_bytes=5) for name in "cd"]
-    assert sorted(await asyncio.gather(*both)) == [False, True], "at once they are still too much"
+    assert sorted(await asyncio.gather(*both)) == [False, True], (
+        "concurrent uploads must not exceed the quota"
+    )
 
 
 CHECKS: Mapping[str, Check] = {

@@ -106,7 +106,9 @@ async def saving_again_replaces(store: Store) -> None:
     await store.save("t", turn("c", added=(turn("d").input)))
     await store.save("t", turn("c"))
     assert await store.load_item("t", "msg_i_c") is not None
-    assert await store.load_item("t", "msg_i_d") is None, "an item of what was replaced"
+    assert await store.load_item("t", "msg_i_d") is None, (
+        "an item of the replaced response was found"
+    )
 
 
 async def chains_oldest_first_and_branches(store: Store) -> None:
@@ -252,7 +254,7 @@ async def expires_responses_of_the_tenant_that_holds_most(store: Store) -> None:
     assert await store.sweep(Retention(max_responses=5), 1_000) == 7
     assert [await store.load("small", f"resp_{name}") is not None for name in "ab"] == [True] * 2
     left = [await store.load("large", f"resp_flood{number}") is not None for number in range(10)]
-    assert left == [False] * 7 + [True] * 3, "its oldest go first"
+    assert left == [False] * 7 + [True] * 3, "the oldest responses must be deleted first"
     for number in range(4):
         stored = turn(f"long{number}", text="y" * 50_000, created_at=300 + number)
         await store.save("large", stored)
@@ -278,10 +280,12 @@ async def frees_unreferenced_ancestors(store: Store) -> None:
     for name in "ab":
         await store.delete("t", f"resp_{name}")
     await store.delete("t", "resp_d")
-    assert await store.sweep(bound, 1_000) == 0, "what is gone was counted"
+    assert await store.sweep(bound, 1_000) == 0, "a deleted response was counted"
     await store.save("t", turn("e", "c", created_at=5, text=large))
     await store.save("t", turn("f", created_at=6))
-    assert await store.sweep(bound, 1_000) == 2, "what is needed was not counted"
+    assert await store.sweep(bound, 1_000) == 2, (
+        "a response that a later response needs was not counted"
+    )
     assert await store.load("t", "resp_f") is not None
     assert await store.sweep(bound, 1_000) == 0
 
@@ -382,9 +386,13 @@ async def adds_no_turn_without_the_lock(store: Store) -> None:
     lock = ConversationLock("conv_a", "one")
     assert await store.save("t", turn("never"), lock=lock) is False
     await _locked(store, "conv_a", "resp_slow")
-    assert await store.save("t", turn("other"), lock=lock) is False, "another response has it"
+    assert await store.save("t", turn("other"), lock=lock) is False, (
+        "another response holds the lock"
+    )
     foreign = ConversationLock("conv_a", "two")
-    assert await store.save("t", turn("slow"), lock=foreign) is False, "for another server"
+    assert await store.save("t", turn("slow"), lock=foreign) is False, (
+        "another server holds the lock"
+    )
     assert await store.runs.lock_conversation("t", "conv_a", "resp_b", "two", lease_s=0)
     assert await store.save("t", turn("slow"), lock=lock) is False
     assert await store.save("t", turn("b"), lock=foreign) is True

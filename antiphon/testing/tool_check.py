@@ -73,11 +73,11 @@ async def check_tool(provider: ToolProvider, trial: ToolTrial) -> None:
         response = ResponseContext(tenant=trial.tenant, response_id="resp_check", items=())
         provider.check(trial.tool, "tools[0]")
         lead = provider.leading_item(trial.tool, response)
-        assert lead is None or type(lead) in KINDS, "its leading item is of no known kind"
+        assert lead is None or type(lead) in KINDS, "the type of the leading item is unknown"
         await _check_declared_functions(provider, trial, response)
         async with _open(provider, trial.tool, response) as toolset:
             _check_functions(toolset)
-            assert not toolset.failed, "it failed to open"
+            assert not toolset.failed, "the toolset failed to open"
             if lead is not None:
                 msgspec.structs.replace(lead, **dict(toolset.fields))
             if _find_function(toolset, trial.successful_call).handler is None:
@@ -87,7 +87,7 @@ async def check_tool(provider: ToolProvider, trial: ToolTrial) -> None:
         await _check_parallel_use(provider, trial, response)
         once = len(asyncio.all_tasks())
         await _check_parallel_use(provider, trial, response)
-        assert len(asyncio.all_tasks()) <= once, "every use leaves something that goes on"
+        assert len(asyncio.all_tasks()) <= once, "each use of the provider leaves a running task"
 
 
 @asynccontextmanager
@@ -114,14 +114,14 @@ async def _check_declared_functions(
     async with provider.open(trial.tool, response) as toolset:
         offered = [(each.tool, each.namespace) for each in toolset.functions]
     expected = [(each.tool, each.namespace) for each in declared]
-    assert offered == expected, f"it declares {expected}, but offers {offered}"
+    assert offered == expected, f"declared_functions returns {expected}, but open returns {offered}"
 
 
 async def _check_client_call(function: ToolFunction, trial: ToolTrial) -> None:
     """Check a function that the client runs. Calls with any arguments, even invalid ones, must
     become items."""
     for arguments in (trial.successful_call[1], *_GARBAGE):
-        assert await _call_items(function, trial, arguments), "a call that is no item"
+        assert await _call_items(function, trial, arguments), "a call did not become an item"
 
 
 async def _call_items(function: ToolFunction, trial: ToolTrial, arguments: str) -> list[Any]:
@@ -135,24 +135,28 @@ def _check_rejections(provider: ToolProvider, trial: ToolTrial) -> None:
         try:
             provider.check(tool, "tools[7]")
         except InvalidRequest as refused:
-            assert (refused.param or "").startswith("tools[7]"), "an error without its path"
+            assert (refused.param or "").startswith("tools[7]"), (
+                "the error does not have the path of the tool"
+            )
         else:
-            raise AssertionError(f"{tool} was not refused")
+            raise AssertionError(f"{tool} was not rejected")
 
 
 def _check_functions(toolset: Toolset) -> None:
     names = [(function.tool.name, function.namespace) for function in toolset.functions]
-    assert names, "it offers no functions"
-    assert len(set(names)) == len(names), "two functions have one name"
+    assert names, "the toolset has no functions"
+    assert len(set(names)) == len(names), "two functions have the same name"
     for function in toolset.functions:
         tool = function.tool
         name = f"{tool.name!r}"
         assert tool.name and all(c.isascii() and (c.isalnum() or c in "_-") for c in tool.name), (
-            f"no model can write the name {name}"
+            f"the name {name} has characters that models cannot write"
         )
-        assert type(function.initial_item) in KINDS, f"the item of {name} is of no known kind"
+        assert type(function.initial_item) in KINDS, f"the type of the item of {name} is unknown"
         if isinstance(tool, tl.Function) and tool.parameters is not None:
-            assert tool.parameters.get("type") == "object", f"{name} takes no object"
+            assert tool.parameters.get("type") == "object", (
+                f"the parameters of {name} are not an object"
+            )
             check_schema(msgspec.json.encode(tool.parameters).decode(), "parameters")
         msgspec.json.encode(tool)
 
@@ -160,28 +164,28 @@ def _check_functions(toolset: Toolset) -> None:
 async def _check_calls(toolset: Toolset, trial: ToolTrial) -> None:
     result = await _call(_find_function(toolset, trial.successful_call), trial)
     assert not result.failed, f"{trial.successful_call} failed: {result.text}"
-    assert result.text or result.items, "a result that tells the model nothing"
+    assert result.text or result.items, "the result of a call has neither text nor items"
     items = await _call_items(
         _find_function(toolset, trial.successful_call), trial, trial.successful_call[1]
     )
     ended = _status(_find_function(toolset, trial.successful_call), items)
-    assert ended == "completed", f"a call that worked is {ended!r}"
+    assert ended == "completed", f"a successful call has the status {ended!r}"
     assert type(items[0]) is type(_find_function(toolset, trial.successful_call).initial_item), (
-        "its item is another one"
+        "the item of the call has another type than initial_item"
     )
     again = [_call(_find_function(toolset, trial.successful_call), trial) for _ in range(4)]
     for each in await asyncio.gather(*again):
-        assert not each.failed, "it fails side by side with itself"
+        assert not each.failed, "parallel calls of the same function failed"
     if trial.failing_call is not None:
         failed = await _call(
             _find_function(toolset, trial.failing_call), trial, arguments=trial.failing_call[1]
         )
         assert failed.failed, f"{trial.failing_call} did not fail"
-        assert failed.text, "a failure that tells the model nothing"
+        assert failed.text, "a failed call has no text for the model"
         function = _find_function(toolset, trial.failing_call)
         ended = _status(function, await _call_items(function, trial, trial.failing_call[1]))
         wanted = function.failed_status if function.failed_output is None else "incomplete"
-        assert ended == wanted, f"a call that failed is {ended!r}"
+        assert ended == wanted, f"a failed call has the status {ended!r}"
     if trial.long_call is not None:
         await _check_result_size(
             _find_function(toolset, trial.long_call), trial, trial.long_call[1]
@@ -195,7 +199,7 @@ async def _check_calls(toolset: Toolset, trial: ToolTrial) -> None:
             _find_function(toolset, trial.hanging_call), trial, trial.hanging_call[1]
         )
         after = await _call(_find_function(toolset, trial.successful_call), trial)
-        assert not after.failed, "it does not work any more once a call was given up"
+        assert not after.failed, "calls fail after another call was cancelled"
 
 
 def _status(function: ToolFunction, items: Sequence[Any]) -> str:
@@ -210,13 +214,13 @@ async def _check_result_size(function: ToolFunction, trial: ToolTrial, arguments
     items = await _call_items(function, trial, arguments)
     size = len(msgspec.json.encode(items))
     assert size <= _MAX_RESULT_BYTES + _ITEM_OVERHEAD_BYTES, (
-        f"its items take {size} bytes where {_MAX_RESULT_BYTES} can be told"
+        f"the items of a call have {size} bytes, but {_MAX_RESULT_BYTES} are allowed"
     )
 
 
 def _find_function(toolset: Toolset, named: tuple[str, str]) -> ToolFunction:
     result = [function for function in toolset.functions if function.tool.name == named[0]]
-    assert result, f"it does not offer {named[0]!r}"
+    assert result, f"the toolset has no function {named[0]!r}"
     return result[0]
 
 
@@ -233,21 +237,21 @@ async def _call(
     try:
         async with aclosing(function.handler(values, _context(trial))) as steps:
             async for step in steps:
-                assert not results, "something came after the result"
+                assert not results, "the call yielded something after its result"
                 if isinstance(step, FollowUpItem):
-                    assert shell is function.initial_item, "more than one item follows"
+                    assert shell is function.initial_item, "the call has more than one FollowUpItem"
                     msgspec.json.encode(msgspec.structs.replace(shell, **dict(step.fields)))
                     shell = step.item
                     known = KINDS[type(shell)].progress
                 elif isinstance(step, ToolProgress):
-                    assert step.name in known, f"{step.name!r} is no step of its item"
+                    assert step.name in known, f"{step.name!r} is not a progress step of the item"
                 else:
                     results.append(step)
     except ToolError as error:
         return ToolResult(text=error.message, failed=True)
     assert len(results) == 1, "a call without a result"
     unknown = set(results[0].fields) - set(shell.__struct_fields__)
-    assert not unknown, f"its item has no {unknown}"
+    assert not unknown, f"the item has no fields {unknown}"
     item = msgspec.structs.replace(shell, **dict(results[0].fields))
     msgspec.json.encode(item)
     results[0].text.encode()  # fails for half of a surrogate pair
@@ -271,10 +275,10 @@ async def _check_cancellation(function: ToolFunction, trial: ToolTrial, argument
     task = asyncio.create_task(drain())
     for _ in range(20):
         await asyncio.sleep(0)
-    assert not task.done(), "the call that hangs ended by itself"
+    assert not task.done(), "hanging_call ended by itself"
     task.cancel()
     done, _ = await asyncio.wait([task], timeout=10)
-    assert done, "a call that was given up goes on"
+    assert done, "a cancelled call did not stop"
 
 
 async def _check_parallel_use(
@@ -299,7 +303,7 @@ async def _check_parallel_use(
     await asyncio.gather(uses(), uses())
     held.cancel()
     await asyncio.wait([held])
-    assert held.cancelled(), "leaving it is not possible while it is open"
+    assert held.cancelled(), "the task with an open provider could not be cancelled"
     await uses()
 
 

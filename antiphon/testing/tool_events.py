@@ -63,7 +63,7 @@ async def items_of_call(
     check(events)
     encoded = msgspec.json.decode(msgspec.json.encode(response.output))
     assert list(read_items(encoded, "input")) == list(response.output), (
-        f"its items cannot be sent back unchanged: {encoded}"
+        f"a client cannot send the items back unchanged: {encoded}"
     )
     return list(response.output)
 

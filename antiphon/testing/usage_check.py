@@ -113,7 +113,7 @@ async def saves_usage_with_responses(store: Store) -> None:
     claim = await begin_run(store, "c")
     assert await store.runs.end(claim, ended("c"), batch(2), usage=_record("resp_c"))
     assert not await store.runs.end(claim, ended("c"), batch(2), usage=_record("resp_d"))
-    assert await _tokens(store) == [(0, 2, 20)], "nothing of an end that was refused"
+    assert await _tokens(store) == [(0, 2, 20)], "the usage of a refused end was counted"
     await store.delete("t", "resp_a")
     assert await _tokens(store) == [(0, 2, 20)], "deleting a response does not refund it"
 
@@ -131,7 +131,7 @@ async def sums_up_old_usage(store: Store) -> None:
     assert await sweep(_START + 7200 + 600) == by_minute
     await store.usage_log.add([_record("late", start=_START + 7200)])
     by_minute[-1], by_hour[-1] = (7200, 3, 30), (7200, 3, 30)
-    assert await sweep(_START + 2 * 7200) == by_minute, "added to the minute"
+    assert await sweep(_START + 2 * 7200) == by_minute, "late usage must be added to its minute"
     assert await sweep(_START + 3 * _DAY) == by_hour
     assert await _tokens(store) == [(0, 8, 80)]
     assert await sweep(_LATER) == [(0, 8, 80)]

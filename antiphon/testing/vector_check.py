@@ -138,7 +138,9 @@ async def loads_vectors_of_one_model(store: Store) -> None:
     assert (await vectors.load_vectors("t", "vs_a", "other")).chunks == ()
     await vectors.remove_file("t", "vs_a", "file-b")
     await _settled(vectors, "b", "four")
-    assert await vectors.vectors_version("t", "vs_a", "m") != mark, "as many, but not the same"
+    assert await vectors.vectors_version("t", "vs_a", "m") != mark, (
+        "the version must change even if the number of vectors does not"
+    )
 
 
 async def reports_indexing_progress(store: Store) -> None:
@@ -214,7 +216,7 @@ async def finishes_only_files_in_progress(store: Store) -> None:
         "it is not in progress any more"
     )
     assert not await vectors.update_attributes("t", make_indexed_file("b"))
-    assert await vectors.add_files("t", [make_indexed_file("a")], None), "once more"
+    assert await vectors.add_files("t", [make_indexed_file("a")], None), "a file can be added again"
     assert await _search_texts(vectors, "fox") == ""
 
 
@@ -241,7 +243,9 @@ async def deletes_chunks_of_removed_files(store: Store) -> None:
     assert await _search_texts(vectors, "fox", files="c") == "c: fox"
     await store.sweep(Retention(), 2_000)
     assert await _search_texts(vectors, "fox", files="c") == ""
-    assert await vectors.get("t", "vs_a") is not None, "it is told of"
+    assert await vectors.get("t", "vs_a") is not None, (
+        "an expired vector store can still be retrieved"
+    )
 
 
 CHECKS: Mapping[str, Check] = {

@@ -79,16 +79,16 @@ async def test_correct_provider_passes() -> None:
     ("wrong", "why"),
     [
         ({"steps": ("searching", "searching")}, "not allowed"),
-        ({"steps": ("found",)}, "no step"),
-        ({"failed_status": "sad"}, "cannot be sent back|sad"),
+        ({"steps": ("found",)}, "not a progress step"),
+        ({"failed_status": "sad"}, "cannot send the items|sad"),
         ({"fields": {"action": 7}}, "action"),
         ({"fields": {"colour": "red"}}, "has no"),
-        ({"text": ""}, "tells the model nothing"),
+        ({"text": ""}, "neither text nor items"),
         ({"text": "\ud800"}, "surrogates"),
-        ({"long": True}, "can be told"),
-        ({"leaks": True}, "goes on"),
+        ({"long": True}, "are allowed"),
+        ({"leaks": True}, "running task"),
         ({"schema": {"type": "object", "properties": {"a": {"type": "colour"}}}}, "colour"),
-        ({"schema": {"type": "string"}}, "takes no object"),
+        ({"schema": {"type": "string"}}, "are not an object"),
     ],
 )
 async def test_finds_violations(wrong: Any, why: str) -> None:
