@@ -21,25 +21,43 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     tenant: Annotated[str, declare("Tenant of the key. Tenants cannot see each other's data.")] = (
         "default"
     )
-    name: Annotated[str | None, declare("Name of the key in logs. Unset: the tenant.")] = None
+    name: Annotated[
+        str | None, declare("Name of the key in logs. Unset: the name of the tenant.")
+    ] = None
     requests_per_minute: Annotated[
-        Annotated[int, Meta(ge=1)] | None, declare("Rate limit of the key. Unset: the global one.")
+        Annotated[int, Meta(ge=1)] | None,
+        declare(
+            "Maximum number of requests per minute with this key. Unset: the global "
+            "`requests_per_minute`."
+        ),
     ] = None
     tokens_per_minute: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        declare("Input and output tokens that keys of this name may use in a minute."),
+        declare(
+            "Maximum number of input and output tokens per minute for all keys with "
+            "this name together. Unset: no limit."
+        ),
     ] = None
     tokens_per_day: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        declare("Input and output tokens that keys of this name may use in a day (UTC)."),
+        declare(
+            "Maximum number of input and output tokens per day (UTC) for all keys with "
+            "this name together. Unset: no limit."
+        ),
     ] = None
     concurrent_requests: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        declare("Requests with keys of this name that may be in progress at a time."),
+        declare(
+            "Maximum number of requests in progress at the same time, for all keys with "
+            "this name together. Unset: no limit."
+        ),
     ] = None
     background_runs: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        declare("Background responses of keys of this name that may be in progress at a time."),
+        declare(
+            "Maximum number of background responses in progress at the same time, for "
+            "all keys with this name together. Unset: no limit."
+        ),
     ] = None
     models: Annotated[
         tuple[str, ...] | None,
@@ -47,5 +65,5 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     ] = None
     tools: Annotated[
         tuple[str, ...] | None,
-        declare("Types of tools that the key may use besides functions. Unset: all."),
+        declare("Types of tools that the key may use, in addition to functions. Unset: all."),
     ] = None

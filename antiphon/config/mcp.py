@@ -18,17 +18,20 @@ class McpServer(Struct, frozen=True, kw_only=True):
     ``server_label`` or ``connector_id``.
     """
 
-    url: Annotated[str, declare("URL of the server. Private addresses are allowed here.")] = ""
+    url: Annotated[str, declare("URL of the server. It may be a private address.")] = ""
     transport: Annotated[
         Literal["auto", "http", "sse"],
-        declare("Streamable HTTP or SSE. `auto` tries Streamable HTTP first, then SSE."),
+        declare(
+            "Transport of `url`: Streamable HTTP (`http`) or SSE (`sse`). `auto` tries "
+            "Streamable HTTP first, then SSE."
+        ),
     ] = "auto"
     headers: Annotated[
         dict[str, str],
         declare(
             (
-                "HTTP headers sent with every request; a value `$NAME` reads an environment "
-                "variable."
+                "HTTP headers sent with every request. A value `$NAME` is replaced by the "
+                "environment variable `NAME`."
             ),
             kind="a table",
             secret=True,
@@ -39,17 +42,23 @@ class McpServer(Struct, frozen=True, kw_only=True):
     ] = ""
     tool: Annotated[
         Literal["code_interpreter", "shell", "web_search"] | None,
-        declare("Built-in tool that requests mean by this name (instead of `url` and `command`)."),
+        declare(
+            "Built-in tool that requests get under this name (instead of a server with "
+            "`url` or `command`)."
+        ),
     ] = None
     implements: Annotated[
         Literal["code_interpreter", "web_search"] | None,
-        declare("Built-in tool that this server implements, for all requests."),
+        declare(
+            "Built-in tool of Antiphon that this server implements. All requests with "
+            "this tool then use the server."
+        ),
     ] = None
     session: Annotated[
         Literal["conversation", "tenant"],
         declare(
-            "Who shares a session with the server: the responses of one conversation, or, if the "
-            "server keeps no state, all of a tenant."
+            "Which responses share an MCP session: all responses of a conversation, or "
+            "all responses of a tenant. Use `tenant` only if the server keeps no state."
         ),
     ] = "conversation"
     args: Annotated[tuple[str, ...], declare("Arguments of `command`.")] = ()
@@ -57,8 +66,9 @@ class McpServer(Struct, frozen=True, kw_only=True):
         dict[str, str],
         declare(
             (
-                "Environment variables of `command`, in addition to `PATH`, `HOME` and the "
-                "like; a value `$NAME` reads a variable of the server's environment."
+                "Environment variables of `command`, in addition to basic ones such as "
+                "`PATH` and `HOME`. A value `$NAME` is replaced by Antiphon's environment "
+                "variable `NAME`."
             ),
             kind="a table",
             secret=True,

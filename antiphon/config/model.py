@@ -31,62 +31,75 @@ class Model(Struct, frozen=True, kw_only=True):
     source: Annotated[
         str,
         declare(
-            "Model source: a GGUF file, a folder with one, `hf:owner/repo/file.gguf`, "
-            "`owner/repo:Q4_K_M`, a Hugging Face folder, or the URL of an upstream; a list "
-            "of URLs, or one text with commas, for several servers of the same model. Not "
-            "needed by an engine that brings its own model."
+            "Source of the model: a GGUF file, a folder with a GGUF file, "
+            "`hf:owner/repo/file.gguf`, `owner/repo:Q4_K_M`, a Hugging Face folder, or "
+            "the URL of an upstream. For several servers with the same model: a list of "
+            "URLs, or one text with URLs separated by commas. Not needed for an engine "
+            "that includes its model."
         ),
     ] = ""
     engine: Annotated[
         str,
         declare(
-            "The engine that runs the model. `auto`: for a model in files, `openvino` where it is "
-            "the faster one, otherwise `llama`."
+            "Engine that runs the model. `auto` chooses for a model in files: "
+            "`openvino` if it is faster for this model, otherwise `llama`."
         ),
     ] = "llama"
     load: Annotated[
         Literal["start", "demand"],
-        declare("When the model is loaded: at server start, or on its first request."),
+        declare(
+            "When the model is loaded: at the start of the server (`start`), or at its "
+            "first request (`demand`)."
+        ),
     ] = "start"
     idle_unload_s: Annotated[
         float,
         declare(
-            ("Unload the model after this many seconds without a request; 0 never unloads it."),
+            ("Unload the model after this number of seconds without a request. 0: never."),
             ge=0,
         ),
     ] = 0
     memory_mb: Annotated[
         _Count | None,
         declare(
-            "Memory that the loaded model needs in MiB, for `model_memory_mb`. Unset: estimated "
-            "from the sizes of its weights and of its key-value cache."
+            "Memory in MiB that the loaded model needs, which counts for "
+            "`model_memory_mb`. Unset: estimated from the sizes of its weights and its "
+            "key-value cache."
         ),
     ] = None
     aliases: Annotated[
         tuple[str, ...],
-        declare("Additional model names. Some clients change their behaviour by model name."),
+        declare(
+            "Additional names of the model. They help with clients whose behaviour "
+            "depends on the model's name."
+        ),
     ] = ()
     context_size: Annotated[
         _Count | None,
         declare(
-            "Context window in tokens (prompt and output). Unset: the model's trained "
-            "size, at most 8192."
+            "Context size in tokens, for prompt and output together. Unset: the size "
+            "for which the model is trained, but at most 8192."
         ),
     ] = None
-    threads: Annotated[_Count | None, declare("CPU threads. Unset: the global `threads`.")] = None
-    parallel: Annotated[int, declare("Number of requests generated concurrently.", ge=1)] = 4
+    threads: Annotated[
+        _Count | None, declare("Number of CPU threads. Unset: the global `threads`.")
+    ] = None
+    parallel: Annotated[
+        int, declare("Maximum number of requests that the engine generates at the same time.", ge=1)
+    ] = 4
     gpu_layers: Annotated[
-        int, declare("Number of layers offloaded to the GPU; -1 for as many as fit.", ge=-1)
+        int, declare("Number of layers that run on the GPU. -1: as many as fit.", ge=-1)
     ] = -1
     template: Annotated[
-        Path | None, declare("A Jinja chat template that replaces the model's own.")
+        Path | None,
+        declare("File with a Jinja chat template that replaces the chat template of the model."),
     ] = None
     template_kwargs: Annotated[
         dict[str, Any],
         declare(
             (
-                "Variables passed to the chat template. A request's `chat_template_kwargs` "
-                "take precedence."
+                "Variables passed to the chat template. The `chat_template_kwargs` of a "
+                "request override them."
             ),
             kind="a table",
         ),
@@ -94,14 +107,14 @@ class Model(Struct, frozen=True, kw_only=True):
     reasoning_format: Annotated[
         str | None,
         declare(
-            "Format of the model's reasoning, a name from models.md; empty for none. "
-            "Unset: detected from the chat template."
+            "Format of the model's reasoning: a name from models.md, or an empty text "
+            "for no reasoning. Unset: detected from the chat template."
         ),
     ] = None
     tool_format: Annotated[
         str | None,
         declare(
-            "Format of the model's tool calls, a name from models.md. Unset: detected "
+            "Format of the model's tool calls: a name from models.md. Unset: detected "
             "from the chat template."
         ),
     ] = None
@@ -109,8 +122,9 @@ class Model(Struct, frozen=True, kw_only=True):
         dict[str, _Limit],
         declare(
             (
-                "Maximum reasoning tokens per effort (`low = 512`), for models without effort "
-                "levels. A request's `thinking_token_budget` takes precedence."
+                "Maximum number of reasoning tokens for each reasoning effort, such as `low "
+                "= 512`. For models that do not support reasoning efforts. The "
+                "`thinking_token_budget` of a request overrides it."
             ),
             kind="a table",
         ),
@@ -118,65 +132,93 @@ class Model(Struct, frozen=True, kw_only=True):
     dialect: Annotated[
         str | None,
         declare(
-            "Prompt format: chat, harmony, or a dialect of an installed package. Unset: harmony "
-            "for gpt-oss, otherwise the chat template."
+            "Format of prompts and output: `chat` (the chat template), `harmony` "
+            "(gpt-oss), or a dialect of an installed package. Unset: `harmony` for "
+            "gpt-oss, `chat` for all other models."
         ),
     ] = None
     vocabulary: Annotated[
         Path | None,
         declare(
-            "A folder with `o200k_base.tiktoken`, for gpt-oss. Unset: the copy in an "
-            "installed package."
+            "Folder with the file `o200k_base.tiktoken`, which gpt-oss needs. Unset: "
+            "the copy of this file in an installed package."
         ),
     ] = None
     projector: Annotated[
         Path | None,
         declare(
-            "Image encoder of a GGUF model (`mmproj-….gguf`). Unset: the only one in the "
-            "source folder."
+            "Image encoder of a GGUF model (`mmproj-….gguf`). Unset: the image encoder "
+            "in the folder `source`, if it has exactly one."
         ),
     ] = None
     images: Annotated[
         Literal["note", "refuse"],
         declare(
-            "Images sent to a model without vision: replace them with a note, or reject "
-            "the request."
+            "What happens to images for a model that cannot read images: they are "
+            "replaced by a note in the prompt (`note`), or the request is rejected "
+            "(`refuse`)."
         ),
     ] = "note"
     adapters: Annotated[
         dict[str, str],
-        declare("LoRA adapters: model name → adapter file or folder.", kind="a table"),
+        declare(
+            "LoRA adapters: name of the adapted model → file or folder of the adapter.",
+            kind="a table",
+        ),
     ] = {}
     upstream_model: Annotated[
         str | None,
-        declare("Model name sent to the upstream. Unset: the upstream's only or first model."),
+        declare(
+            "Name of the model at the upstream. Unset: the first model in the "
+            "upstream's list of models."
+        ),
     ] = None
     router: Annotated[
         Literal["vllm-router", "smg", "sglang", "llm-d", "dynamo"] | None,
         declare(
-            "The router at the upstream's address, which keeps each conversation on one engine "
-            "by a key that Antiphon sends."
+            "Kind of router at the upstream's address. Antiphon then sends a key with "
+            "which the router keeps each conversation on one engine."
         ),
     ] = None
     api_key: Annotated[
         str | None,
-        declare("API key for the upstream; `$NAME` reads an environment variable.", secret=True),
+        declare(
+            ("API key for the upstream. `$NAME` is replaced by the environment variable `NAME`."),
+            secret=True,
+        ),
     ] = None
     engine_options: Annotated[
         dict[str, Any],
-        declare("Additional engine options, by the engine's own names.", kind="a table"),
+        declare(
+            "Additional options of the engine, under the names that the engine uses.",
+            kind="a table",
+        ),
     ] = {}
     max_output_tokens: Annotated[
-        _Count | None, declare("Default maximum of output tokens for requests that set none.")
+        _Count | None, declare("Maximum number of output tokens for requests that do not set it.")
     ] = None
-    temperature: Annotated[_Temperature | None, declare("Sampling temperature.")] = None
-    top_p: Annotated[_Share | None, declare("Nucleus sampling.")] = None
+    temperature: Annotated[_Temperature | None, declare("Default sampling temperature.")] = None
+    top_p: Annotated[
+        _Share | None,
+        declare(
+            "Default `top_p` (nucleus sampling): only the most likely tokens whose "
+            "probabilities add up to this value are considered."
+        ),
+    ] = None
     top_k: Annotated[
-        _Limit | None, declare("Number of most likely tokens considered; 0 for all.")
+        _Limit | None,
+        declare(
+            "Default `top_k`: only this number of most likely tokens is considered. 0: all tokens."
+        ),
     ] = None
     min_p: Annotated[
-        _Share | None, declare("Minimum probability relative to the most likely token.")
+        _Share | None,
+        declare(
+            "Default `min_p`: only tokens with at least this probability, relative to "
+            "the most likely token, are considered."
+        ),
     ] = None
     repetition_penalty: Annotated[
-        _Penalty | None, declare("Values above 1 make repetitions less likely.")
+        _Penalty | None,
+        declare("Default repetition penalty. Values above 1 make repetitions less likely."),
     ] = None

@@ -65,29 +65,35 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.share_prefix_cache
 
     host: Annotated[str, _server("Address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, _server("Port to listen on; 0 picks a free one.", ge=0, le=65535)] = 8000
+    port: Annotated[int, _server("Port to listen on. 0: a free port.", ge=0, le=65535)] = 8000
     workers: Annotated[
         int,
         _server(
-            "Processes that serve the port together, for more than one CPU core. They need a store "
-            "that processes share: SQLite or PostgreSQL. See scaling.md.",
+            (
+                "Number of processes that serve the port together, to use more than one CPU "
+                "core. Several processes need a store that they can share: SQLite or "
+                "PostgreSQL. See scaling.md."
+            ),
             ge=1,
             le=64,
         ),
     ] = 1
     cors_origins: Annotated[
         tuple[str, ...],
-        _server('Origins whose web pages may call the server (CORS); "*" for all.'),
+        _server('Origins of web pages that may call the server (CORS). "*": all origins.'),
     ] = ()
     drain_s: Annotated[
-        float, _server("Seconds that running requests get to finish when the server stops.", ge=0)
+        float,
+        _server(
+            ("Number of seconds that running requests have to finish when the server stops."), ge=0
+        ),
     ] = 30
     lease_s: Annotated[
         float,
         _server(
             (
-                "Lease in seconds: if a server sends no heartbeat for this long, other "
-                "servers on the same store take over its background runs."
+                "Lease in seconds. If a server sends no heartbeat to the store for this "
+                "time, other servers on the same store take over its background runs."
             ),
             ge=0.2,
         ),
@@ -95,16 +101,20 @@ class Settings(Struct, frozen=True, kw_only=True):
     replica_url: Annotated[
         str | None,
         _server(
-            "URL at which other servers on the same PostgreSQL reach this one, such as "
-            "`http://10.0.0.3:8000`, to use the containers that it runs. Unset: the address that "
-            "it listens at, unless that is every address of the machine. See scaling.md."
+            "URL at which other servers on the same PostgreSQL store can reach this "
+            "server, such as `http://10.0.0.3:8000`. They use it for the containers of "
+            "this server. Unset: the address in `host`. If `host` means all addresses "
+            "of the machine, other servers cannot use the containers. See scaling.md."
         ),
     ] = None
     replica_secret: Annotated[
         str | None,
         _server(
-            "Secret that signs the calls of servers to each other, the same for all of them. "
-            "Unset: one that is kept in the store.",
+            (
+                "Secret with which servers on the same store sign their calls to each "
+                "other. All these servers need the same secret. Unset: a secret in the "
+                "store."
+            ),
             flag=None,
             secret=True,
         ),
@@ -116,8 +126,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     metrics_names: Annotated[
         Literal["antiphon", "responses", "vllm"],
         _server(
-            'Show metrics under other names as well: "responses" for those of version 0.1, "vllm" '
-            "for vLLM's."
+            'Additional names under which metrics are shown: "responses" for the names '
+            'of version 0.1, "vllm" for the names that vLLM uses.'
         ),
     ] = "antiphon"
     metrics_export: Annotated[
@@ -127,7 +137,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ui: Annotated[
         Literal["auto", "on", "off"],
         _server(
-            'The web page at `/`. "auto" serves it if `host` is a loopback address. See ui.md.'
+            'Serve the web page at `/`. "auto": only if `host` is a loopback address. See ui.md.'
         ),
     ] = "auto"
     traces: Annotated[
@@ -137,15 +147,22 @@ class Settings(Struct, frozen=True, kw_only=True):
     otlp_endpoint: Annotated[
         str | None,
         _server(
-            "The collector's address. Default: `OTEL_EXPORTER_OTLP_ENDPOINT`, else"
-            " `http://localhost:4318`."
+            "Address of the OTLP collector. Unset: the environment variable "
+            "`OTEL_EXPORTER_OTLP_ENDPOINT`, or `http://localhost:4318` if the variable "
+            "is not set."
         ),
     ] = None
     trace_content: Annotated[
-        bool, _server("Traces contain prompts and answers, not only counts and times.")
+        bool,
+        _server(
+            "Include prompts and answers in traces. Otherwise traces contain only counts and times."
+        ),
     ] = False
     log_format: Annotated[
-        Literal["human", "json"], _server("Log format: for people, or JSON lines.")
+        Literal["human", "json"],
+        _server(
+            "Format of the log: text for people (`human`), or one JSON object per line (`json`)."
+        ),
     ] = "human"
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], _server("Minimum log level.")
@@ -153,9 +170,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     stall_log_ms: Annotated[
         int,
         _server(
-            "Milliseconds. If the event loop is blocked for longer, the place that blocks it is "
-            "logged and `antiphon_loop_stalls_total` is counted, also if it had to wait for a "
-            "processor of a busy machine. 0 turns this off.",
+            (
+                "If the event loop is blocked for more than this number of milliseconds, "
+                "the server logs the blocking line of code and increments "
+                "`antiphon_loop_stalls_total`. This also happens if the process waits for a "
+                "CPU of a busy machine. 0: off."
+            ),
             ge=0,
         ),
     ] = 100
@@ -164,9 +184,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         dict[str, Model],
         _models(
             (
-                "Models to serve: `[models.NAME]` tables, or comma-separated `NAME=SOURCE` in "
-                "the environment. Models named on the command line replace the configured "
-                "ones."
+                "Models to serve: `[models.NAME]` tables in the file, or `NAME=SOURCE` "
+                "separated by commas in the environment variable. Models on the command "
+                "line replace them."
             ),
             flag=None,
             default=f"{DEFAULT_MODEL}, downloaded on first use",
@@ -174,10 +194,14 @@ class Settings(Struct, frozen=True, kw_only=True):
         ),
     ] = field(default_factory=lambda: {DEFAULT_MODEL: Model(source=DEFAULT_MODEL)})
     default_model: Annotated[
-        str | None, _models("Model for requests that name none. Unset: the first.")
+        str | None,
+        _models(
+            "Model for requests that name no model. Unset: the first model that answers "
+            "conversations."
+        ),
     ] = None
     threads: Annotated[
-        int, _models("CPU threads of each model.", default="all cores but one", ge=1)
+        int, _models("Number of CPU threads for each model.", default="all cores but one", ge=1)
     ] = field(default_factory=_spare_cores)
     cache_dir: Annotated[
         Path, _models("Folder for downloaded models.", default="~/.cache/antiphon/models")
@@ -186,9 +210,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     model_memory_mb: Annotated[
         int,
         _models(
-            "Memory in MiB that loaded models may use together, by estimate; 0 for no limit. If "
-            "the next model does not fit, the least recently used ones are unloaded, after their "
-            "running requests.",
+            (
+                "Maximum memory in MiB for all loaded models together, by estimates. 0: no "
+                "limit. If another model does not fit, the least recently used models are "
+                "unloaded, after their running requests."
+            ),
             ge=0,
         ),
     ] = 0
@@ -196,8 +222,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     formats_dir: Annotated[
         Path | None,
         _models(
-            "Folder with custom model formats: `*.toml` files that describe how a model "
-            "writes tool calls and reasoning. See models.md."
+            "Folder with your own model formats. They are `*.toml` files that describe "
+            "how a model writes tool calls and reasoning. See models.md."
         ),
     ] = None
 
@@ -205,8 +231,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         str,
         _storage(
             (
-                "Store for responses: a SQLite file, `memory:`, `postgresql://…` for several "
-                "servers, or the URL of a plug-in. See embedding.md."
+                "Store for responses and all other data: a SQLite file, `memory:`, "
+                "`postgresql://…` (which several servers can share), or the URL of a "
+                "plug-in. See embedding.md."
             ),
             default="~/.local/share/antiphon/responses.db",
         ),
@@ -214,40 +241,58 @@ class Settings(Struct, frozen=True, kw_only=True):
     store_connections: Annotated[
         int,
         _storage(
-            "Connections of a process to PostgreSQL, besides the one that listens.", ge=2, le=1000
+            (
+                "Number of connections of each process to PostgreSQL. One more connection "
+                "listens for notifications."
+            ),
+            ge=2,
+            le=1000,
         ),
     ] = 10
     store_listen_url: Annotated[
         str | None,
         _storage(
-            "URL of the same PostgreSQL for the connection that listens, if `store` leads through a"
-            " pooler in transaction mode.",
+            (
+                "URL of the same PostgreSQL for the connection that listens for "
+                "notifications. Needed if the URL in `store` is a connection pooler in "
+                "transaction mode."
+            ),
             secret=True,
         ),
     ] = None
     bus: Annotated[
         str | None,
         _storage(
-            "Message bus that brings new events of background runs to other processes of a "
-            "PostgreSQL store: `nats://HOST:PORT` or `redis://HOST:PORT`, with TLS `tls://` or "
-            "`rediss://`. Needs the extra `nats` or `redis`. See scaling.md.",
+            (
+                "Message bus that sends new events of background runs to other processes on "
+                "the same PostgreSQL store: `nats://HOST:PORT` or `redis://HOST:PORT`. With "
+                "TLS: `tls://` or `rediss://`. Needs the extra `nats` or `redis`. See "
+                "scaling.md."
+            ),
             secret=True,
         ),
     ] = None
     files: Annotated[
         str,
         _storage(
-            "Where the contents of uploaded files are: the `store`, object storage (`s3://`, "
-            "`gs://` or `az://`, BUCKET/PREFIX) or a folder (`file:///FOLDER`). All but the store "
-            "need the extra `objects`. See files.md.",
+            (
+                "Where the contents of uploaded files are stored: in the store (`store`), "
+                "in object storage (`s3://BUCKET/PREFIX`, also `gs://` and `az://`) or in a "
+                "folder (`file:///FOLDER`). Object storage and folders need the extra "
+                "`objects`. See files.md."
+            ),
         ),
     ] = "store"
     files_options: Annotated[
         dict[str, str],
         _storage(
-            "Options of the object storage, such as `endpoint`, `region`, `access_key_id` and "
-            "`secret_access_key`; `$NAME` takes a value from the environment. Unset ones come from "
-            "the standard variables `AWS_…`, `AZURE_…` and `GOOGLE_APPLICATION_CREDENTIALS`.",
+            (
+                "Options of the object storage, such as `endpoint`, `region`, "
+                "`access_key_id` and `secret_access_key`. A value `$NAME` is replaced by "
+                "the environment variable `NAME`. Options that are not set here are read "
+                "from the standard environment variables `AWS_…`, `AZURE_…` and "
+                "`GOOGLE_APPLICATION_CREDENTIALS`."
+            ),
             flag=None,
             secret=True,
         ),
@@ -255,22 +300,27 @@ class Settings(Struct, frozen=True, kw_only=True):
     files_encrypted: Annotated[
         bool,
         _storage(
-            "Encrypt new contents in the object storage with the first of the `encryption_keys`."
+            "Encrypt new contents in the object storage with the first key in `encryption_keys`."
         ),
     ] = False
     response_blob_bytes: Annotated[
         int,
         _storage(
-            "If `files` is not the store: responses of a PostgreSQL store whose input, output and "
-            "tokens take at least so many bytes keep these there, too; 0: none.",
+            (
+                "Size in bytes from which the input, output and tokens of a response are "
+                "not stored in PostgreSQL, but in the storage that `files` names. Has no "
+                "effect if `files` is `store`. 0: all responses stay in PostgreSQL."
+            ),
             ge=0,
         ),
     ] = 1 << 20
     files_signed_urls_s: Annotated[
         int,
         _storage(
-            "Seconds for which a download may be redirected to a signed URL of the object storage; "
-            "0: all downloads go through this server.",
+            (
+                "Redirect downloads to signed URLs of the object storage that are valid for "
+                "this number of seconds. 0: all downloads go through this server."
+            ),
             ge=0,
             le=604_800,
         ),
@@ -278,10 +328,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     vectors: Annotated[
         str,
         _storage(
-            'How vector stores find nearest vectors: "exact" compares them all, in this process. '
-            'With a PostgreSQL store, for more than 100,000 chunks: "pgvector", its extension, or '
-            "`qdrant://HOST:PORT`, a Qdrant server, with TLS `qdrants://`, which needs the extra "
-            "`qdrant`. See file-search.md.",
+            (
+                'How vector stores find the nearest vectors. "exact" compares all vectors, '
+                "in this process. For more than 100,000 chunks in a PostgreSQL store: "
+                '"pgvector" (an extension of PostgreSQL), or a Qdrant server '
+                "(`qdrant://HOST:PORT`, with TLS `qdrants://`), which needs the extra "
+                "`qdrant`. See file-search.md."
+            ),
         ),
     ] = "exact"
     vectors_key: Annotated[
@@ -290,40 +343,59 @@ class Settings(Struct, frozen=True, kw_only=True):
     prompts_dir: Annotated[
         Path,
         _storage(
-            "Folder of stored prompts: `ID/VERSION.toml`, shared by all tenants.",
+            (
+                "Folder with stored prompts, which all tenants share. The file of a prompt "
+                "is `ID/VERSION.toml`."
+            ),
             default="~/.local/share/antiphon/prompts",
         ),
     ] = field(default_factory=lambda: _home("XDG_DATA_HOME", ".local/share") / "prompts")
     retention_days: Annotated[
-        float, _storage("Days after which responses are deleted; 0 keeps them forever.", ge=0)
+        float, _storage("Number of days after which responses are deleted. 0: never.", ge=0)
     ] = 30
     retention_events_s: Annotated[
         float,
         _storage(
             (
-                "Seconds that the events of a background run stay available after its end, "
-                "for clients that resume the stream; 0 for as long as the response."
+                "Number of seconds for which the events of a background run are kept after "
+                "its end, for clients that resume the stream. 0: as long as the response is "
+                "kept."
             ),
             ge=0,
         ),
     ] = 3600
     retention_responses: Annotated[
-        int, _storage("Maximum number of stored responses; 0 for no limit.", ge=0)
+        int,
+        _storage(
+            (
+                "Maximum number of stored responses. If there are more, old responses are "
+                "deleted. 0: no limit."
+            ),
+            ge=0,
+        ),
     ] = 0
     retention_bytes: Annotated[
-        int, _storage("Maximum size of stored responses in bytes; 0 for no limit.", ge=0)
+        int,
+        _storage(
+            (
+                "Maximum total size of stored responses in bytes. If it is exceeded, old "
+                "responses are deleted. 0: no limit."
+            ),
+            ge=0,
+        ),
     ] = 0
 
     retention_usage_days: Annotated[
         float,
         _storage(
-            "Days for which the sums of what requests used are kept; 0 keeps them forever.", ge=0
+            ("Number of days for which the usage statistics of requests are kept. 0: for ever."),
+            ge=0,
         ),
     ] = 400
 
     retention_audit_days: Annotated[
         float,
-        _storage("Days for which the audit log is kept; 0 keeps it forever.", ge=0),
+        _storage("Number of days for which the audit log is kept. 0: for ever.", ge=0),
     ] = 400
 
     webhook_url: Annotated[
@@ -333,21 +405,25 @@ class Settings(Struct, frozen=True, kw_only=True):
     webhook_secrets: Annotated[
         tuple[str, ...],
         _hooks(
-            "Signing secrets of webhooks: `whsec_` and base64. Several during rotation.",
+            (
+                "Secrets that sign webhooks: `whsec_` followed by base64. Set several "
+                "secrets during a rotation."
+            ),
             flag=None,
             secret=True,
         ),
     ] = ()
     webhook_allow_private: Annotated[
-        bool, _hooks("Allow `webhook_url` to be a private address, also without TLS.")
+        bool, _hooks("Allow a private address in `webhook_url`, and a URL without TLS.")
     ] = False
 
     keys: Annotated[
         tuple[ApiKey, ...],
         _access(
             (
-                "API keys: `[[keys]]` tables, or comma-separated `TENANT=SHA256` in the "
-                "environment. Without any, every client that reaches the server may use it."
+                "API keys: `[[keys]]` tables in the file, or `TENANT=SHA256` separated by "
+                "commas in the environment variable. Without API keys, every client that "
+                "can reach the server may use it."
             ),
             flag=None,
             kind="tables [[keys]]",
@@ -356,14 +432,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     stored_keys: Annotated[
         bool,
         _access(
-            "API keys are also in the store, where they can be created, rotated and revoked while "
-            "the server runs. Every request then needs a key."
+            "Also accept API keys from the store. They can be created, rotated and "
+            "revoked while the server runs. Every request then needs a key."
         ),
     ] = False
     tenants: Annotated[
         dict[str, Tenant],
         _access(
-            "Quotas of single tenants: `[tenants.NAME]` tables.",
+            "Quotas and limits of single tenants: `[tenants.NAME]` tables.",
             flag=None,
             kind="tables [tenants.NAME]",
         ),
@@ -371,18 +447,21 @@ class Settings(Struct, frozen=True, kw_only=True):
     share_prefix_cache: Annotated[
         bool | None,
         _access(
-            "Let tenants share the engines' prefix caches. Faster where their prompts begin alike, "
-            "but `cached_tokens` and response times then reveal whether another tenant sent the "
-            "same beginning. Unset: only if the keys name a single tenant."
+            "Let tenants share the prefix caches of engines. This is faster if the "
+            "prompts of several tenants have the same beginning. But `cached_tokens` "
+            "and response times then reveal whether another tenant has sent this "
+            "beginning. Unset: tenants share the caches only if all keys belong to one "
+            "tenant."
         ),
     ] = None
     encryption_keys: Annotated[
         tuple[str, ...],
         _access(
             (
-                "Encryption keys for data that clients hold (reasoning, compacted "
-                "conversations): `ID:SECRET` with a secret of 32 bytes in base64. The first "
-                "key encrypts, all decrypt. Unset: a key kept in the store."
+                "Encryption keys for data that clients keep, such as reasoning and "
+                "compacted conversations: `ID:SECRET` with a secret of 32 bytes in base64. "
+                "The first key encrypts new data. All keys can decrypt data. Unset: a key "
+                "in the store."
             ),
             flag=None,
             secret=True,
@@ -391,16 +470,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     prompt_editors: Annotated[
         tuple[str, ...],
         _access(
-            "Names of the API keys that may read and change stored prompts. Without API "
-            "keys: every client on this machine."
+            "Names of the API keys that may read and change stored prompts. If the "
+            "server has no API keys, every client on the same machine may do this."
         ),
     ] = ()
     operators: Annotated[
         tuple[str, ...],
         _access(
-            "Names of the API keys that may manage the server at run time: load, unload and "
-            "download models, and read the usage of all tenants. Without API keys: every client on "
-            "this machine."
+            "Names of the API keys that may manage the running server: load, unload and "
+            "download models, and read the usage of all tenants. If the server has no "
+            "API keys, every client on the same machine may do this."
         ),
     ] = ()
     allow_unauthenticated: Annotated[
@@ -409,15 +488,19 @@ class Settings(Struct, frozen=True, kw_only=True):
     allowed_hosts: Annotated[
         tuple[str, ...],
         _access(
-            "Allowed `Host` header values of a server without API keys, in addition to "
-            '`localhost` and IP addresses; "*" for any. Others are rejected, which '
-            "prevents DNS rebinding."
+            "Values of the `Host` header that a server without API keys accepts, in "
+            'addition to `localhost` and IP addresses. "*": all values. Requests with '
+            "other values are rejected, which prevents DNS rebinding."
         ),
     ] = ()
     requests_per_minute: Annotated[
         int,
         _access(
-            "Requests per minute for each key, or in total without keys; 0 for no limit.", ge=0
+            (
+                "Maximum number of requests per minute for each API key. If the server has "
+                "no API keys: for all clients together. 0: no limit."
+            ),
+            ge=0,
         ),
     ] = 0
 
@@ -431,8 +514,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         int,
         _limits(
             (
-                "Maximum number of stored responses of a tenant; 0 for no limit. Unlike "
-                "`retention_responses`, which deletes old ones, it refuses new ones."
+                "Maximum number of stored responses of a tenant. If it is reached, new "
+                "responses are refused. (`retention_responses` deletes old responses "
+                "instead.) 0: no limit."
             ),
             ge=0,
         ),
@@ -440,26 +524,28 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_responses_bytes: Annotated[
         int,
         _limits(
-            "Size of a tenant's stored responses in bytes from which on no more are accepted; 0 "
-            "for no limit.",
+            (
+                "If the stored responses of a tenant have this total size in bytes, new "
+                "responses are refused. 0: no limit."
+            ),
             ge=0,
         ),
     ] = 0
     max_files: Annotated[
-        int, _limits("Maximum number of files of a tenant; 0 for no limit.", ge=0)
+        int, _limits("Maximum number of files of a tenant. 0: no limit.", ge=0)
     ] = 100_000
     max_files_bytes: Annotated[
         int,
         _limits(
             (
-                "Maximum total size of a tenant's files, of its pending uploads and of its skills, "
-                "each in bytes; 0 for no limit."
+                "Maximum total size in bytes of a tenant's files. The same limit applies "
+                "separately to its pending uploads and to its skills. 0: no limit."
             ),
             ge=0,
         ),
     ] = 10 * 2**30
     max_vector_stores: Annotated[
-        int, _limits("Maximum number of vector stores of a tenant; 0 for no limit.", ge=0)
+        int, _limits("Maximum number of vector stores of a tenant. 0: no limit.", ge=0)
     ] = 10_000
     max_items: Annotated[int, _limits("Maximum number of input items in a request.", ge=1)] = 10_000
     max_tools: Annotated[int, _limits("Maximum number of tools in a request.", ge=1)] = 1_024
@@ -467,34 +553,46 @@ class Settings(Struct, frozen=True, kw_only=True):
         int, _limits("Maximum nesting depth of a request's JSON.", ge=8, le=400)
     ] = 64
     max_concurrent_requests: Annotated[
-        int, _limits("Maximum number of requests processed concurrently.", ge=1)
+        int, _limits("Maximum number of requests that are processed at the same time.", ge=1)
     ] = 256
     max_background_runs: Annotated[
         int,
         _limits(
-            "Maximum number of background runs executed concurrently; others are queued.", ge=1
+            (
+                "Maximum number of background runs that are executed at the same time. "
+                "Further runs are queued."
+            ),
+            ge=1,
         ),
     ] = 64
     max_connections_per_address: Annotated[
         int,
         _limits(
             (
-                "Maximum number of open connections from one address; 0 for no limit. Loopback "
-                "addresses have none. Raise it for a proxy that many clients share."
+                "Maximum number of open connections from one IP address. Loopback addresses "
+                "are not limited. Increase it if many clients use the same proxy. 0: no "
+                "limit."
             ),
             ge=0,
         ),
     ] = 2048
     max_queued_requests: Annotated[
-        int, _limits("Maximum number of queued requests; further ones are answered with 429.", ge=0)
+        int,
+        _limits(
+            (
+                "Maximum number of queued requests. Further requests are answered with HTTP "
+                "status 429."
+            ),
+            ge=0,
+        ),
     ] = 1024
     max_tenant_share: Annotated[
         float,
         _limits(
             (
-                "Largest share of `max_concurrent_requests` and of `max_background_runs` that one "
-                "tenant may hold, if the API keys belong to several tenants. The rest stays free "
-                "for the others. 1 for no limit."
+                "Largest share of `max_concurrent_requests` and of `max_background_runs` "
+                "that one tenant may use, if the API keys belong to several tenants. The "
+                "remaining share stays free for other tenants. 1: no limit."
             ),
             ge=0.01,
             le=1,
@@ -504,16 +602,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     fetch_urls: Annotated[
         _Switch,
         _fetching(
-            "Fetch images and files that requests name by URL, from public addresses "
-            "only. auto: if the extra `fetch` is installed.",
+            (
+                "Fetch images and files that requests name by URL. Only public addresses "
+                "are fetched. auto: fetch if the extra `fetch` is installed."
+            ),
             kind=AUTO_SWITCH,
         ),
     ] = "auto"
     fetch_allowed_networks: Annotated[
         tuple[str, ...],
         _fetching(
-            "Private addresses and networks that may be fetched from as well, such as "
-            "`10.1.0.0/16`."
+            "Private addresses and networks from which the server may fetch, in "
+            "addition to public addresses. Example: `10.1.0.0/16`."
         ),
     ] = ()
 
@@ -521,79 +621,96 @@ class Settings(Struct, frozen=True, kw_only=True):
         str,
         _tools(
             (
-                "Sandbox for code written by models (`code_interpreter`, `shell`). auto: "
-                "bubblewrap where it works, which needs Linux with unprivileged user namespaces. "
-                "kubernetes: pods of agent-sandbox, see kubernetes.md. A plug-in is named by its "
-                "entry point. See embedding.md."
+                "Sandbox for code that models write (`code_interpreter`, `shell`). auto: "
+                "bubblewrap if it works, which needs Linux with unprivileged user "
+                "namespaces. kubernetes: pods of agent-sandbox; see kubernetes.md. For a "
+                "plug-in: the name of its entry point; see embedding.md."
             ),
             kind='"auto", "off", "bubblewrap", "kubernetes" or the name of a plug-in',
         ),
     ] = "auto"
     sandbox_warm_pool: Annotated[
-        str, _tools("If `sandbox` is kubernetes: the SandboxWarmPool that containers come from.")
+        str,
+        _tools(
+            "If `sandbox` is kubernetes: name of the SandboxWarmPool from which "
+            "containers are taken."
+        ),
     ] = "antiphon"
     sandbox_namespace: Annotated[
-        str | None, _tools("The namespace of the pool. Unset: that of the service account.")
+        str | None,
+        _tools(
+            "Kubernetes namespace of the SandboxWarmPool. Unset: the namespace of the "
+            "service account."
+        ),
     ] = None
     sandbox_router: Annotated[
         str | None,
         _tools(
-            "URL of agent-sandbox's router, which passes requests on to the pods. Unset: the pods "
-            "are reached by their addresses."
+            "URL of agent-sandbox's router, which forwards requests to the pods. Unset: "
+            "requests go directly to the addresses of the pods."
         ),
     ] = None
     kubernetes_url: Annotated[str, _tools("URL of the Kubernetes API.")] = (
         "https://kubernetes.default.svc"
     )
     kubernetes_credentials: Annotated[
-        Path, _tools("Folder with `token`, `ca.crt` and `namespace` of a service account.")
+        Path,
+        _tools("Folder with the files `token`, `ca.crt` and `namespace` of a service account."),
     ] = Path("/var/run/secrets/kubernetes.io/serviceaccount")
     sandbox_python: Annotated[
         Path | None,
         _tools(
-            "Python interpreter for sandboxed code, with the packages it may use, for "
-            "example of a virtual environment. Unset: the system's."
+            "Python interpreter that runs code in the sandbox, for example the "
+            "interpreter of a virtual environment. The code can use the packages of "
+            "this interpreter. Unset: the system's Python."
         ),
     ] = None
     sandbox_memory: Annotated[
         Literal["1g", "4g", "16g", "64g"], _tools("Maximum memory that a container may request.")
     ] = "1g"
     sandbox_disk_mb: Annotated[
-        int, _tools("Size of a container's files in MiB; they are held in memory.", ge=1)
+        int, _tools("Maximum size of a container's files in MiB. The files are in memory.", ge=1)
     ] = 256
     sandbox_processes: Annotated[
         int, _tools("Maximum number of processes and threads in a container.", ge=8, le=32_768)
     ] = 128
     sandbox_idle_s: Annotated[
-        float, _tools("Seconds without use after which a container expires.", gt=0)
+        float, _tools("Number of seconds without use after which a container expires.", gt=0)
     ] = 1200
     sandbox_pool: Annotated[
         int,
         _tools(
-            "Number of idle sandboxes kept ready, so that a new container starts at once.", ge=0
+            (
+                "Number of sandboxes that are started in advance. With them, a new "
+                "container starts at once."
+            ),
+            ge=0,
         ),
     ] = 1
     sandbox_domains: Annotated[
         tuple[str, ...],
         _tools(
-            "Domains that requests may let containers reach (`network_policy` of type "
-            "`allowlist`), through a proxy of the server; `*` for any. Empty: containers have no "
-            "network. See code-interpreter.md."
+            "Domains to which containers may connect, if a request allows it "
+            "(`network_policy` of type `allowlist`). Connections go through a proxy of "
+            "the server. `*`: all domains. Empty: containers have no network. See "
+            "code-interpreter.md."
         ),
     ] = ()
     code_timeout_s: Annotated[float, _tools("Timeout of one code execution, in seconds.", gt=0)] = (
         60
     )
     max_containers: Annotated[
-        int, _tools("Maximum number of active containers of a tenant; 0 for no limit.", ge=0)
+        int, _tools("Maximum number of active containers of a tenant. 0: no limit.", ge=0)
     ] = 16
 
     programs: Annotated[
         _Switch,
         _tools(
-            "Let models write programs that call tools (`programmatic_tool_calling`). auto: if "
-            "the extra `programs` is installed. Programs run in WebAssembly, independent "
-            "of `sandbox`.",
+            (
+                "Let models write programs that call tools (`programmatic_tool_calling`). "
+                "auto: on if the extra `programs` is installed. Programs run in "
+                "WebAssembly, independently of the setting `sandbox`."
+            ),
             kind=AUTO_SWITCH,
         ),
     ] = "auto"
@@ -601,8 +718,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         float,
         _tools(
             (
-                "Seconds of computation a program may use between two tool calls. Waiting for "
-                "tool calls does not count."
+                "Maximum number of seconds of computation of a program between two tool "
+                "calls. Time in which a program waits for tool calls does not count."
             ),
             gt=0,
         ),
@@ -611,14 +728,15 @@ class Settings(Struct, frozen=True, kw_only=True):
         int, _tools("Memory limit of a program in MiB.", ge=8, le=2048)
     ] = 64
     max_program_calls: Annotated[
-        int, _tools("Maximum number of tool calls a program may make.", ge=1)
+        int, _tools("Maximum number of tool calls that a program may make.", ge=1)
     ] = 128
 
     web_search: Annotated[
         Literal["index", "ddgs", "exa", "tavily", "brave", "you", "searxng", "off"],
         _tools(
-            "Backend of `web_search`: the local index made by `antiphon index add`, once "
-            "there is one, or a search engine."
+            "Backend of `web_search`: a search engine, or `index` for the local index. "
+            "The command `antiphon index add` creates this index. Without an index, the "
+            "tool is not available."
         ),
     ] = "index"
     web_index: Annotated[
@@ -634,8 +752,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     image_generation: Annotated[
         Literal["off", "images_api", "diffusers"],
         _tools(
-            "Backend of `image_generation`: a server with OpenAI's Images API, or a "
-            "diffusers model in this process (needs the extra `diffusers`)."
+            "Backend of `image_generation`: a server with OpenAI's Images API "
+            "(`images_api`), or a diffusers model in this process (`diffusers`, needs "
+            "the extra `diffusers`)."
         ),
     ] = "off"
     image_generation_url: Annotated[
@@ -646,15 +765,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = None
     image_generation_model: Annotated[
         str | None,
-        _tools("Image model: its name at the Images API, or a diffusers folder or repository."),
+        _tools(
+            "Image model: its name at the Images API, or the folder or repository of a "
+            "diffusers model."
+        ),
     ] = None
     image_generation_models: Annotated[
         dict[str, str],
         _tools(
-            (
-                "Additional values that requests may give as the tool's `model`, and the "
-                "models they select."
-            ),
+            ("Additional names for the field `model` of the tool in requests: name → image model."),
             flag=None,
             kind="a table",
         ),
@@ -674,7 +793,11 @@ class Settings(Struct, frozen=True, kw_only=True):
         int, _tools("Maximum size of an image in bytes.", ge=1)
     ] = 32 * 2**20
     image_generation_parallel: Annotated[
-        int, _tools("Number of images generated concurrently; others wait.", ge=1)
+        int,
+        _tools(
+            ("Maximum number of images that are generated at the same time. Further images wait."),
+            ge=1,
+        ),
     ] = 4
     tool_options: Annotated[
         dict[str, Any],
@@ -687,7 +810,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     mcp: Annotated[
         _Switch,
         _tools(
-            "Call tools of MCP servers. auto: if the extra `mcp` is installed.", kind=AUTO_SWITCH
+            "Call tools of MCP servers. auto: on if the extra `mcp` is installed.", kind=AUTO_SWITCH
         ),
     ] = "auto"
     mcp_servers: Annotated[
@@ -700,20 +823,25 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = field(default_factory=dict)
     mcp_urls: Annotated[
         bool,
-        _tools("Allow requests to name MCP servers by URL (`server_url`), at public addresses."),
+        _tools(
+            "Allow requests to name MCP servers by URL (`server_url`). The servers must "
+            "have public addresses."
+        ),
     ] = True
     mcp_allowed_networks: Annotated[
         tuple[str, ...],
         _tools(
-            "Private addresses and networks where MCP servers named by requests may be as "
-            "well, such as `127.0.0.1`."
+            "Private addresses and networks that are allowed for MCP servers in "
+            "requests (`server_url`), in addition to public addresses. Example: "
+            "`127.0.0.1`."
         ),
     ] = ()
     mcp_unreachable: Annotated[
         Literal["fail", "continue"],
         _tools(
-            "What happens if the tools of an MCP server cannot be listed: `fail` ends the response "
-            "with an error (HTTP 424), as OpenAI's API does; `continue` answers without them."
+            "What happens if the tools of an MCP server cannot be listed. `fail`: the "
+            "response ends with an error (HTTP status 424), as in OpenAI's API. "
+            "`continue`: the model answers without these tools."
         ),
     ] = "fail"
     mcp_connect_s: Annotated[
@@ -724,52 +852,66 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = 120
     mcp_idle_s: Annotated[
         float,
-        _tools("Seconds that an MCP session is kept open after its conversation used it.", ge=0),
+        _tools("Number of seconds for which an MCP session stays open after its last use.", ge=0),
     ] = 300
     mcp_max_sessions: Annotated[
         int,
         _tools(
-            "Maximum number of open MCP sessions. If there are more, unused ones are closed, first "
-            "those of the tenant that has most.",
+            (
+                "Maximum number of open MCP sessions. If there are more, unused sessions "
+                "are closed. The tenant with the most unused sessions loses sessions first."
+            ),
             ge=1,
         ),
     ] = 64
     file_search: Annotated[
         bool,
         _tools(
-            "Run the `file_search` tool over this server's vector stores. Off: the tool "
-            "counts as unavailable."
+            "Run the tool `file_search`, which searches in this server's vector stores. "
+            "If it is off, the tool counts as unavailable."
         ),
     ] = True
     file_search_embeddings: Annotated[
         str,
         _tools(
-            "Served embedding model for semantic search in vector stores. auto: the model of the "
-            "extra `embeddings`, if it is installed. off: full-text search only.",
+            (
+                "Name of a served embedding model for semantic search in vector stores. "
+                "auto: the model of the extra `embeddings`, if the extra is installed. off: "
+                "only full-text search."
+            ),
             kind='"auto", "off" or the name of a model',
         ),
     ] = "auto"
     file_search_reranker: Annotated[
         str,
         _tools(
-            "Served reranking model that ranks the results of searches in vector stores, unless a "
-            "request names another `ranker`. off: results are ranked by words and meaning only.",
+            (
+                "Name of a served reranking model that ranks the results of searches in "
+                "vector stores. Requests can name another `ranker`. off: results are ranked "
+                "only by words and meaning."
+            ),
             kind='"off" or the name of a model',
         ),
     ] = "off"
     max_turns: Annotated[
         int,
-        _tools("Maximum number of model calls in one response that uses server-side tools.", ge=1),
+        _tools(
+            ("Maximum number of model calls (turns) in one response that uses server-side tools."),
+            ge=1,
+        ),
     ] = 32
     max_tool_time_s: Annotated[
-        float, _tools("Maximum total seconds of tool calls in a response; 0 for no limit.", ge=0)
+        float,
+        _tools(
+            ("Maximum total time of all tool calls in a response, in seconds. 0: no limit."), ge=0
+        ),
     ] = 0
     on_tool_limit: Annotated[
         Literal["answer", "incomplete"],
         _tools(
-            "When a response reaches `max_turns`, `max_tool_time_s` or the request's "
-            "`max_tool_calls`: let the model answer without further tool calls, or end "
-            "the response as incomplete."
+            "What happens when a response reaches `max_turns`, `max_tool_time_s` or the "
+            "request's `max_tool_calls`. `answer`: the model answers without further "
+            "tool calls. `incomplete`: the response ends as incomplete."
         ),
     ] = "answer"
     tool_timeout_s: Annotated[float, _tools("Timeout of one tool call, in seconds.", gt=0)] = 300
@@ -777,30 +919,35 @@ class Settings(Struct, frozen=True, kw_only=True):
     unavailable_tools: Annotated[
         Literal["ignore", "refuse"],
         _answers(
-            "Hosted tools in a request that this server does not run: leave them out of "
-            "the prompt and report them, or reject the request with 400."
+            "What happens if a request contains a hosted tool that this server does not "
+            "run. `ignore`: the tool is left out of the prompt, and the response "
+            "reports this. `refuse`: the request is rejected with HTTP status 400."
         ),
     ] = "ignore"
     undecryptable_items: Annotated[
         Literal["drop", "refuse"],
         _answers(
-            "Encrypted items that this server cannot decrypt: leave them out and report "
-            "them in `input_transformations`, or reject the request with 400."
+            "What happens if a request contains encrypted items that this server cannot "
+            "decrypt. `drop`: they are left out, and the response reports this in "
+            "`input_transformations`. `refuse`: the request is rejected with HTTP "
+            "status 400."
         ),
     ] = "drop"
     reasoning_events: Annotated[
         Literal["openai", "open_responses"],
         _answers(
-            "Names of raw reasoning events: `response.reasoning_text.*` (OpenAI) or "
-            "`response.reasoning.*` (Open Responses)."
+            "Names of the events with the raw text of reasoning: "
+            "`response.reasoning_text.*` (`openai`), or `response.reasoning.*` "
+            "(`open_responses`, as in the Open Responses specification)."
         ),
     ] = "openai"
     reasoning_summaries: Annotated[
         Literal["excerpt", "model"],
         _answers(
-            "Reasoning summaries (`reasoning.summary`): the headings and first sentences of the "
-            "reasoning, while the model reasons; or written by a model (`summary_model`) "
-            "afterwards."
+            "How reasoning summaries (`reasoning.summary`) are made. `excerpt`: they "
+            "are the headings and first sentences of the reasoning, and are sent while "
+            "the model reasons. `model`: a model (`summary_model`) writes them after "
+            "the reasoning."
         ),
     ] = "excerpt"
     summary_model: Annotated[
@@ -812,27 +959,44 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = None
     keepalive_s: Annotated[
         float,
-        _answers("Seconds without events after which a stream sends a `keepalive` event.", gt=0),
+        _answers(
+            ("Number of seconds without events after which a stream sends a `keepalive` event."),
+            gt=0,
+        ),
     ] = 15
     upstream_start_wait_s: Annotated[
         float,
         _answers(
             (
-                "Seconds a stream waits for the upstream's first event before it starts, so "
-                "that an error of the upstream is an HTTP error; 0 starts at once."
+                "Maximum number of seconds that a stream waits for the first event of the "
+                "upstream before it starts. If the upstream fails in this time, the client "
+                "gets an HTTP error. 0: the stream starts at once."
             ),
             ge=0,
         ),
     ] = 3
     timeout_s: Annotated[
-        float, _answers("Maximum duration of a response in seconds; 0 for no limit.", ge=0)
+        float, _answers("Maximum duration of a response in seconds. 0: no limit.", ge=0)
     ] = 0
 
     chat_url: Annotated[
         str | None,
-        _chat("Server to talk to. Unset: `host` and `port`.", flag="--url"),
+        _chat(
+            (
+                "URL of the server to which commands such as `antiphon chat` connect. "
+                "Unset: the address in `host` and `port`."
+            ),
+            flag="--url",
+        ),
     ] = None
     chat_model: Annotated[
-        str | None, _chat("Model to talk to. Unset: the server's default.", flag="--model")
+        str | None,
+        _chat(
+            ("Model that commands such as `antiphon chat` use. Unset: the server's default model."),
+            flag="--model",
+        ),
     ] = None
-    chat_key: Annotated[str | None, _chat("API key to send.", flag="--key", secret=True)] = None
+    chat_key: Annotated[
+        str | None,
+        _chat("API key that commands such as `antiphon chat` send.", flag="--key", secret=True),
+    ] = None

@@ -23,35 +23,45 @@ class Tenant(Struct, frozen=True, kw_only=True):
     """
 
     max_responses: Annotated[
-        _Limit, declare("Maximum number of stored responses. Unset: the global one.")
+        _Limit, declare("Maximum number of stored responses. Unset: the global `max_responses`.")
     ] = None
     max_responses_bytes: Annotated[
-        _Limit, declare("Size of stored responses in bytes. Unset: the global one.")
+        _Limit,
+        declare(
+            "If the stored responses of the tenant have this size in bytes, new "
+            "responses are refused. Unset: the global `max_responses_bytes`."
+        ),
     ] = None
-    max_files: Annotated[_Limit, declare("Maximum number of files. Unset: the global one.")] = None
+    max_files: Annotated[
+        _Limit, declare("Maximum number of files. Unset: the global `max_files`.")
+    ] = None
     max_files_bytes: Annotated[
-        _Limit, declare("Maximum total size of files in bytes. Unset: the global one.")
+        _Limit,
+        declare("Maximum total size of files in bytes. Unset: the global `max_files_bytes`."),
     ] = None
     max_vector_stores: Annotated[
-        _Limit, declare("Maximum number of vector stores. Unset: the global one.")
+        _Limit, declare("Maximum number of vector stores. Unset: the global `max_vector_stores`.")
     ] = None
     max_containers: Annotated[
-        _Limit, declare("Maximum number of active containers. Unset: the global one.")
+        _Limit, declare("Maximum number of active containers. Unset: the global `max_containers`.")
     ] = None
     requests_per_minute: Annotated[
-        _Rate, declare("Requests of the tenant in a minute. Unset: no limit.")
+        _Rate, declare("Maximum number of requests per minute. Unset: no limit.")
     ] = None
     tokens_per_minute: Annotated[
-        _Rate, declare("Input and output tokens of the tenant in a minute. Unset: no limit.")
+        _Rate, declare("Maximum number of input and output tokens per minute. Unset: no limit.")
     ] = None
     tokens_per_day: Annotated[
-        _Rate, declare("Input and output tokens of the tenant in a day (UTC). Unset: no limit.")
+        _Rate, declare("Maximum number of input and output tokens per day (UTC). Unset: no limit.")
     ] = None
     concurrent_requests: Annotated[
-        _Rate, declare("Requests of the tenant in progress at a time. Unset: no limit.")
+        _Rate, declare("Maximum number of requests in progress at the same time. Unset: no limit.")
     ] = None
     background_runs: Annotated[
-        _Rate, declare("Background responses of the tenant in progress at a time. Unset: no limit.")
+        _Rate,
+        declare(
+            "Maximum number of background responses in progress at the same time. Unset: no limit."
+        ),
     ] = None
     models: Annotated[
         tuple[str, ...] | None,
@@ -59,5 +69,5 @@ class Tenant(Struct, frozen=True, kw_only=True):
     ] = None
     tools: Annotated[
         tuple[str, ...] | None,
-        declare("Types of tools that the tenant may use besides functions. Unset: all."),
+        declare("Types of tools that the tenant may use, in addition to functions. Unset: all."),
     ] = None
