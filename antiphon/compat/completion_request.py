@@ -1,4 +1,5 @@
-"""Translate the body of ``POST /completions`` into texts to continue and sampling options.
+"""Translate the body of ``POST /completions`` to prompts, and to Responses requests with the
+sampling options.
 
 The accepted fields are the fields of the ``openai`` SDK 3.54 and the sampling extensions in
 ``wire.request``.

@@ -1,4 +1,5 @@
-"""Translate field names in errors from the Responses API to the API that the client used."""
+"""Translate field names in errors: replace the names of the Responses API by the names of the API
+that the client used."""
 
 from __future__ import annotations
 

@@ -112,8 +112,8 @@ def _fault(cls: type[_Row], table: dict[str, Any], error: msgspec.ValidationErro
 
 
 def _accepts(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> bool:
-    """Return whether the part of a format along ``path`` is valid. All other keys of the tables on
-    the path are ignored."""
+    """Return whether a format is valid if only the keys on ``path`` are considered; see ``_only``.
+    This finds the key to which msgspec's error refers."""
     try:
         msgspec.convert(_only(table, path), cls)
     except msgspec.ValidationError:
@@ -122,8 +122,9 @@ def _accepts(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> 
 
 
 def _only(table: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
-    """Return a copy of ``table`` in which the tables along ``path`` have only the keys of the path.
-    ``path`` alternates between a field and a key of the table in this field."""
+    """Return a copy of ``table`` that has, in its inner tables, only the keys on ``path``. The path
+    ``["states", "name", "on", "x"]`` keeps only the state "name", and in its field ``on`` only the
+    key "x". Other fields are kept."""
     if not path:
         return table
     key, name, *rest = path

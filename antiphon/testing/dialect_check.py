@@ -158,8 +158,9 @@ def forced_calls_are_constrained_or_rejected(model: DialectUnderTest) -> None:
 
 
 def stored_tokens_are_extended(model: DialectUnderTest) -> None:
-    """Check that the next prompt begins with the stored tokens if their text is the beginning of
-    its text. The stored tokens must never change the text of the prompt.
+    """Check that the dialect reuses stored tokens. If the text of the stored tokens is the
+    beginning of the new prompt's text, the new prompt must begin with these tokens. Stored tokens
+    must never change the text of the prompt.
     """
     first = model.render(_user(TEXT)).prompt.ids
     talk = (_user(TEXT), _assistant("Very fine."), _user("Why?"))

@@ -97,8 +97,8 @@ class _MessageReader:
         self._searches: dict[str, Json] = {}
 
     def read(self, fields: Json, path: str, *, has_reply: bool) -> None:
-        """Translate one message. ``has_reply``: whether a later message has the role ``user``. A
-        system message with ``clear_at`` then loses its text."""
+        """Translate one message. ``has_reply``: whether a later message has the role ``user``. In
+        this case, the text of a system message with ``clear_at: next_user_message`` is left out."""
         role = fields.get("role")
         if role is None:
             raise missing_parameter(f"{path}.role")
@@ -203,8 +203,9 @@ class _MessageReader:
         return parts, part_paths
 
     def _loaded_tool(self, fields: Json, path: str) -> Json:
-        """Offer a tool to which a tool result refers: the client searched for tools itself. Returns
-        a text part that tells the model about the tool."""
+        """Let the model use a tool to which a tool result refers. Such results come from a tool
+        search that the client runs itself. Returns a text part that tells the model about the
+        tool."""
         name = fields.get("tool_name")
         if name is None:
             raise missing_parameter(f"{path}.tool_name")
