@@ -1,1 +1,2 @@
-"""Measurements, printed as ratios taken in one run on one machine. Nothing here is a test."""
+"""Benchmarks. They print ratios of measurements that were made in the same run on the same machine.
+They are not tests."""

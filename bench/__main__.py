@@ -53,7 +53,8 @@ def _body(**fields: object) -> str:
 
 
 def heart() -> Iterator[Line]:
-    """The event writer: deltas in, bytes of a stream out; against framing ready-made bytes."""
+    """Compare the event writer, which turns deltas into the bytes of a stream, with code that only
+    frames ready-made bytes."""
     count = 100_000
 
     def ours() -> float:
@@ -86,7 +87,8 @@ def heart() -> Iterator[Line]:
 
 
 def events() -> Iterator[Line]:
-    """The server's CPU per event against a bare app with the same bytes, paced and unpaced."""
+    """Compare the server's CPU time per event with a minimal app that sends the same bytes. Events
+    are sent with pauses and without."""
     body = _body(stream=True, store=False)
     for streams, pace in ((32, 0.01), (256, 0.02), (1, 0.0), (32, 0.0), (256, 0.0)):
         count = streams if streams > 1 else 30
@@ -163,7 +165,7 @@ TOKENS = 48
 
 
 def model() -> Iterator[Line]:
-    """Tokens per second through the server against the engine alone; rounds alternate."""
+    """Compare tokens per second through the server with the engine alone. The rounds alternate."""
     body = json.dumps(
         {
             "model": "model",
@@ -249,7 +251,8 @@ the nearest guard at once."""
 
 
 def turns() -> Iterator[Line]:
-    """First-token latency of a late turn against the first turn: the value of the prefix cache."""
+    """Compare the first-token latency of a late turn with the first turn. This shows the effect of
+    the prefix cache."""
     import httpx
 
     first: list[float] = []
@@ -290,7 +293,8 @@ def turns() -> Iterator[Line]:
 
 
 def store() -> Iterator[Line]:
-    """Saves per second, and whether a late turn costs more than an early one."""
+    """Measure saves per second, and compare the cost of a late turn with the cost of an early
+    turn."""
     with tempfile.TemporaryDirectory() as folder:
         yield from asyncio.run(_store(Path(folder) / "bench.db"))
 

@@ -20,8 +20,8 @@ _SERVERS, _SECONDS, _RATES = 8, 20.0, (2, 20)
 
 
 def claims() -> Iterator[Line]:
-    """Claims and heartbeats a run, with those of idle servers. The servers are in this process,
-    each with connections of its own."""
+    """Measure the number of claims and heartbeats per run, including the ones of idle servers. All
+    servers are in this process, and each has its own connections."""
     with postgres(max_connections="200") as server:
         for rate in _RATES:
             yield from asyncio.run(_claims(server, rate))

@@ -1,4 +1,5 @@
-"""The cost of a grammar per token: the real engine with and without one, in one run."""
+"""Measure the cost of a grammar per token: the real engine with and without a grammar, in the same
+run."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ _GRAMMARS = {
 
 
 def constraints() -> Iterator[Line]:
-    """Measure the time per constrained token beyond that of an unconstrained one."""
+    """Measure how much more time a token needs with a constraint than without."""
     took = asyncio.run(_measure())
     free = median(took.pop("free"))
     for name, times in took.items():

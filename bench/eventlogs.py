@@ -32,7 +32,8 @@ _CONNECTIONS = 16
 
 
 def listeners() -> Iterator[Line]:
-    """256 runs with 20 events a second each: CPU for each batch, and age at other processes."""
+    """Measure 256 runs with 20 events a second each: CPU time for each batch, and age of the events
+    when other processes read them."""
     for count in (1, 30, 100):
         for kind in (None, "nats", "redis"):
             with ExitStack() as stack:
@@ -141,8 +142,8 @@ async def _write(store: object, claims: Sequence[object]) -> tuple[int, int]:
 
 
 def commits() -> Iterator[Line]:
-    """Commits a second of 16 connections, with fsync: plain inserts, and appends to followed runs,
-    by turns."""
+    """Measure commits per second of 16 connections, with fsync. Plain inserts and appends to runs
+    with readers alternate."""
     with postgres(fsync="on") as server:
         yield from run(_commits(server))
 

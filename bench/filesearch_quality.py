@@ -88,7 +88,7 @@ class _Collection(Struct, frozen=True):
 
 
 def quality() -> Iterator[Line]:
-    """Measure both collections; the first only if it is installed."""
+    """Measure both collections. The first collection is skipped if its package is not installed."""
     for collection in _collections():
         gains = asyncio.run(_evaluate(collection))
         note = f"{len(collection.questions)} questions, {len(collection.texts)} {collection.name}"
@@ -110,7 +110,8 @@ def _collections() -> Iterator[_Collection]:
 
 
 def _papers(folder: Path) -> _Collection:
-    """Titles and summaries; the questions are the subjects' names."""
+    """Return the collection of papers: titles and summaries as texts, and names of subjects as
+    questions."""
     papers = json.loads((folder / "arxiv.json").read_text())
     subjects = json.loads((folder / "tags.json").read_text())
     texts, filed = dict[str, str](), defaultdict[str, set[str]](set)
@@ -178,7 +179,7 @@ async def _indexed_store(collection: _Collection) -> AsyncIterator[tuple[VectorS
 
 
 def _gain(ranked: Sequence[str], wanted: frozenset[str]) -> float:
-    """nDCG, where a file counts by its best chunk."""
+    """Return the nDCG of a ranking. A file counts with its best chunk."""
     names = list(dict.fromkeys(ranked))[:_DEPTH]
     received = sum(1 / math.log2(at + 2) for at, name in enumerate(names) if name in wanted)
     return received / sum(1 / math.log2(at + 2) for at in range(min(_DEPTH, len(wanted))))

@@ -85,8 +85,8 @@ def _announced_url(log: Path) -> str:
 
 
 def cached() -> Iterator[Line]:
-    """The share of reusable prompt tokens that the engines had cached, with the session's key and
-    without it."""
+    """Measure how large a share of the reusable prompt tokens the engines had in their cache, with
+    the session's key and without it."""
     with running_engines() as engines:
         urls = [engine.url for engine in engines]
         for name, row in ROUTERS.items():
@@ -152,8 +152,8 @@ async def _client(server: str) -> AsyncIterator[Any]:
 
 
 def failover() -> Iterator[Line]:
-    """Streams whose engines are killed at random moments: how many fail, and how many have another
-    text than undisturbed ones."""
+    """Kill the engines of streams at random moments. Count how many streams fail, and how many have
+    another text than streams without kills."""
     for name in ("vllm-router", ""):
         if name and router_program(name) is None:
             continue
@@ -184,8 +184,8 @@ def failover() -> Iterator[Line]:
 
 
 class _Disturbed(Struct):
-    """Replies in all, those that failed, and those with another text than alone. ``noise``: the
-    share of replies with another text without kills."""
+    """Numbers of replies: all, failed ones, and ones with another text than without kills.
+    ``noise``: the share of replies whose text differs even without kills."""
 
     replies: int = 0
     failed: int = 0
@@ -226,7 +226,7 @@ async def _disturb(server: str, engines: Sequence[Engine]) -> _Disturbed:
 
 
 async def _reply(client: Any, number: int) -> str | None:
-    """Stream a reply and return its text; None if it failed."""
+    """Stream a reply and return its text. Returns None if the reply failed."""
     body = {
         "model": "fleet",
         "input": f"What is {number % 8} plus {number // 8}?",

@@ -83,7 +83,7 @@ class Engine:
         self.start()
 
     def start(self) -> None:
-        """Start, and wait until it has loaded the model."""
+        """Start the llama-server and wait until it has loaded the model."""
         self._process = subprocess.Popen(
             [sys.executable, str(_LLAMA_SERVER), str(_MODEL), str(self.port)],
             stdin=subprocess.PIPE,
@@ -139,7 +139,7 @@ def running_router(name: str, urls: Sequence[str], *more: str) -> Iterator[str]:
 
 
 def router_program(name: str) -> str | None:
-    """The program of a router; None if it is not installed."""
+    """Return the program of a router. Returns None if it is not installed."""
     return os.environ.get(ROUTERS[name].variable) or shutil.which(name)
 
 

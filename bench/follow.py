@@ -1,4 +1,5 @@
-"""Readers of background runs over raw sockets, in their own process: how old is each event?
+"""Readers of background runs over raw sockets, in their own process. They measure the age of each
+event.
 
 The model of ``bench.servers`` writes the current time. ``python -m bench.follow`` reads a plan as
 JSON from its input and prints the result as JSON.

@@ -170,7 +170,8 @@ _Work = Callable[[_Client, int, Any], None]
 
 
 class _Growth(Struct, frozen=True, kw_only=True):
-    """Work that is measured at three sizes. ``prepare``: makes what it needs, unmeasured."""
+    """A kind of work that is measured at three sizes. ``prepare`` creates the objects that the work
+    needs. It is not measured."""
 
     what: str
     sizes: tuple[int, int, int]
@@ -213,7 +214,7 @@ def _stream(client: _Client, size: int, _: Any) -> None:
 
 
 def _chain(client: _Client, size: int) -> list[Any]:
-    """Create a chain of so many responses. Return a list of the id of its last one."""
+    """Create a chain of ``size`` responses. Returns a list with the id of its last response."""
     last: list[Any] = [None]
     for _ in range(size):
         _continue(client, size, last)
@@ -225,7 +226,7 @@ def _continue(client: _Client, _: int, last: list[Any]) -> None:
 
 
 def _conversation(client: _Client, size: int, words: int = 12) -> str:
-    """Create a conversation of so many items, each of so many words, and return its id."""
+    """Create a conversation of ``size`` items with ``words`` words each, and return its id."""
     created: str = client.post("conversations")["id"]
     for _ in range(size // 20):
         client.post(f"conversations/{created}/items", items=_messages(client, 20, words))
@@ -360,7 +361,8 @@ _GROWTH = (
 
 
 def exponents() -> Iterator[Line]:
-    """The exponents of costs over sizes, and a turn of a long conversation against a short one."""
+    """Measure how costs grow with size (the exponents), and compare a turn of a long conversation
+    with a turn of a short one."""
     with ExitStack() as stack:
         clients = [_Client(stack.enter_context(running("growth"))) for _ in range(3)]
         for growth in _GROWTH:

@@ -1,4 +1,4 @@
-"""Sandboxes: time to the first answer, and the overhead of a call."""
+"""Measure sandboxes: time to the first answer, and overhead of a call."""
 
 from __future__ import annotations
 

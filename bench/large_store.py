@@ -116,7 +116,8 @@ AND t.relnamespace = 'antiphon'::regnamespace AND NOT i.indisprimary
 
 
 class _Statement(Struct):
-    """A statement of the store: the longest time that a client saw, with these arguments."""
+    """A statement of the store, with the longest time that a client measured and the arguments of
+    this call."""
 
     elapsed_ms: float
     arguments: Sequence[Any]
@@ -156,7 +157,7 @@ async def _measure(server: Postgres, responses: int, seconds: float) -> list[Lin
 
 
 async def _seed(connection: Any, store: Any, responses: int, seconds: float, now: int) -> int:
-    """Insert responses with what belongs to them; return how many."""
+    """Insert responses with all their rows in other tables. Returns the number of responses."""
     from antiphon.store.base import Retention
 
     await connection.execute("SET search_path TO antiphon; SET session_replication_role TO replica")

@@ -183,7 +183,7 @@ def _spent(plan: Plan, processes: _Processes, idle: _Spent) -> _Spent:
 
 
 def _cpu(processes: _Processes) -> _Spent:
-    """CPU seconds so far."""
+    """Return the CPU seconds of the processes so far."""
     return _Spent(*(sum(Process(port=0, pid=pid).cpu_s for pid in each) for each in processes()))
 
 

@@ -1,4 +1,4 @@
-"""A measurement as one line, with its target."""
+"""Format a measurement and its target as one line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Line(Struct, frozen=True, kw_only=True):
 
 
 def median(values: Iterable[float]) -> float:
-    """Return the median: a shared machine produces outliers."""
+    """Return the median. It is used because a shared machine produces outliers."""
     return statistics.median(values)
 
 

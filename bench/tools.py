@@ -105,8 +105,8 @@ def _calling(turns: int) -> Callable[[Any, Any], Any]:
 
 
 def overhead() -> Iterator[Line]:
-    """A streamed response of ten calls in ten turns, minus one without calls, against the tool
-    itself."""
+    """Measure a streamed response with ten calls in ten turns, subtract a response without calls,
+    and compare the result with the tool itself."""
 
     def seconds(port: int, client: httpx.Client, tools: list[Any]) -> float:
         body = {"model": "scripted", "input": "hi", "stream": True, "tools": tools}

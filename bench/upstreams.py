@@ -81,7 +81,7 @@ def _json(value: object) -> bytes:
 
 
 async def play() -> None:
-    """Serve until terminated; print the port."""
+    """Print the port and serve until the process is terminated."""
     server = await asyncio.get_running_loop().create_server(_Upstream, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()

@@ -1,4 +1,4 @@
-"""Vectors for benchmarks: clustered, as embeddings of texts are."""
+"""Vectors for benchmarks. They form clusters, like embeddings of texts."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _own_children_cpu_s() -> float:
 
 
 def workers() -> Iterator[Line]:
-    """Two workers against one, in interleaved rounds."""
+    """Compare two workers with one worker, in alternating rounds."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         servers = {
             count: stack.enter_context(_serving(Path(name) / str(count), count)) for count in (1, 2)

@@ -34,7 +34,7 @@ _APIS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 
 
 def client_pages() -> dict[str, Callable[[], str]]:
-    """Return path → the function that renders the page, for every client."""
+    """Return a dict from the path of each client's page to the function that renders the page."""
     seen: Mapping[str, Any] = json.loads(_OBSERVED.read_text(encoding="utf-8"))
     return {f"docs/clients/{name}.md": _renderer(client) for name, client in seen.items()}
 

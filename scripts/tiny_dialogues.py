@@ -77,7 +77,7 @@ def draw(rng: random.Random) -> tuple[list[Message], list[Any] | None]:
 
 
 def _exchange(rng: random.Random, names: set[str]) -> list[Message]:
-    """Return the user's message and all that follows it before the final answer."""
+    """Return a random dialogue from the user's message to the model's final answer."""
     if "get_weather" in names or "add" in names:
         if rng.random() < 0.7:
             return _tool_loop(rng, names)
@@ -130,7 +130,7 @@ def _city(rng: random.Random) -> str:
 
 
 def _unable(rng: random.Random, names: set[str]) -> list[Message]:
-    """A request for which there is no tool."""
+    """Return a dialogue with a request for which there is no tool."""
     if "get_weather" not in names:
         asked = _ask_weather(rng, _city(rng))
         return _assistant_turn(
@@ -224,7 +224,8 @@ def _tool_loop(rng: random.Random, names: set[str]) -> list[Message]:
 
 
 def _tools(rng: random.Random) -> list[Any]:
-    """Some of the two and others, in any order and described in different ways."""
+    """Return a random list of tools: some of the two known tools and other tools, with varying
+    descriptions."""
     city = {"city": {"type": "string"}}
     numbers = {"a": {"type": "integer"}, "b": {"type": "integer"}}
     if rng.random() < 0.2:

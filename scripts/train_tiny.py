@@ -163,7 +163,7 @@ def train(model: Any, examples: Iterator[dict[str, Any]], steps: int, rate: floa
 
 
 def right(model: Qwen3ForCausalLM, examples: Examples, tokenizer: Tokenizer, count: int) -> float:
-    """The share of fresh dialogues that are answered to the letter."""
+    """Return the share of new dialogues whose answer is exactly right."""
     texts, good = examples.texts(), 0
     for _ in range(count):
         prompt, said = next(texts)

@@ -60,7 +60,8 @@ SLOW_FILES = (
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Keep what is collected out of garbage collections: it is many objects, and they stay."""
+    """Exclude the collected tests from garbage collection, because they are many objects that exist
+    until the end."""
     gc.disable()
     try:
         return (yield)
@@ -94,21 +95,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two more than there are cores, since tests wait for processes."""
+    """Return the number of test processes: two more than CPU cores, because tests wait for other
+    processes."""
     return (os.cpu_count() or 1) + 2
 
 
 @pytest.fixture
 def freezes_again() -> Iterator[None]:
-    """Freeze what exists after a test with a server in the process, which unfreezes it at its end:
-    otherwise each later collection of garbage visits all that was collected to be run."""
+    """Exclude existing objects from garbage collection again after a test with a server in this
+    process, because the server includes them at its end. Otherwise each later garbage collection
+    would visit all collected tests."""
     yield
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def kills(request: pytest.FixtureRequest) -> int:
-    """How often a test that kills servers does so."""
+    """The number of times that a test kills servers."""
     return int(request.config.getoption("--kills"))
 
 
@@ -122,14 +125,14 @@ def _postgres() -> Iterator[Postgres]:
 
 @pytest.fixture
 def database(_postgres: Postgres) -> Iterator[Postgres]:
-    """A real PostgreSQL; a test takes fresh databases of it."""
+    """A real PostgreSQL server. A test creates new databases in it."""
     yield _postgres
     _postgres.give_back()
 
 
 @pytest.fixture(params=KINDS)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    """An empty store. A test with it runs over each kind of store."""
+    """An empty store. A test with this fixture runs once for each kind of store."""
     opened = await open_empty_store(request.param, request, tmp_path)
     yield opened
     await opened.close()

@@ -1,6 +1,5 @@
-"""llama.cpp's own server with the default model, from the package of Antiphon's engine.
-
-It is both a server of the Responses API and an upstream of the others.
+"""llama.cpp's own server with the default model, from the package of Antiphon's engine. It is one
+of the compared servers of the Responses API, and also the upstream of the other servers.
 """
 
 from __future__ import annotations

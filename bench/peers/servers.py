@@ -35,9 +35,9 @@ _ENVIRONMENT = {
 
 
 class Peer(Struct, frozen=True, kw_only=True):
-    """A server. ``command``: returns its command line from its port, the upstream's address and an
-    empty folder. ``program``: the file that must be there. ``share``: of the requests of the other
-    servers, for one that takes long."""
+    """A compared server. ``command`` returns its command line; it gets the port, the upstream's
+    address and an empty folder. ``program``: a file that exists if the server is installed.
+    ``share``: number of its requests relative to other servers; below 1 for a slow server."""
 
     name: str
     program: Path
@@ -54,7 +54,7 @@ class PeerProcess(Struct):
 
     @property
     def _pids(self) -> list[int]:
-        """All processes of its session."""
+        """Return all processes of the server's session."""
         found = []
         for folder in Path("/proc").iterdir():
             with suppress(OSError, ValueError):
@@ -76,7 +76,7 @@ class PeerProcess(Struct):
 
     @property
     def rss_bytes(self) -> int:
-        """Resident memory."""
+        """Return the resident memory of all processes, in bytes."""
         pages = 0
         for pid in self._pids:
             with suppress(OSError):

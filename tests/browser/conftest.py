@@ -83,7 +83,7 @@ def browser() -> Iterator[Any]:
 
 
 class Visitor:
-    """A page of the browser, and everything it asked for and complained about."""
+    """A page of the browser, with all its requests and errors."""
 
     def __init__(self, page: Any, root: str) -> None:
         self.page = page
@@ -103,7 +103,7 @@ class Visitor:
 
     @property
     def foreign_urls(self) -> list[str]:
-        """What was asked of others than the server."""
+        """The URLs of requests that the page sent to other hosts than the server."""
         own = (self.root + "/", "data:", f"blob:{self.root}")
         return [url for url in self.urls if not url.startswith(own)]
 
@@ -116,7 +116,8 @@ class Visitor:
         self.page.get_by_role("button", name="Continue").click()
 
     def ask(self, text: str) -> Any:
-        """Type a message, send it, and return the turn it begins."""
+        """Type a message, send it, and return the turn of the page that begins with this
+        message."""
         box = self.page.get_by_role("textbox", name="Message")
         box.fill(text)
         box.press("Enter")
@@ -136,8 +137,8 @@ def visitor(browser: Any, server: Server) -> Iterator[Visitor]:
 
 
 class visiting:
-    """A fresh browser profile that visits a server; afterwards nothing foreign was asked for, no
-    script failed, and the page's policy stopped nothing."""
+    """Visit a server with a new browser profile. At the end, check that no request went to another
+    host, no script failed, and the page's content policy blocked nothing."""
 
     def __init__(self, browser: Any, root: str, **options: Any) -> None:
         defaults = {"locale": "en-US", "viewport": {"width": 1280, "height": 860}}

@@ -156,7 +156,8 @@ class _Chaos:
         self._proxy.resume_flow()
 
     async def _fill_disk(self, place: Place) -> None:
-        """Leave the database nothing, or too little for long. It ends where it cannot write."""
+        """Fill the disk of the database, completely or almost. The database ends if it cannot
+        write."""
         assert self._disk is not None
         await asyncio.to_thread(self._disk.fill, self._random.choice((0, 0, 4 << 20)))
         await self._some_time()
@@ -185,7 +186,7 @@ class _SmallServer:
         self.counts = Counter[str]()
 
     async def run(self, end: float) -> None:
-        """Use and break it until ``end``, in seconds of ``time.monotonic``."""
+        """Use the server and break it until ``end``, in seconds of ``time.monotonic``."""
         await asyncio.to_thread(self._place.start)
         try:
             async with asyncio.TaskGroup() as group:
@@ -218,7 +219,8 @@ async def _use(clients: Clients, random: Random, end: float) -> None:
 
 
 class _Parts(NamedTuple):
-    """What surrounds the servers: the database, the bus if there is one, and the disks."""
+    """The other parts of the test besides the servers: the database, the message bus if there is
+    one, and the disks."""
 
     database: Postgres
     bus: BusServer | None
@@ -226,7 +228,7 @@ class _Parts(NamedTuple):
 
 
 class _Disks(NamedTuple):
-    """The disks that are filled; None where none can be mounted."""
+    """The disks that the test fills. A disk is None if it cannot be mounted on this machine."""
 
     database: Disk | None
     sqlite: Disk | None
@@ -324,7 +326,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _open_parts(opened: ExitStack, folder: Path, bus: str) -> _Parts:
-    """Start what surrounds the servers."""
+    """Start the database, the message bus and the disks."""
     disks = _Disks(
         opened.enter_context(small_disk(folder / "database", "512m")),
         opened.enter_context(small_disk(folder / "sqlite", "64m")),

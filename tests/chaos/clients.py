@@ -93,7 +93,8 @@ class Clients:
         self._check(model, response, events, cancelled=cancels)
 
     async def _follow(self, response_id: str, events: list[dict[str, Any]]) -> bool:
-        """Read events from where the reader was. Returns whether the stream came to its end."""
+        """Read events after the last event that was read. Returns whether the stream came to its
+        end."""
         query: dict[str, Any] = {"stream": "true"}
         if events:
             query["starting_after"] = events[-1]["sequence_number"]
@@ -130,7 +131,7 @@ class Clients:
     async def _request(
         self, method: str, path: str, *, once: bool = False, **fields: Any
     ) -> httpx.Response | None:
-        """Send a request, again after an outage unless ``once``."""
+        """Send a request. After an outage, send it again, except if ``once`` is True."""
         while True:
             started = time.monotonic()
             try:

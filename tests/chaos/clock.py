@@ -9,7 +9,8 @@ __all__ = ["ServerClock", "faketime_library"]
 
 
 def faketime_library() -> Path | None:
-    """Return libfaketime, None where it is not installed (Debian: ``apt install faketime``)."""
+    """Return the path of libfaketime. Returns None if it is not installed (Debian: ``apt install
+    faketime``)."""
     found = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")
     return next(iter(sorted(found)), None)
 

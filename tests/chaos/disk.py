@@ -22,7 +22,7 @@ class Disk:
         self._filler = folder / "filler"
 
     def fill(self, free_bytes: int = 0) -> None:
-        """Leave so many bytes free."""
+        """Fill the disk until ``free_bytes`` bytes are free."""
         with self._filler.open("wb", buffering=0) as file:
             try:
                 while _free_bytes(self.folder) > free_bytes + len(_PIECE):
@@ -34,7 +34,7 @@ class Disk:
                     raise
 
     def empty(self) -> None:
-        """Give the space back."""
+        """Free the space that ``fill`` has used."""
         self._filler.unlink(missing_ok=True)
 
 
@@ -45,7 +45,7 @@ def _free_bytes(folder: Path) -> int:
 
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Disk | None]:
-    """Mount a file system of this size on ``folder``; None where that is not permitted."""
+    """Mount a file system of this size on ``folder``. Yields None if mounting is not permitted."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "none", str(folder)]
     try:

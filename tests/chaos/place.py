@@ -52,7 +52,7 @@ class Place:
             threading.Thread(target=self._drain, args=(self.server,), daemon=True).start()
 
     def _drain(self, server: Server) -> None:
-        """Read what the server prints: it must not wait for a reader."""
+        """Read the output of the server. Without a reader, the server would block."""
         assert server.process.stdout is not None
         with suppress(ValueError, OSError), self._log.open("a") as log:
             for line in server.process.stdout:

@@ -24,14 +24,15 @@ _IMAGES = 'image_generation = "images_api"\nimage_generation_url = "{}"\n'
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Only who names this folder, or something in it, means it."""
+    """Collect these tests only if the command line names this folder or a file in it."""
     named = [Path(argument.partition("::")[0]).absolute() for argument in config.args]
     return None if any(path.is_relative_to(HERE) for path in named) else True
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """It serves one model under many names, by which clients choose their behaviour."""
+    """Start a server that serves one model under many names. Some clients change their behaviour by
+    the name of the model."""
     if not (TOOLS / "python").exists():
         pytest.fail("The clients are not installed: make clients")
     block_network()
@@ -51,7 +52,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def _index(folder: Path) -> Path:
-    """An index of one page, for web searches."""
+    """Create a web search index with one page."""
     pages, index = folder / "pages", folder / "web.db"
     pages.mkdir()
     (pages / "fjords.md").write_text("# Fjords\n\nThe Sognefjord is the longest one: 205 km.")
@@ -71,7 +72,8 @@ class Shell:
         self.work.mkdir()
 
     def run(self, *command: str | Path, **more: str) -> str:
-        """Its output; the test fails with it unless the command ends well."""
+        """Run a command and return its output. If the command fails, the test fails and shows the
+        output."""
         environment = {
             "PATH": f"{TOOLS}:{HERE}/node/node_modules/.bin:{os.environ['PATH']}",
             "HOME": str(self.home),

@@ -107,7 +107,7 @@ class _Server:
         await self._process.wait()
 
     def requests(self) -> int:
-        """The requests for responses that the log has."""
+        """The requests for responses in the server's log."""
         return len(re.findall(r'"path": ?"/v1/responses"', self.log.read_text()))
 
 

@@ -35,9 +35,9 @@ PAIRS_OF_MODES = (
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test in a pair of modes, which its name decides; with ``--every-mode`` in all.
-
-    A mode does not know its store: over stores that keep events, one mode reads them back.
+    """Run a test in two modes, which depend on the test's name. With ``--every-mode``, run it in
+    all modes. A test that also has the fixture ``store`` runs over SQLite and PostgreSQL too, in
+    the modes ``plain`` and ``resumed``, because ``resumed`` reads stored events.
     """
     names = set(metafunc.fixturenames)
     modes = _modes_of(metafunc)
@@ -94,7 +94,7 @@ def ask(request: pytest.FixtureRequest) -> Ask:
 
 @pytest.fixture(params=FOREGROUND)
 def ask_foreground(request: pytest.FixtureRequest) -> Ask:
-    """Return such a function for each mode of a client that waits for its answer."""
+    """Return a function like ``ask``, for each mode in which the client waits for its answer."""
     return _ask_in_mode(request.param)
 
 

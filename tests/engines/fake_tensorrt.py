@@ -1,7 +1,7 @@
-"""A double of TensorRT-LLM: its names, its checks and its streams, over the toy model.
+"""A fake TensorRT-LLM with the toy model. It has the names, checks and streams of TensorRT-LLM.
 
-Written after the LLM API of versions 1.2 and 1.3 (``LLM.generate_async``, ``SamplingParams``,
-``RequestOutput``). Results are filled by a task of the executor, as they are by its threads.
+It follows the LLM API of versions 1.2 and 1.3 (``LLM.generate_async``, ``SamplingParams``,
+``RequestOutput``). A task fills the results. In TensorRT-LLM, threads of the executor do this.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ class CompletionOutput:
 
 
 class RequestOutput:
-    """The result that is its own stream: every step fills it further."""
+    """The result of a request, which is also its stream. Each step adds tokens to the same
+    object."""
 
     def __init__(self, llm: BaseLLM, toy: Toy, params: SamplingParams, cached: int) -> None:
         self.outputs = [CompletionOutput()]
@@ -186,7 +187,7 @@ class BaseLLM:
 
 
 class OldLLM(BaseLLM):
-    """Before there were priorities and trace headers."""
+    """The LLM of an older version, without priorities and trace headers."""
 
     def generate_async(
         self,
@@ -222,7 +223,7 @@ class LLM(BaseLLM):
 
 
 class _Bias(list[float]):
-    """As much of a tensor as is asked of one."""
+    """A fake tensor with the few methods that the engine calls."""
 
 
 def _zeros(size: int, dtype: Any) -> _Bias:
@@ -231,7 +232,7 @@ def _zeros(size: int, dtype: Any) -> _Bias:
 
 
 def install(patch: pytest.MonkeyPatch, llm: type[BaseLLM] = LLM) -> None:
-    """Put the double where TensorRT-LLM and PyTorch would be."""
+    """Make imports of TensorRT-LLM and PyTorch return the fakes."""
     contents: dict[str, dict[str, Any]] = {
         "tensorrt_llm": {"LLM": llm, "SamplingParams": SamplingParams},
         "tensorrt_llm.llmapi": {"GuidedDecodingParams": GuidedDecodingParams},

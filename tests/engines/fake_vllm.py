@@ -1,7 +1,7 @@
-"""A double of vLLM: its names, its checks and its streams, over the toy model.
+"""A fake vLLM with the toy model. It has the names, checks and streams of vLLM.
 
-Written after vLLM 0.32's ``AsyncLLM``, ``SamplingParams`` and ``outputs``. What vLLM refuses is
-refused, what it ignores is not there to be given.
+It follows ``AsyncLLM``, ``SamplingParams`` and ``outputs`` of vLLM 0.32. It rejects the same values
+as vLLM. Parameters that vLLM ignores do not exist here.
 """
 
 from __future__ import annotations
@@ -142,7 +142,8 @@ class ModelConfig:
 
 
 class Renderer:
-    """What a processor makes of a prompt: three tokens of an image's word."""
+    """Renders prompts like a processor of vLLM. For each image, the ids of the prompt (the
+    placeholder of the image) are repeated twice more."""
 
     async def render_cmpl_async(
         self, prompts: list[dict[str, Any]], *, skip_mm_cache: bool = False
@@ -158,7 +159,8 @@ class Renderer:
 
 
 class AsyncLLM:
-    """``requests``: what was asked, by keyword; ``aborted``: the ids of those left early."""
+    """The fake engine. ``requests``: the keyword arguments of each request. ``aborted``: the ids of
+    requests that were aborted."""
 
     def __init__(self, arguments: AsyncEngineArgs) -> None:
         self.arguments = arguments
@@ -276,7 +278,7 @@ class AsyncLLM:
 
 
 def install(patch: pytest.MonkeyPatch) -> None:
-    """Put the double where vLLM would be."""
+    """Make imports of vLLM return the fake."""
     contents: dict[str, dict[str, Any]] = {
         "vllm": {"SamplingParams": SamplingParams},
         "vllm.engine": {},

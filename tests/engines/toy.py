@@ -1,7 +1,7 @@
-"""A model that needs no weights, for doubles of engines: what comes next hangs on the last tokens.
+"""A model without weights, for fake engines. Its next token depends on the last tokens.
 
-Everything a real sampler does to logits is done to these: so an engine's translation of a request
-shows in what comes out.
+The sampling parameters change its logits as in a real sampler. So a test can see in the output
+whether an engine passes on the parameters of a request.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ UNLIKED = [0.0 if _is_text(token) else 20.0 for token in range(SIZE)]
 
 
 class Toy:
-    """One generation. Values as vLLM and TensorRT-LLM name them; ``stops`` are ids that end it."""
+    """One generation. Its parameters have the names of vLLM and TensorRT-LLM. ``stops``: token ids
+    that end the generation."""
 
     grammars = TokenMaskFactory(FOLDER / "tokenizer.json", SIZE, sorted(TOKENIZER.end_ids))
 
@@ -64,8 +65,8 @@ class Toy:
         self._mask: TokenMask | None = None if grammar is None else self.grammars.mask(grammar)
 
     def next(self, alternatives: int | None) -> tuple[int, dict[int, float]]:
-        """The next id and, where they are asked for, the log-probabilities of the likeliest ids
-        and of this one."""
+        """Return the next token id. If requested, also return the log-probabilities of the most
+        likely ids and of this id."""
         logits = self._logits()
         total = math.log(sum(map(math.exp, logits)))
         token = self._drawn(self._shaped(logits))
@@ -115,8 +116,8 @@ class Toy:
 
 
 def reused(cache: set[tuple[Any, ...]], salt: Any, ids: Sequence[int], block: int = 16) -> int:
-    """How many tokens are in the cache, in whole blocks and never all of them; from now on all
-    are."""
+    """Return how many tokens at the beginning of ``ids`` are in the cache: whole blocks, but never
+    all tokens. Then add all tokens to the cache."""
     blocks = [(salt, *ids[: end + block]) for end in range(0, len(ids) - block + 1, block)]
     found = next((n for n, each in enumerate(blocks) if each not in cache), len(blocks))
     cache.update(blocks)

@@ -41,7 +41,7 @@ current_process: ContextVar[Process | None] = ContextVar("current_process", defa
 
 
 class ConnectionLost(Exception):
-    """The server process of a request is gone."""
+    """Error for a request whose server process has ended."""
 
 
 class _OneModel(Struct):

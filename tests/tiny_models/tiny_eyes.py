@@ -36,7 +36,7 @@ _SHAPES: Mapping[str, Callable[[float, float], bool]] = {
 
 
 def picture(colour: str, shape: str, width: int = 64, height: int = 64) -> bytes:
-    """A PNG: the shape in its colour, on white."""
+    """Return a PNG of a shape in one colour on a white background."""
     within, ink = _SHAPES[shape], _COLOURS[colour]
     side = min(width, height)
 

@@ -56,7 +56,8 @@ async def _read(local: LocalBackend, items: Sequence[Item], options: Options) ->
 
 
 async def calls_a_tool_and_answers(engine: Engine) -> None:
-    """A whole loop, decided on by the model: thinking, a call, its result, the answer."""
+    """Check a whole tool loop with a real model: it thinks, calls a tool, gets the result and
+    answers."""
     local = LocalBackend(engine, ChatDialect(engine.card, engine.tokenizer))
     options = Options(tools=(_WEATHER,), temperature=0)
     request = Message(role="user", content=(InputText(text="What is the weather in Rome?"),))

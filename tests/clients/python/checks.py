@@ -1,4 +1,5 @@
-"""What the programs share: they run their checks in order, each named as it begins."""
+"""Code that all programs share. It runs the checks of a program in order and prints the name of
+each check."""
 
 import asyncio
 import inspect

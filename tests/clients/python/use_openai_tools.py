@@ -37,7 +37,7 @@ def _plain(item):
 
 
 def follow(types, *steps):
-    """These events come in this order, whatever else comes between."""
+    """Check that these events come in this order. Other events may come in between."""
     rest = iter(types)
     missing = [step for step in steps if step not in rest]
     assert not missing, (missing, types)

@@ -1,6 +1,5 @@
-"""A tiny random LoRA adapter to go with a real model.
-
-What it makes the model say means nothing; that it is computed, and how, is what tests are about.
+"""A tiny random LoRA adapter for a real model. The resulting text has no meaning. Tests check that
+the adapter changes the computation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small Hugging Face folders, made on the spot: one of each kind of tokenizer."""
+"""Small Hugging Face folders that are created during the test: one for each kind of tokenizer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def byte_level() -> Tokenizer:
 
 
 def sentence_piece(*, prepend: str = "first") -> Tokenizer:
-    """As Llama 2 and Mistral have it."""
+    """Return a SentencePiece tokenizer, like the tokenizers of Llama 2 and Mistral."""
     bytes_ = {f"<0x{byte:02X}>": 3 + byte for byte in range(256)}
     letters = sorted({*"".join(CORPUS).replace(" ", "▁"), *"abcdefghijklmnopqrstuvwxyz<>/s"})
     vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, **bytes_}
@@ -66,7 +66,7 @@ def sentence_piece(*, prepend: str = "first") -> Tokenizer:
 
 
 def unigram() -> Tokenizer:
-    """Its special tokens are words of the vocabulary, and likely ones."""
+    """Return a Unigram tokenizer whose special tokens are likely words of its vocabulary."""
     letters = sorted({*"".join(CORPUS).replace(" ", "▁"), *"abcdefghijklmnopqrstuvwxyz<>/|_"})
     words = [("<unk>", 0.0), ("</s>", 0.0), *((letter, -5.0) for letter in letters)]
     tokenizer = Tokenizer(models.Unigram([*words, ("▁the", -3.0)], unk_id=0, byte_fallback=False))

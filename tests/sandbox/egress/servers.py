@@ -1,4 +1,4 @@
-"""A server with TLS that shows what it received, and a proxy that reaches it by a name."""
+"""A TLS server that records its requests, and a proxy that connects to it by name."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class FakeCluster:
         await self._change(claim, status=status)
 
     async def lose(self, name: str) -> None:
-        """End the pod of a claim, which says so."""
+        """End the pod of a claim. The status of the claim then reports this."""
         await self.pods[name].end()
         condition = {"type": "Ready", "status": "False", "reason": "PodFailed", "message": "lost"}
         await self._change(self.claims[name], status={"conditions": [condition]})

@@ -130,7 +130,7 @@ class WorkerServer:
         self.host.end.push_async_callback(self._calls.close)
 
     async def kill_host(self) -> None:
-        """End the host without a farewell: its sockets stay, and its lease."""
+        """End the host as in a crash. Its sockets and its lease are not removed."""
         assert self.host.relay._server is not None
         self.host.registry.local._sweep_task.cancel()
         await self.host.relay._server.close()
