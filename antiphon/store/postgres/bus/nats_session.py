@@ -11,6 +11,7 @@ from antiphon.errors import SetupError, first_line
 from antiphon.installation import needs_extra
 
 from .base import BusConnector, BusError, BusSession, Handlers
+from .nats_protocol import read_messages
 
 __all__ = ["NatsSession", "connector"]
 
@@ -76,6 +77,7 @@ def connector() -> BusConnector:
         except (errors.Error, OSError, ValueError) as error:
             raise BusError(first_line(error)) from error
         session = NatsSession(client, lost, errors)
+        read_messages(client, handlers)
         try:
             for channel, handler in handlers.items():
                 await client.subscribe(channel, cb=_callback(handler))
