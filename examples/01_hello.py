@@ -1,7 +1,8 @@
 """Ask the default model one question.
 
-Run: make serve, and beside it: .venv/bin/python -m pip install openai
-and then: .venv/bin/python examples/01_hello.py
+Run `make serve`. In a second terminal, run:
+.venv/bin/python -m pip install openai
+.venv/bin/python examples/01_hello.py
 """
 
 import os

@@ -1,7 +1,8 @@
 """Read an answer while it is written.
 
-Run: make serve, and beside it: .venv/bin/python -m pip install openai
-and then: .venv/bin/python examples/02_stream.py
+Run `make serve`. In a second terminal, run:
+.venv/bin/python -m pip install openai
+.venv/bin/python examples/02_stream.py
 """
 
 import os

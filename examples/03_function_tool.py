@@ -1,7 +1,8 @@
 """Let the model call one of your functions, and return the result to it.
 
-Run: make serve, and beside it: .venv/bin/python -m pip install openai
-and then: .venv/bin/python examples/03_function_tool.py
+Run `make serve`. In a second terminal, run:
+.venv/bin/python -m pip install openai
+.venv/bin/python examples/03_function_tool.py
 """
 
 import json
@@ -31,7 +32,7 @@ with OpenAI(base_url=url, api_key=key) as client:
         model=model,
         input="What is the weather in Rome?",
         tools=[WEATHER],
-        tool_choice="required",  # small models often need it
+        tool_choice="required",  # small models often call no function otherwise
         parallel_tool_calls=False,
     )
     call = next(item for item in asked.output if item.type == "function_call")
@@ -41,7 +42,7 @@ with OpenAI(base_url=url, api_key=key) as client:
         previous_response_id=asked.id,
         input=[{"type": "function_call_output", "call_id": call.call_id, "output": "sunny, 22 C"}],
         instructions="Answer in one short sentence.",
-        temperature=0,  # small models stay with the facts
+        temperature=0,  # with 0, small models keep to the facts
         max_output_tokens=40,
     )
     print(answer.output_text)

@@ -1,7 +1,8 @@
 """Get JSON that follows a schema, from a model of any size.
 
-Run: make serve, and beside it: .venv/bin/python -m pip install openai
-and then: .venv/bin/python examples/04_structured_output.py
+Run `make serve`. In a second terminal, run:
+.venv/bin/python -m pip install openai
+.venv/bin/python examples/04_structured_output.py
 """
 
 import os

@@ -1,7 +1,8 @@
 """Continue an answer twice in two directions, and keep a conversation on the server.
 
-Run: make serve, and beside it: .venv/bin/python -m pip install openai
-and then: .venv/bin/python examples/05_conversation.py
+Run `make serve`. In a second terminal, run:
+.venv/bin/python -m pip install openai
+.venv/bin/python examples/05_conversation.py
 """
 
 import os

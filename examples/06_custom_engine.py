@@ -1,4 +1,4 @@
-"""Write an engine: anything that continues token ids. This one answers with the prompt's length.
+"""Write an engine. An engine continues token ids. This engine answers with the prompt's length.
 
 Run in a checkout, after `make serve` or `make check`: .venv/bin/python examples/06_custom_engine.py
 """
