@@ -31,12 +31,14 @@ async def open_store(
     listen_url: str | None = None,
     bus: str | None = None,
 ) -> Store:
-    """Open the store of a URL: ``memory:``, ``sqlite:PATH`` or a path, ``postgresql://…``.
+    """Open the store of a URL: ``memory:``, ``sqlite:PATH`` or a path, ``postgresql://…``. Raises
+    ``SetupError``.
 
-    ``vectors``, ``vectors_key``: the way to find the nearest vectors, as in the settings.
-    ``peers``: a folder for sockets, through which several processes of this machine share an SQLite
-    database. PostgreSQL needs no such folder. ``connections``, ``listen_url`` and ``bus``: as in
-    ``PostgresStore.open``. Raises ``SetupError``.
+    - ``vectors``, ``vectors_key``: the way to find the nearest vectors, as in the settings of these
+      names.
+    - ``peers``: a folder for sockets. Several processes of one machine need it to share an SQLite
+      database. PostgreSQL needs no such folder.
+    - ``connections``, ``listen_url``, ``bus``: as in ``PostgresStore.open``.
     """
     is_postgres = url.startswith(("postgresql://", "postgres://"))
     if needs_postgres(vectors) and not is_postgres:

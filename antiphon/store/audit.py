@@ -30,8 +30,8 @@ class AuditRecord(Struct, frozen=True, kw_only=True):
 
 class AuditQuery(Struct, frozen=True, kw_only=True):
     """A query for a page of the log. A field that is None does not restrict the query. ``start``:
-    the first second of the range. ``end``: the first second after the range. ``after``: the id of
-    the last record before the page."""
+    the first second of the time range. ``end``: the first second after the time range. ``after``:
+    the id of the last record of the previous page."""
 
     type: str | None = None
     actor: str | None = None

@@ -64,7 +64,7 @@ class Retention(Struct, frozen=True, kw_only=True):
         return self.max_responses is not None or self.max_bytes is not None
 
     def is_too_old(self, age_s: float) -> bool:
-        """Whether a response of this age must be deleted."""
+        """Whether a response that was created ``age_s`` seconds ago must be deleted."""
         return self.max_age_s is not None and age_s > self.max_age_s
 
 
@@ -95,7 +95,7 @@ class Store(Protocol):
 
     @property
     def keys(self) -> KeyStore:
-        """The API keys of the server; they belong to no tenant."""
+        """The API keys of the server. Keys are not stored per tenant."""
 
     @property
     def audit(self) -> AuditLog:
@@ -152,11 +152,11 @@ class Store(Protocol):
         self, tenant: str, query: ResponseQuery
     ) -> tuple[ResponseSummary, ...] | None:
         """Return a page of the loadable responses, in the order in which they were first saved.
-        Returns None if ``after`` is not the id of a loadable response."""
+        Returns None if ``query.after`` is not the id of a loadable response."""
 
     async def load_item(self, tenant: str, item_id: str) -> Item | None:
-        """Return an item by its id. The item belongs to the input or output of a loadable response,
-        or to a conversation."""
+        """Return an item by its id. The item is in the input or output of a loadable response, or
+        in a conversation. Returns None if there is no such item."""
 
     async def delete(self, tenant: str, response_id: str) -> bool:
         """Delete a response, and its run with all events. Returns False if there is no such
@@ -234,8 +234,8 @@ class Store(Protocol):
     async def list_conversations(
         self, tenant: str, *, after: str | None = None, limit: int
     ) -> tuple[ConversationResource, ...]:
-        """Return conversations without their items, oldest first. ``after``: the id of the last
-        conversation before the page. If ``after`` is unknown, return no conversations."""
+        """Return a page of conversations without their items, oldest first. ``after``: the id of
+        the last conversation of the previous page. If ``after`` is unknown, the page is empty."""
 
     async def load_conversation(
         self, tenant: str, conversation_id: str
@@ -292,18 +292,20 @@ class Store(Protocol):
 
     def use_blobs(self, blobs: BlobStorage, min_bytes: int) -> None:
         """From now on, keep the input, output and tokens of large responses in blobs. A response is
-        large if it has at least ``min_bytes`` bytes. If ``min_bytes`` is 0, no further response is
-        kept in blobs. Responses that are already in blobs stay readable. A store may ignore this
-        call."""
+        large if these contents have at least ``min_bytes`` bytes together. If ``min_bytes`` is 0,
+        new responses are not kept in blobs. Responses that are already in blobs stay readable. A
+        store may ignore this call."""
 
     async def has_blobs(self) -> bool:
-        """Whether parts of responses are in blobs."""
+        """Whether the store keeps contents of responses in blobs."""
 
     async def move_blobs(self, source: BlobStorage | None, target: BlobStorage | None) -> int:
-        """Move the parts of responses that are in blobs of ``source`` to ``target``. If ``target``
-        is None, move them into the store. Return how many responses were moved. If ``source`` is
-        None, move nothing. Raises ``StoreError``. Parts that were moved before the error stay in
-        ``target``."""
+        """Move the contents of responses from blobs of ``source`` to blobs of ``target``. Return
+        how many responses were moved.
+
+        If ``target`` is None, the contents move into the store. If ``source`` is None, nothing is
+        moved. Raises ``StoreError``. Contents that were moved before the error stay where they are.
+        """
 
     async def close(self) -> None:
         """Close the store after its pending operations have finished. Later calls raise

@@ -13,12 +13,13 @@ Clock = Callable[[], float]
 
 
 class StoreClock:
-    """A clock that returns unix time. If the store has a clock of its own, the time is the store's
-    time; otherwise it is the server's time.
+    """A clock that returns Unix time. If the store has a clock of its own, this clock shows the
+    store's time. Otherwise it shows the server's time.
 
-    A server may have a wrong clock. With its time, data would expire at once or never. Between two
-    readings of the store's clock, the monotonic clock is used, so jumps of the server's clock have
-    no effect. ``wall`` and ``monotonic`` are clocks of the server, in seconds.
+    The server's clock may be wrong, and then data would expire too early or too late. Between two
+    readings of the store's clock, this clock counts with the monotonic clock of the server. So
+    jumps of the server's wall clock have no effect. ``wall``, ``monotonic``: clocks of the server,
+    in seconds.
     """
 
     def __init__(self, store: Store, *, wall: Clock, monotonic: Callable[[], float]) -> None:

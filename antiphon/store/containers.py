@@ -1,8 +1,8 @@
-"""The contract of a container directory: which process owns which container.
+"""The contract of a container directory, which records the owner of each container.
 
-A container consists of processes and memory of one machine. The directory names the owner of each
-container, so any process of the store can forward requests to the owner. It also counts the
-containers of a tenant.
+A container consists of processes and memory of one machine. Its owner is the Antiphon process that
+runs it. Any process of the store can look up the owner in the directory, and forward requests for
+the container to the owner. The directory also counts the containers of each tenant.
 """
 
 from __future__ import annotations
@@ -52,15 +52,16 @@ class ContainerDirectory(Protocol):
         self, owner: str, url: str, *, lease_s: float, used: Sequence[ContainerResource] = ()
     ) -> frozenset[str]:
         """Begin or renew the lease of an owner, and return the ids of its active containers.
-        ``used``: new reports about some of these containers.
+        ``used``: the new state of those containers of the owner that were used since the last call.
 
         The call also expires the containers of all owners whose lease has ended, and deletes
         containers that expired ``EXPIRED_S`` seconds ago.
         """
 
     async def add(self, record: ContainerRecord, *, max_active: int | None, lease_s: float) -> bool:
-        """Add an active container. Its owner gets a lease if it has none. Returns False and adds
-        nothing if the tenant already has ``max_active`` active containers."""
+        """Add an active container. If its owner has no lease, the owner gets a lease of ``lease_s``
+        seconds. Returns False and adds nothing if the tenant already has ``max_active`` active
+        containers."""
 
     async def expire(self, owner: str, ids: Collection[str]) -> None:
         """Mark these containers of an owner as expired."""

@@ -1,7 +1,8 @@
 """The contract of a file store.
 
-Files are immutable. The content of a file is either in the store, which reads it as a whole, or in
-a blob outside of the store. In the second case, the store has a reference to the blob.
+Files are immutable. The content of a file is either in the store itself or in a blob outside of the
+store. Content in the store is read as a whole. For content in a blob, the store holds a reference
+to the blob.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class FileQuery(Struct, frozen=True, kw_only=True):
     """A query for a page of a tenant's files.
 
     ``purpose``: only files with this purpose; None means all files. ``after``: the id of the last
-    file before the page. ``now``: unix seconds. Files that have expired by then are left out.
+    file of the previous page. ``now``: the current time in Unix seconds. Files that have expired by
+    this time are left out.
     """
 
     purpose: str | None = None
@@ -58,8 +60,8 @@ class FileStore(Protocol):
     Deletion, also by ``Store.sweep``, is final.
 
     Files of one tenant with the same SHA-256 share one blob. The transaction that deletes the last
-    file of a blob marks the blob as unused. Callers then delete the blob and remove the mark
-    (``forget_blobs``).
+    file of a blob marks the blob as unused. The caller of ``list_unused_blobs`` then deletes the
+    blob and removes the mark by ``forget_blobs``.
     """
 
     async def put(
@@ -97,24 +99,24 @@ class FileStore(Protocol):
         self, tenant: str, file_id: str, old: BlobRef | None, new: FileContents
     ) -> bool:
         """Move the content of a file from ``old`` to ``new``. ``old``: the blob that holds the
-        content now; None if the store itself holds it. Content that moves from one blob to another
-        moves for all files that share the blob. Returns False and changes nothing if the content is
-        no longer at ``old``."""
+        content now; None if the store itself holds it. If both are blobs, the content moves for all
+        files that share the blob. Returns False and changes nothing if the content is no longer at
+        ``old``."""
 
     async def list_contents(
         self, *, after: int, limit: int, in_blobs: bool
     ) -> tuple[StoredContent, ...]:
-        """Return up to ``limit`` files of all tenants whose position is greater than ``after``, in
-        the order of their positions. ``in_blobs``: return files whose content is in blobs;
-        otherwise return files whose content is in the store itself."""
+        """Return up to ``limit`` files of all tenants in the order of their positions, beginning
+        after the position ``after``. If ``in_blobs`` is true, return files whose content is in
+        blobs. Otherwise return files whose content is in the store itself."""
 
     async def list_unused_blobs(self, limit: int) -> tuple[str, ...]:
-        """Return the keys of up to ``limit`` blobs that are marked as unused, because no file has
-        them any more."""
+        """Return the keys of up to ``limit`` blobs that are marked as unused. No file and no
+        response refers to these blobs any more."""
 
     async def forget_blobs(self, keys: Collection[str]) -> None:
         """Remove the marks of unused blobs, after the blobs were deleted."""
 
     async def find_unknown_blobs(self, keys: Collection[str]) -> frozenset[str]:
-        """Return the keys that belong neither to a blob of a file nor to a blob that is marked as
-        unused."""
+        """Return those of the keys whose blob the store does not know. It knows the blobs of files
+        and responses, and the blobs that are marked as unused."""

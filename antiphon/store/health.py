@@ -1,4 +1,4 @@
-"""Checks of whether the store answers, at most one per second."""
+"""Health checks of the store. A check runs at most once per second."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _FRESH_S, _TIMEOUT_S = 1.0, 3.0
 
 
 class _Health:
-    """The result of a check, which is repeated at most once a second. One instance per process.
+    """Runs a check at most once a second, and remembers its result. One instance per process.
 
-    ``check`` raises ``StoreError`` on failure. ``log_texts``: the message to log when the check
-    begins to succeed, and the message to log when it begins to fail.
+    ``check``: the async function to run. It raises ``StoreError`` if the check fails.
+    ``log_texts``: two log messages: one for the moment when the check succeeds again, one for the
+    moment when it begins to fail.
     """
 
     def __init__(self, check: Callable[[], Awaitable[None]], log_texts: tuple[str, str]) -> None:
@@ -35,7 +36,8 @@ class _Health:
         self._check: asyncio.Task[None] | None = None
 
     async def answers(self) -> bool:
-        """Return whether the check succeeds. Callers that wait at the same time share one check."""
+        """Return whether the last check succeeded. Run a new check first if the last one is more
+        than a second old. Concurrent callers share one check."""
         now = asyncio.get_running_loop().time()
         if self._checked_at is None or now - self._checked_at >= _FRESH_S:
             if self._check is None or self._check.done():
@@ -68,13 +70,12 @@ class StoreHealth(_Health):
         super().__init__(store.check_writable, texts)
 
     async def is_writable(self) -> bool:
-        """Return whether the store can be written. Callers that wait at the same time share one
-        check."""
+        """Return whether the store can be written. Concurrent callers share one check."""
         return await self.answers()
 
     async def require(self) -> None:
-        """Raise ``Overloaded`` (503) if the store cannot be written. Otherwise the server would
-        generate responses that it cannot store."""
+        """Raise ``Overloaded`` (503) if the store cannot be written, because the response to a
+        request could then not be stored."""
         if not await self.is_writable():
             raise Overloaded(
                 "The server cannot store responses at the moment.",

@@ -1,5 +1,5 @@
-"""A wrapper of a store that reports its operations: their duration, the appended events, and the
-usage records."""
+"""A wrapper of a store that reports what the store does: the duration of each operation, the events
+that were appended, and the usage records that were stored."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class StoreObserver(Protocol):
         duration of the operation. ``failed``: the operation raised ``StoreError``."""
 
     def on_append(self, batches: int, events: int) -> None:
-        """Called when batches have been appended to event logs. ``batches``: number of batches.
-        ``events``: number of events in them."""
+        """Called when batches of events have been appended to event logs. ``batches``: number of
+        batches. ``events``: number of events in all batches."""
 
     def on_usage(self, records: Sequence[UsageRecord]) -> None:
         """Called when records of the usage log have been stored."""

@@ -1,8 +1,9 @@
-"""The contract of a rate store: how the processes of a store exchange the request counts of clients
-with rate limits.
+"""The contract of a rate store, through which the processes of a store exchange request counts for
+rate limits.
 
 No request waits for the rate store. Each process admits requests by its local counts, and exchanges
-these counts a few times a second (see ``antiphon/resources/admin/rate_limits.py``).
+these counts with the rate store a few times a second (see
+``antiphon/resources/admin/rate_limits.py``).
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ HEARD_S = 5.0
 
 
 class RateReport(Struct, frozen=True, kw_only=True):
-    """The report of a process about a scope. A scope is the group of requests that share a limit,
-    such as the requests of a key.
+    """The report of one process about one scope. A scope is a group of requests that share a limit,
+    such as all requests of an API key.
 
-    ``per_minute``: the scope's limit of requests per minute. If None, only the number of running
-    requests is limited. ``taken``: requests that this process has admitted since its last report.
-    ``running``: requests that this process runs now.
+    ``per_minute``: the scope's limit of requests per minute. If None, only the number of concurrent
+    requests is limited. ``taken``: the number of requests that this process has admitted since its
+    last report. ``running``: the number of requests that this process runs now.
     """
 
     scope: str
@@ -34,9 +35,9 @@ class RateReport(Struct, frozen=True, kw_only=True):
 
 
 class RateState(Struct, frozen=True):
-    """The state of a scope after a report. ``level``: the number of tokens in its bucket. It is
-    negative if the processes have admitted more requests than there were tokens.
-    ``running_elsewhere``: requests that other processes run."""
+    """The state of a scope after a report. ``level``: the number of tokens in the scope's token
+    bucket. It is negative if the processes have admitted more requests than there were tokens.
+    ``running_elsewhere``: the number of requests that other processes run now."""
 
     level: float = 0.0
     running_elsewhere: int = 0
@@ -45,9 +46,10 @@ class RateState(Struct, frozen=True):
 class RateStore(Protocol):
     """The contract of a rate store.
 
-    Each scope has a token bucket. A full bucket holds the requests of one minute, and a bucket
-    fills at a constant rate. The requests in a report count from the time of the previous report. A
-    new bucket is full. After a crash of the store, a bucket may be full again.
+    Each scope has a token bucket. A token stands for a request. A full bucket holds the tokens of
+    one minute. A new bucket is full, and a bucket that is not full is refilled at a constant rate.
+    Each report takes tokens for the requests since the previous report. After a crash of the store,
+    a bucket may be full again.
     """
 
     async def exchange(self, owner: str, reports: Sequence[RateReport]) -> tuple[RateState, ...]:

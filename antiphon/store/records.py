@@ -54,9 +54,15 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
 
 
 class ItemQuery(Struct, frozen=True, kw_only=True):
-    """A selection of a conversation's items: at most ``limit``, in the given order, after the item
-    ``after`` and before the item ``until``. ``kinds``: select only items of these types and
-    messages with these roles."""
+    """A query for a page of a conversation's items.
+
+    - ``limit``: the maximum number of items.
+    - ``after``: the id of the item before the page. None: the page begins at the end that comes
+      first in the chosen order.
+    - ``until``: the id of the item at which the page stops; this item is not part of the page.
+    - ``kinds``: select only items of these types and messages with these roles. None: select all
+      items.
+    """
 
     limit: int
     newest_first: bool = False
@@ -75,7 +81,7 @@ class ResponseQuery(Struct, frozen=True, kw_only=True):
 
     ``tool``: a kind of tool call that must be in the summary's ``tools``. ``failed``: whether the
     response must have an error. ``text``: text that must occur in a preview of the summary,
-    ignoring case. ``after``: the id of the last response before the page.
+    ignoring case. ``after``: the id of the last response of the previous page.
     """
 
     status: str | None = None
@@ -108,11 +114,12 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """The right of one owner to work on a run. Each claim of a run gets a higher ``epoch`` than the
-    claim before. A claim ends when the run is claimed again.
+    """The right of one owner to work on a run. ``epoch``: a counter of the run that grows with each
+    claim. A claim ends when the run is claimed again.
 
-    ``attempts``: how many times the run was claimed since its last append, this claim included.
-    ``row``: the number of the run in the store, which saves a search by the run's id.
+    ``attempts``: how many times the run was claimed since its last append of events, this claim
+    included. ``row``: the number of the run in the store. With it, the store need not search the
+    run by its id.
     """
 
     job: Job
@@ -130,24 +137,24 @@ class ConversationLock(Struct, frozen=True):
 
 
 class RunLimit(Struct, frozen=True):
-    """A limit on the number of a tenant's runs that have not ended. ``api_key``: only runs of this
-    key count. None: all runs count."""
+    """A limit on the number of a tenant's runs that have not ended. ``api_key``: the name of the
+    API key whose runs count. None: all runs of the tenant count."""
 
     max_runs: int
     api_key: str | None = None
 
 
 class EventBatch(Struct, frozen=True, kw_only=True):
-    """Consecutive events of one run.
+    """A batch of events: consecutive events of one run, which are stored together.
 
     ``first``: sequence number of the first event. ``count``: number of events. ``lines``: one line
     of JSON per event, each ended by LF. ``tokens``: the token ids that the model sampled for these
-    events, packed as in ``Job.prompt``. ``at``: unix seconds when the batch was made, soon after
+    events, packed as in ``Job.prompt``. ``at``: Unix seconds when the batch was made, soon after
     its events; None if unknown.
 
-    ``parts``: smaller batches with the events of this batch. ``lines`` and ``tokens`` are empty
-    then. A store iterates over the parts, perhaps repeatedly and in another thread, and each part
-    is made only when its turn comes. So a batch may be too large to be in memory as a whole.
+    ``parts``: smaller batches that contain the events of this batch, for a batch that is too large
+    for memory. ``lines`` and ``tokens`` are then empty. Each part is made only when a store
+    iterates to it. A store may iterate over the parts repeatedly and in another thread.
     """
 
     first: int
@@ -159,7 +166,8 @@ class EventBatch(Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> Iterable[EventBatch]:
-        """The batches that a store writes: the parts, or this batch if it has no parts."""
+        """The batches that a store writes: the parts of this batch, or the batch itself if it has
+        no parts."""
         return self.parts or (self,)
 
     @property
@@ -219,11 +227,12 @@ class TenantUsage(Struct, frozen=True):
 
 
 class SweepRecord(Struct, frozen=True):
-    """The time of the last sweep, in unix seconds. It shows whether a clock is wrong.
+    """The record of the last sweep (deletion of expired data). A comparison with the clock shows
+    whether the clock is wrong.
 
-    A clock is in doubt if it is implausibly far ahead of ``swept_at``. ``doubted_since`` and
-    ``doubted_at``: the first and the latest time that such a clock has shown. Both are None while
-    the clock is plausible.
+    ``swept_at``: the time of the last sweep, in Unix seconds. A clock is in doubt if it is
+    implausibly far ahead of ``swept_at``. ``doubted_since``, ``doubted_at``: the first and the
+    latest time that a clock in doubt has shown. Both are None while the clock is plausible.
     """
 
     swept_at: int

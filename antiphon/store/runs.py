@@ -1,9 +1,9 @@
-"""The contract of a run store: background runs that any process can start, continue, follow and
-end.
+"""The contract of a run store. It holds background runs, which any process can start, continue,
+read and end.
 
 Events are stored before readers see them. A run has one owner at a time. Each claim of a run raises
-its epoch, a counter. After a takeover, the store refuses what the former owner writes under the old
-epoch.
+its epoch, a counter. After another owner has taken over a run, the store refuses writes of the
+former owner, because they carry the old epoch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class RunListener(Protocol):
     processes make.
 
     The methods are called on the event loop, and must not block or raise. A notification may be
-    lost. Notifications only save time, because the listener later notices each change without them.
+    lost. The listener therefore also checks the store regularly, and notifications only make it
+    react sooner.
     """
 
     def on_run_queued(self) -> None:
@@ -72,12 +73,16 @@ class RunStore(Protocol):
         """Store a new run that nobody has claimed: its response with the input, and its first
         events.
 
-        The response can be loaded at once. Its items can be referenced after the end of the run,
-        and only if ``response.store`` is true. ``lock``: the lock of the conversation that the run
-        continues. The run keeps this lock until its end. ``api_key``: the name of the API key for
-        which the run counts. Returns False and stores nothing if the response has lost its lock.
-        Raises ``RunLimitReached`` and stores nothing if another run would exceed one of the
-        ``limits``. The limits hold exactly even if many processes create runs at the same time.
+        Returns False and stores nothing if the response has lost its lock. Raises
+        ``RunLimitReached`` and stores nothing if the new run would exceed one of the ``limits``.
+        The limits hold exactly even if many processes create runs at the same time.
+
+        - ``lock``: the lock of the conversation that the run continues. The run keeps this lock
+          until its end.
+        - ``api_key``: the name of the API key for which the run counts.
+
+        The response can be loaded immediately. Requests can refer to its items by id after the end
+        of the run, and only if ``response.store`` is true.
         """
 
     async def claim(
@@ -90,18 +95,20 @@ class RunStore(Protocol):
         held: Collection[str] | None = None,
         tenant_limit: int | None = None,
     ) -> tuple[Claim, ...]:
-        """Claim runs of these models that no living owner has. Of the runs of one tenant, the
-        oldest is claimed first. Each next run belongs to the tenant with the fewest running runs.
+        """Claim runs of these models for ``owner``. Only runs without a living owner are claimed.
+        No run is claimed by two owners.
 
-        A run can be claimed if it was never claimed, if it was released, or if its owner is dead:
-        the owner sent no heartbeat for ``lease_s`` seconds. In a store that one process uses, all
-        owners of an earlier process are dead. No run is claimed by two owners.
+        A run can be claimed if it was never claimed, if it was released, or if its owner is dead.
+        An owner is dead if it has sent no heartbeat for ``lease_s`` seconds. In a store that one
+        process uses, all owners of an earlier process are dead. The runs of one tenant are claimed
+        oldest first. Each next run is a run of the tenant with the fewest running runs.
 
-        ``held``: ids of the runs that ``owner`` works on. The owner's other runs are claimed again,
-        because the answer to an earlier claim was lost, or because the work on them failed. If
-        ``held`` is None, the owner works on all its runs. ``limit``: largest number of runs to
-        claim. ``tenant_limit``: largest number of runs of one tenant that ``owner`` may have. None
-        means no limit.
+        - ``limit``: the largest number of runs to claim.
+        - ``tenant_limit``: the largest number of runs of one tenant that ``owner`` may have. None
+          means no limit.
+        - ``held``: ids of the runs that ``owner`` works on. Other runs that the store assigns to
+          ``owner`` are claimed again: the answer to an earlier claim was lost, or the work on the
+          run failed. If ``held`` is None, ``owner`` works on all its runs.
         """
 
     async def heartbeat(
@@ -113,21 +120,23 @@ class RunStore(Protocol):
         held: Collection[str] | None = None,
     ) -> bool:
         """Record that an owner is alive, which extends its claims and its conversation locks.
-        Return whether a ``claim`` of these models without limits would find a run."""
+        Return whether ``claim`` would find a run of these models. ``lease_s``, ``held``: as in
+        ``claim``."""
 
     async def release(self, owner: str) -> None:
-        """Release the runs and locks of an owner that stops. Its runs can be claimed at once. Its
-        conversation locks are released, except the locks of runs."""
+        """Release the runs and locks of an owner that stops. Other owners can claim its runs
+        immediately. Its conversation locks are released, except the locks that belong to unended
+        runs."""
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
         """Claim a run from its owner, in order to end the run. Returns None if the run is unknown
         or has ended."""
 
     async def append(self, appends: Sequence[Append]) -> frozenset[str]:
-        """Append batches in one transaction. Several batches of one run must be in order.
+        """Append batches of events in one transaction. Several batches of one run must be in order.
 
         When this method returns, the batches are durable and all subscribers are notified. A batch
-        that was already appended is ignored, so a caller that got no answer can repeat the call.
+        that was already appended is ignored. So a caller that got no answer can repeat the call.
         Returns the ids of the runs whose claims are no longer valid, because the run was taken
         over, ended or deleted.
         """
@@ -144,13 +153,15 @@ class RunStore(Protocol):
         usage: UsageRecord | None = None,
     ) -> bool:
         """Store the last events of a run and its response in a terminal state, in one transaction.
-        ``batch.count`` may be 0.
+        ``batch.count`` may be 0. Returns False and stores nothing if the claim is no longer valid.
+        The conversation lock of the run is released.
 
-        ``conversation``: the conversation to which the input and the output are appended, if it
-        still exists. The lock of the run is released. ``expires_at``: unix seconds at which the
-        response is deleted. ``webhook``: a webhook that is kept until it is delivered, even if the
-        response is deleted. ``usage`` is added to the usage log. Returns False and stores nothing
-        if the claim is no longer valid.
+        - ``conversation``: the conversation to which the input and the output are appended, if it
+          still exists.
+        - ``expires_at``: Unix seconds at which the response is deleted.
+        - ``webhook``: a webhook that is kept until it is delivered, even if the response is
+          deleted.
+        - ``usage``: a record to add to the usage log.
         """
 
     async def count_unended(self, tenant: str, api_key: str | None = None) -> int:
@@ -160,9 +171,9 @@ class RunStore(Protocol):
     async def take_due_webhooks(
         self, now: float, retry_at: float, *, limit: int
     ) -> tuple[DueWebhook, ...]:
-        """Return up to ``limit`` webhooks that are due at ``now``. Webhooks that have been due
-        longest come first. They are not returned again before ``retry_at``. Both times are in unix
-        seconds."""
+        """Return up to ``limit`` webhooks that are due at ``now``. The webhook that has been due
+        longest comes first. The returned webhooks become due again at ``retry_at``. Both times are
+        in Unix seconds."""
 
     async def postpone_webhook(self, event_id: str, until: float) -> None:
         """Make a webhook due at ``until``, in unix seconds. Does nothing if the webhook was
@@ -172,41 +183,49 @@ class RunStore(Protocol):
         """Delete a webhook that was delivered or abandoned."""
 
     async def load_batches(self, claim: Claim) -> tuple[EventBatch, ...]:
-        """Return all batches of a claimed run with their tokens and times. The new owner of a run
-        needs them to continue it."""
+        """Return all batches of events of a claimed run, with their tokens and times. The new owner
+        of a run needs them to continue the run."""
 
     async def events(
         self, tenant: str, response_id: str, after: int, *, limit: int
     ) -> EventPage | None:
-        """Return the events after sequence number ``after`` as whole batches. The page has at least
-        ``limit`` events, or all that exist, or fewer if the events are very long.
+        """Return the events after sequence number ``after``, as whole batches. The page has at
+        least ``limit`` events. It has fewer events if the log has no more, or if the events are
+        very long.
 
         The first batch may start before ``after``. The batches have no ``tokens`` and no ``at``.
         Returns None if the run is unknown, or if its events are no longer kept.
         """
 
     def subscribe(self, tenant: str, response_id: str) -> Subscription:
-        """Subscribe to the batches that a run appends from now on.
+        """Subscribe to the batches of events that a run appends from now on. The caller closes the
+        subscription.
 
-        The caller closes the subscription. Subscribe before you read ``events``: otherwise you miss
-        batches that are appended between the two calls.
+        Subscribe before you call ``events``. Otherwise you miss the batches that are appended
+        between the two calls.
         """
 
     async def lock_conversation(
         self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
     ) -> bool:
-        """Lock a conversation for the response ``holder``. This call may precede ``create``.
+        """Lock a conversation for the response ``holder``. ``owner``: the server that works on this
+        response. This call may come before ``create``.
 
-        Returns False if another response holds the lock, and its owner is alive or its run has not
-        ended. An unended run keeps its lock, because another owner will continue it. Returns False
-        also if the run of ``holder`` has already ended, because no later step would release such a
-        lock. When an owner claims a run, the lock of the run passes to this owner. In a store that
-        one process uses, only the locks given to ``create`` survive the process.
+        Returns False in these cases:
+
+        - Another response holds the lock, and its owner is alive.
+        - Another response holds the lock, and its run has not ended. The next owner of this run
+          will continue it under the same lock.
+        - The run of ``holder`` has already ended, so nothing would release the new lock.
+
+        When an owner claims a run, the lock of the run passes to this owner. In a store that one
+        process uses, only the locks given to ``create`` survive the process.
         """
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
-        """Release a lock if ``holder`` still holds it and has no unended run. The run may exist
-        although the caller of ``create`` got no answer. It keeps its lock."""
+        """Release a lock if ``holder`` still holds it and has no unended run. An unended run keeps
+        its lock. For example, ``create`` may have stored the run although its caller got an
+        error."""
 
     def set_listener(self, listener: RunListener) -> None:
         """Notify this listener from now on. It replaces an earlier listener."""

@@ -1,9 +1,10 @@
-"""Deletes expired data of a store every minute (a sweep), after a check of the clock.
+"""Sweeps: the deletion of expired data from a store, every minute. Each sweep first checks the
+clock.
 
-A clock that is far ahead would make all data expire at once, and deleted data cannot be restored.
-So a clock that is implausibly far ahead of the last sweep is ignored for a day, which leaves time
-to correct it. A store that was unused for a long time therefore deletes its expired data one day
-late.
+A clock that is far ahead would make all data expire immediately, and deleted data cannot be
+restored. So if the clock is implausibly far ahead of the last sweep, sweeps ignore it for a day. In
+this day, an operator can correct the clock. A clock also looks far ahead if the store was unused
+for a long time. Such a store deletes its expired data one day late.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _IMPLAUSIBLE_S, _DOUBT_S = 7 * 86_400, 86_400
 
 
 def check_clock(record: SweepRecord | None, now: int) -> tuple[int, SweepRecord]:
-    """Return the unix time that a sweep must use, and the new record. ``record``: the record of the
-    last sweep. ``now``: the time that the clock shows.
+    """Return the Unix time that a sweep must use, and the new sweep record. ``record``: the record
+    of the last sweep. ``now``: the time that the clock shows.
 
-    If ``now`` is implausibly far ahead of the last sweep, the sweep uses the time of the last
-    sweep. If the clock has stayed ahead for a day, the sweep uses ``now``.
+    If ``now`` is implausibly far ahead of the last sweep, the sweep must use the time of the last
+    sweep. If the clock has been ahead for a day, the sweep must use ``now``.
     """
     if record is None or now - record.swept_at <= _IMPLAUSIBLE_S:
         swept_at = now if record is None else max(now, record.swept_at)

@@ -1,8 +1,8 @@
-"""The contract of a usage log: what each request used, in rows that are added up as they age.
+"""The contract of a usage log, which records what each request used.
 
-A new row describes one request. After ten minutes, the rows of a minute are added up into one row.
-After a day, the rows of an hour are added up; after 32 days, the rows of a day. So the size of the
-log depends on time, models and API keys, not on the number of requests.
+A new row describes one request. Old rows are added up into sums: after ten minutes into one sum per
+minute, after a day into one sum per hour, and after 32 days into one sum per day. Each sum is for
+one tenant, API key and model. So the size of the log does not grow with the number of requests.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ UsageKind = Literal["completion", "embedding"]
 class UsageRecord(Struct, frozen=True, kw_only=True):
     """The usage of one request.
 
-    ``id``: the id of the response. Of several records with the same id, only the first counts.
-    ``start``: the unix second at which the request ended. ``api_key``: the name of the key, or ""
-    for a request without a key. The fields have the same order as the columns of the table.
+    ``id``: the id of the response. If several records have the same id, only the first one counts.
+    ``start``: the Unix second for which the usage counts, which is the second when the request
+    ended. ``api_key``: the name of the key, or "" for a request without a key. The fields have the
+    same order as the columns of the table.
     """
 
     id: str
@@ -52,12 +53,15 @@ class UsageRecord(Struct, frozen=True, kw_only=True):
 
 
 class UsageQuery(Struct, frozen=True, kw_only=True):
-    """A query for sums of a time range, ``start`` included and ``end`` excluded, in buckets of
-    ``width`` seconds. A sum that is stored for an hour or a day counts in the bucket in which that
-    hour or day begins.
+    """A query for usage sums of a time range. Each sum covers a bucket: ``width`` seconds for one
+    combination of the ``group_by`` properties.
 
-    ``group_by``: the properties by which sums are grouped. ``tenants``, ``api_keys``, ``models``:
-    the query counts only rows with these values. None means no restriction.
+    ``start``: the first second of the time range. ``end``: the first second after the time range.
+    ``tenants``, ``api_keys``, ``models``: only usage of these tenants, keys and models counts. None
+    means no restriction.
+
+    Old usage is stored only as sums of an hour or a day. Such a sum counts in the bucket in which
+    its hour or day begins.
     """
 
     start: int
@@ -71,8 +75,8 @@ class UsageQuery(Struct, frozen=True, kw_only=True):
 
 
 class UsageTotals(Struct, frozen=True, kw_only=True):
-    """Sums over one bucket, which begins at ``start``. ``tenant``, ``api_key`` and ``model`` are
-    None if the query does not group by them."""
+    """Usage sums of one bucket of a ``UsageQuery``. ``start``: the Unix second at which the bucket
+    begins. ``tenant``, ``api_key`` and ``model`` are None if the query does not group by them."""
 
     start: int
     tenant: str | None
@@ -110,7 +114,8 @@ ROLLUPS = (
 
 
 def usage_cutoffs(now: int) -> tuple[tuple[Rollup, int], ...]:
-    """Return each rollup with the unix time before which sums are old enough for it."""
+    """Return each rollup rule with a cutoff: the Unix time before which rows are old enough for the
+    rule."""
     return tuple((each, now - each.age_s) for each in ROLLUPS)
 
 
@@ -120,9 +125,8 @@ class UsageLog(Protocol):
     oldest rows."""
 
     async def add(self, records: Sequence[UsageRecord]) -> None:
-        """Add the records of requests for which nothing else is stored. Returns after the records
-        are durable."""
+        """Add the usage records of requests that store no response, such as embeddings. Returns
+        after the records are durable."""
 
     async def totals(self, query: UsageQuery) -> tuple[UsageTotals, ...]:
-        """Return the sums that a query asks for, in order of time. Buckets without requests are
-        left out."""
+        """Return the sums for a query, in order of time. Buckets without requests are left out."""

@@ -1,8 +1,8 @@
-"""The contract of a vector index. Files are cut into chunks, which are found by their words or by
-their vectors.
+"""The contract of a vector index. It holds the chunks of the files in vector stores, and finds
+chunks by words or by vectors.
 
-The index ranks chunks by words. An index may also rank chunks by vectors. If it does not, its
-callers do.
+Every index searches by words. An index need not search by vectors. Then its callers load the
+vectors and compare them.
 """
 
 from __future__ import annotations
@@ -41,9 +41,15 @@ class IndexedFile(Struct, frozen=True, kw_only=True):
 
 
 class VectorFileQuery(Struct, frozen=True, kw_only=True):
-    """A query for a page of the files of a vector store: at most ``limit``, in the given order,
-    after the file ``after`` and before the file ``until``. ``status`` and ``batch`` restrict the
-    page to files with this status or of this batch. None means no restriction."""
+    """A query for a page of the files of a vector store.
+
+    - ``limit``: the maximum number of files.
+    - ``after``: the id of the file before the page. None: the page begins at the end that comes
+      first in the chosen order.
+    - ``until``: the id of the file at which the page stops; this file is not part of the page.
+    - ``status``, ``batch``: select only files with this status, or of this batch. None means no
+      restriction.
+    """
 
     limit: int
     newest_first: bool = False
@@ -72,7 +78,8 @@ class ChunkHit(Struct, frozen=True, kw_only=True):
 
 
 class VectorsVersion(Struct, frozen=True):
-    """A value that changes whenever the vectors of a vector store change."""
+    """A value that changes whenever the vectors of a vector store change. ``last``: the highest
+    chunk number. ``count``: the number of vectors."""
 
     last: int
     count: int
@@ -98,8 +105,8 @@ class ChunkVectors(Struct, frozen=True, kw_only=True):
 
 
 class IndexUsage(Struct, frozen=True, kw_only=True):
-    """The number of files by status and the size of the index in bytes, for a vector store or one
-    of its batches."""
+    """The number of files by status, and the size of the index in bytes. Both are for one vector
+    store, or for one batch of files in it."""
 
     counts: FileCounts
     bytes: int
@@ -117,8 +124,8 @@ class VectorIndex(Protocol):
     """The contract of a vector index. All methods are per tenant. The id of another tenant's object
     counts as unknown.
 
-    An unknown vector store behaves like an empty one. Deleting a file from the store also removes
-    it from all vector stores.
+    An unknown vector store behaves like an empty one. If a file is deleted from the file store, it
+    is also removed from all vector stores of its tenant.
     """
 
     async def put(self, tenant: str, store: VectorStore, *, max_stores: int | None = None) -> bool:
@@ -138,14 +145,15 @@ class VectorIndex(Protocol):
         """Delete a vector store with its contents. Returns False if the vector store is unknown."""
 
     async def usage(self, tenant: str, store_id: str, batch: str | None = None) -> IndexUsage:
-        """Return the file counts and the size of a vector store, or of one of its batches."""
+        """Return the file counts and the size of a vector store. If ``batch`` is given, return
+        those of this batch of files."""
 
     async def add_files(
         self, tenant: str, files: Sequence[IndexedFile], batch: FileBatch | None
     ) -> bool:
-        """Add files to one vector store, and the batch to which they belong. A file that the vector
-        store already has is replaced and loses its chunks. Returns False if the vector store is
-        unknown."""
+        """Add files to one vector store, and the batch to which they belong. If the vector store
+        already has a file, the file is replaced and its chunks are deleted. Returns False if the
+        vector store is unknown."""
 
     async def finish_file(
         self, tenant: str, indexed: IndexedFile, chunks: Sequence[IndexedChunk], model: str
@@ -166,8 +174,8 @@ class VectorIndex(Protocol):
     async def list_file_page(
         self, tenant: str, store_id: str, query: VectorFileQuery
     ) -> tuple[IndexedFile, ...]:
-        """Return a page of files, in the order they were added or the reverse. If ``query`` names
-        an unknown file as a boundary, the page is empty."""
+        """Return a page of the files of a vector store, in the order in which they were added or in
+        the reverse order. The page is empty if ``query.after`` or ``query.until`` is unknown."""
 
     async def remove_file(self, tenant: str, store_id: str, file_id: str) -> bool:
         """Remove a file from a vector store. Returns False if the file is unknown."""
@@ -206,9 +214,12 @@ class VectorIndex(Protocol):
         limit: int,
     ) -> tuple[ChunkHit, ...] | None:
         """Return the chunks of these files whose vectors are nearest to ``vector``, nearest first.
-        ``model``: the model that computed the vectors. If ``files`` is None, search all files.
-        Scores are cosines. Returns None if this index has no vector search. Then the caller
-        compares the vectors itself."""
+        Scores are cosines. If ``files`` is None, search all files. ``model``: the model that
+        computed the vectors.
+
+        Returns None if this index cannot search by vectors. The caller then loads the vectors and
+        compares them.
+        """
 
     async def check(self) -> None:
         """Raise ``StoreError`` if the search for vectors does not answer."""

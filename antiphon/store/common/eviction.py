@@ -14,8 +14,8 @@ class TenantTotals:
 
     All tenants share the limits of a store. If a limit is exceeded, responses of the tenant with
     the largest total are deleted. So a tenant that floods the store loses its own responses first.
-    ``totals``: rows of tenant, number of responses and bytes. Several rows of one tenant are added
-    up.
+    ``totals``: rows with a tenant, a number of responses and their bytes. If a tenant has several
+    rows, they are added up.
     """
 
     def __init__(self, retention: Retention, totals: Iterable[tuple[str, int, int]]) -> None:
@@ -40,9 +40,12 @@ class TenantTotals:
         )
 
     def select(self, tenant: str, oldest: Sequence[tuple[int, int]]) -> list[int]:
-        """Return the rows of the responses to delete before the next call. Unless ``oldest`` is
-        empty, the list has at least one row. ``tenant``: the tenant with the largest total.
-        ``oldest``: the row and the bytes of each of its oldest responses."""
+        """Select which of the oldest responses of a tenant to delete in one step. Return their row
+        numbers. The list has at least one row if ``oldest`` is not empty.
+
+        ``tenant``: the tenant that ``largest`` returned. ``oldest``: the row number and the bytes
+        of each of its oldest responses. After the deletion, the caller calls ``remove_responses``.
+        """
         column, surplus = self._excess() or (0, 0)
         others = (self._totals[name][column] for name in self._candidates if name != tenant)
         surplus = min(surplus, self._totals[tenant][column] - max(others, default=0))

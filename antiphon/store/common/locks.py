@@ -21,7 +21,7 @@ class OwnerHeartbeats:
     def living_owners(self, lease_s: float) -> frozenset[str]:
         """Return the owners whose last heartbeat is less than ``lease_s`` seconds old.
 
-        An owner without a heartbeat belonged to an earlier process and is dead.
+        Only heartbeats to this process count, so all owners of an earlier process are dead.
         """
         since = time.monotonic() - lease_s
         return frozenset(owner for owner, time_s in self._last_heartbeats.items() if time_s > since)
@@ -29,8 +29,9 @@ class OwnerHeartbeats:
     def free_runs(
         self, owner: str, lease_s: float, held: Collection[str] | None
     ) -> Callable[[str, str | None], bool]:
-        """Return the result of the function ``free_runs`` for the owners whose last heartbeat is
-        less than ``lease_s`` seconds old."""
+        """Return a function that tells whether ``owner`` may claim a run, like the module's
+        function ``free_runs``. An owner is alive if its last heartbeat is less than ``lease_s``
+        seconds old."""
         return free_runs(owner, self.living_owners(lease_s), held)
 
 
@@ -75,8 +76,8 @@ class ConversationLocks:
     ) -> bool:
         """Lock a conversation for the response ``holder``.
 
-        Returns False if another response holds the lock, and its owner is alive or its run has not
-        ended. An unended run keeps its lock, because another owner will continue it.
+        Returns False if another response holds the lock, and either its owner is alive or its run
+        has not ended. An unended run keeps its lock, because another owner will continue the run.
         """
         current, current_owner = self._locks.get((tenant, conversation_id), (holder, owner))
         if current != holder and (
@@ -102,7 +103,8 @@ class ConversationLocks:
 
     def add_run(self, tenant: str, holder: str) -> bool:
         """Record that the response ``holder`` has a run, or that its run is being created. From now
-        on, only ``remove_holder`` releases its locks. Returns False if this was recorded before."""
+        on, ``release`` does not release the locks of ``holder``. Returns False if this was recorded
+        before."""
         is_new = (tenant, holder) not in self._running
         self._running.add((tenant, holder))
         return is_new
@@ -115,7 +117,7 @@ class ConversationLocks:
             self._locks[tenant, conversation_id] = (holder, "")
 
     def remove_run(self, tenant: str, holder: str) -> None:
-        """Record that the response ``holder`` has no run, because the run could not be created."""
+        """Undo ``add_run``, because the run of the response ``holder`` could not be created."""
         self._running.discard((tenant, holder))
 
     def transfer(self, tenant: str, holder: str, owner: str) -> None:

@@ -1,6 +1,5 @@
-"""Reservations of a store that one process uses. A response that is being generated has a
-reservation, with which it counts against its tenant's quota before it is saved. Reservations are
-kept in memory."""
+"""Reservations of a store that one process uses, kept in memory. A response that is being generated
+has a reservation, so it counts against its tenant's quota before it is saved."""
 
 from __future__ import annotations
 
@@ -25,11 +24,11 @@ class Reservations:
         self._reserved: dict[str, dict[str, str]] = {}
 
     def add(self, tenant: str, response_id: str, owner: str) -> Callable[[], None]:
-        """Add a reservation for a response. An existing reservation passes to the new owner. The
-        call also counts as a heartbeat of the owner.
+        """Add a reservation for a response. If the response already has a reservation, the
+        reservation passes to the new owner. The call also counts as a heartbeat of the owner.
 
-        Returns a function that restores the former state, if the reservation still belongs to this
-        owner.
+        Returns a function that restores the former state. The function does nothing if the
+        reservation no longer belongs to ``owner``.
         """
         self._owners.record(owner)
         reserved = self._reserved.setdefault(tenant, {})

@@ -1,7 +1,8 @@
-"""Conversion between values and database rows. It is the same for all databases.
+"""Conversion between values and database rows, the same for all databases.
 
 Bodies, inputs and outputs are stored as the JSON that the API uses, token ids as packed integers. A
-function ``*_row`` returns the columns of a value. A function ``*_of`` returns the value of a row.
+function ``*_row`` converts a value into the columns of a row. A function ``*_of`` converts a row
+into a value.
 """
 
 from __future__ import annotations
@@ -127,8 +128,9 @@ def summary_of(row: Row) -> ResponseSummary:
 
 
 def summary_filters(query: ResponseQuery) -> tuple[Any, ...]:
-    """Return the values with which a query compares the columns of ``summary_row`` before body.
-    None means any value. The columns tools and text only have to contain their value."""
+    """Return the values that the columns of a response's summary must have to match a query. The
+    values are in the order of ``summary_row``, without the column body. None means any value. The
+    columns tools and text need only contain their value."""
     return (
         query.status,
         _word(query.model),
@@ -142,7 +144,7 @@ def summary_filters(query: ResponseQuery) -> tuple[Any, ...]:
 
 
 def _word(text: str | None) -> str | None:
-    """Return a text in which U+FFFD replaces U+0000, because PostgreSQL cannot store U+0000."""
+    """Replace U+0000 in a text by U+FFFD, because PostgreSQL cannot store U+0000."""
     return None if text is None else text.replace("\0", "\ufffd")
 
 
@@ -216,8 +218,8 @@ def blob_of(row: Row) -> BlobRef:
 
 
 def stored_content_of(row: Row) -> StoredContent:
-    """Return the file and its place in the columns body, seq and tenant. For a file in a blob, the
-    columns of ``blob_of`` follow."""
+    """Return a file and the place of its content, from the columns body, seq and tenant. If the
+    content is in a blob, the columns of ``blob_of`` follow."""
     blob = blob_of(row[3:6]) if len(row) > 3 else None
     return StoredContent(position=row[1], tenant=row[2], file=_decode_file(row[0]), blob=blob)
 
@@ -239,8 +241,8 @@ def indexed_file_of(row: Row) -> IndexedFile:
 
 
 def chunk_row(chunk: IndexedChunk) -> tuple[int, str, str | None]:
-    """Return the columns start, text and text to index. The last column is None if both texts are
-    the same."""
+    """Return the columns start, text and indexed text. The indexed text is None if it is the same
+    as the text."""
     words = index_terms(chunk.text)
     return chunk.start, chunk.text, None if words == chunk.text else words
 
@@ -251,8 +253,8 @@ def file_batch_of(row: Row) -> FileBatch:
 
 
 def usage_of(rows: Sequence[Row]) -> IndexUsage:
-    """Return the usage of a vector index in rows of the columns status, count and bytes, one row
-    per status."""
+    """Return the usage of a vector store. ``rows``: one row for each status of files, with the
+    columns status, count and bytes."""
     counts = {status: count for status, count, _ in rows}
     return IndexUsage(
         counts=FileCounts(**counts, total=sum(counts.values())),
@@ -303,8 +305,9 @@ def encode_usage(records: Sequence[UsageRecord]) -> str:
 
 
 def usage_filters(query: UsageQuery, lists: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the arguments of the query for usage totals. ``lists``: the tenants, keys and models
-    of ``query``, in the form in which the database takes lists."""
+    """Return the arguments of the SQL query for usage totals. ``lists``: the tenants, API keys and
+    models of ``query``, encoded as the database expects lists: as arrays for PostgreSQL, as JSON
+    for SQLite."""
     groups = (name in query.group_by for name in ("tenant", "api_key", "model"))
     return (query.start, query.end, query.width, query.kind, *lists, *groups)
 

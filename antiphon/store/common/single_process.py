@@ -1,5 +1,5 @@
-"""The parts of a run store that a single process keeps in memory: heartbeats, conversation locks,
-reservations, subscriptions and the listener."""
+"""The parts of a run store that are kept in memory if only one process uses the store: heartbeats,
+conversation locks, reservations, subscriptions and the listener."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["SingleProcessRuns"]
 
 
 class SingleProcessRuns:
-    """Base class of the run stores that only one process uses. ``check`` raises ``StoreError`` if
-    the store is closed."""
+    """Base class of the run stores that only one process uses. ``check``: a function that the
+    methods call first. It raises ``StoreError`` if the store is closed."""
 
     def __init__(self, check: Callable[[], None] | None = None) -> None:
         self._check = check or (lambda: None)
@@ -63,8 +63,8 @@ class SingleProcessRuns:
     def is_locked(self, tenant: str, holder: str, lock: ConversationLock) -> bool:
         """Return whether the response ``holder`` still has this lock.
 
-        A held lock counts as a heartbeat of its owner, which is this process. So the lock does not
-        expire during the write that follows.
+        If it has, this call counts as a heartbeat of the lock's owner, which is this process. So
+        the lock does not expire during the write that follows.
         """
         is_locked = self._locks.is_held(tenant, lock.conversation, holder, lock.owner)
         if is_locked:
@@ -77,8 +77,8 @@ class SingleProcessRuns:
     async def _has_free_run(
         self, models: Collection[str], is_free: Callable[[str, str | None], bool]
     ) -> bool:
-        """Return whether any unended run of these models is free. ``is_free`` gets the id and the
-        owner of a run."""
+        """Return whether any unended run of these models can be claimed. ``is_free``: a function
+        that gets the id and the owner of a run, and returns whether the run can be claimed."""
         raise NotImplementedError
 
     async def _has_ended(self, tenant: str, response_id: str) -> bool:

@@ -1,8 +1,8 @@
-"""Subscriptions of the readers in this process. A run appends batches of events, and the run's
-subscriptions deliver them to the readers.
+"""Subscriptions of readers in this process to runs. A run appends batches of events, and the
+subscriptions of the run deliver them to the readers.
 
-A subscription buffers few batches. If a reader is slow, its subscription drops batches, and the
-reader reads them from the store. So slow readers need no memory and block nobody.
+A subscription buffers only few batches. If a reader is slow, its subscription drops the batches,
+and the reader reads them from the store. So slow readers need little memory and block nobody.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ class Subscription:
         return len(self._batches)
 
     def next_batch(self, after: int) -> EventBatch | None:
-        """Return the buffered batch that contains the event ``after + 1``, and drop older batches.
+        """Return the buffered batch that contains the event with sequence number ``after + 1``.
+        Drop the older batches.
 
-        Returns None if this batch is not buffered. If later batches are buffered, they are dropped
-        too, and ``is_stale`` is set.
+        Returns None if this batch is not buffered. If only later batches are buffered, they are
+        dropped too, and ``is_stale`` is set: the reader must read the store.
         """
         while self._batches:
             batch = self._batches[0]
@@ -86,8 +87,9 @@ class Subscription:
             await self._waiter
 
     def add(self, batch: EventBatch) -> None:
-        """Buffer the next batch of the run. If the buffer is full or the batch has parts, drop the
-        buffer instead; the reader then reads the store."""
+        """Buffer the next batch of the run. If the buffer is full, or if the batch consists of
+        parts because it is very large, drop all buffered batches instead. The reader then reads the
+        store."""
         size = len(batch.lines)
         if len(self._batches) >= _MAX_BATCHES or self._bytes + size > _MAX_BYTES or batch.parts:
             self._clear()
@@ -98,7 +100,7 @@ class Subscription:
 
     def mark_stale(self) -> None:
         """Set ``is_stale``, which makes the reader read the store. Called when the run has ended,
-        or when its batches are not buffered here."""
+        or when batches of the run may not have reached this subscription."""
         self.is_stale = True
         self._wake()
 
@@ -133,7 +135,7 @@ class Subscriptions:
         return tuple(self._by_run)
 
     def publish(self, tenant: str, response_id: str, batch: EventBatch) -> None:
-        """Deliver a stored batch to the subscriptions of its run."""
+        """Deliver a stored batch of events to the subscriptions of its run."""
         for subscription in self._by_run.get((tenant, response_id), ()):
             subscription.add(batch)
 

@@ -1,5 +1,5 @@
-"""The steps in which a database deletes all data of a tenant, in their order. Each step changes few
-rows, so other writes do not wait long for it."""
+"""The steps in which a database deletes all data of a tenant, in the order of execution. Each step
+changes few rows, so other writes do not wait long."""
 
 from __future__ import annotations
 

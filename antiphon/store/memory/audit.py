@@ -11,7 +11,8 @@ __all__ = ["MemoryAudit"]
 
 
 class MemoryAudit:
-    """``AuditLog`` over a list. ``check`` raises ``StoreError`` if the store is closed."""
+    """``AuditLog`` over a list. ``check``: a function that the methods call first. It raises
+    ``StoreError`` if the store is closed."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check

@@ -30,8 +30,8 @@ class _BlobRow(Struct):
 class MemoryFiles:
     """``FileStore`` over a dictionary.
 
-    ``check`` raises ``StoreError`` if the store is closed. ``on_deleted`` is called with the tenant
-    and the id of each deleted file.
+    ``check``: a function that the methods call first. It raises ``StoreError`` if the store is
+    closed. ``on_deleted``: called with the tenant and the id of each deleted file.
     """
 
     def __init__(
@@ -143,9 +143,9 @@ class MemoryFiles:
                 self._on_deleted(*key)
 
     def delete_tenant(self, tenant: str) -> int:
-        """Delete the files of a tenant and the files of its pending uploads. Return their number.
-        Pending uploads have a tenant name of their own: the name of the tenant, U+001F and more
-        text."""
+        """Delete the files of a tenant and of its pending uploads. Return the number of deleted
+        files. Files of pending uploads are stored under a tenant name of their own: the name of the
+        tenant, U+001F and more text."""
         keys = [key for key in self._files if key[0].partition("\x1f")[0] == tenant]
         for key in keys:
             self._delete(*key)
@@ -166,8 +166,9 @@ class MemoryFiles:
         return row is not None
 
     def _add_content(self, tenant: str, content: FileContents) -> FileContents:
-        """Count one more file with this content. Return the content to store with the file: if the
-        tenant already has the content in another blob, a reference to that blob."""
+        """Record that one more file has this content. Return the content to store with the file. If
+        the tenant already has the same content in another blob, this is a reference to that
+        blob."""
         if not isinstance(content, BlobRef):
             return content
         row = self._blobs.setdefault((tenant, content.sha256), _BlobRow(content))

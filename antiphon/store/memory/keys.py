@@ -10,7 +10,8 @@ __all__ = ["MemoryKeys"]
 
 
 class MemoryKeys:
-    """``KeyStore`` over a dictionary. ``check`` raises ``StoreError`` if the store is closed."""
+    """``KeyStore`` over a dictionary. ``check``: a function that the methods call first. It raises
+    ``StoreError`` if the store is closed."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check

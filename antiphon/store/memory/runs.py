@@ -62,8 +62,8 @@ class _Run(Struct):
 
 
 class _SaveResponse(Protocol):
-    """A function that stores a response. ``listed``: whether other requests can refer to its items
-    by id."""
+    """A function that stores a response. ``listed``: whether other requests can refer to the items
+    of the response by id."""
 
     def __call__(
         self,
@@ -78,7 +78,9 @@ class _SaveResponse(Protocol):
 
 
 class MemoryRuns(SingleProcessRuns):
-    """``RunStore`` over dictionaries. ``save`` stores a response in the same store."""
+    """``RunStore`` over dictionaries. ``save``: a function that stores a response in the store of
+    these runs. ``check``: a function that the methods call first. It raises ``StoreError`` if the
+    store is closed."""
 
     def __init__(self, save: _SaveResponse, check: Callable[[], None]) -> None:
         super().__init__(check)
@@ -278,7 +280,8 @@ class MemoryRuns(SingleProcessRuns):
         return run is not None and run.ended_at is None
 
     def expire(self, before: int | None, now: int) -> None:
-        """Delete the events of runs that ended before ``before``, in unix seconds.
+        """Delete the runs that ended before ``before``, with their events. If ``before`` is None,
+        delete nothing. Both times are in Unix seconds.
 
         The store has no clock. So the time of the first sweep after the end of a run, ``now``,
         counts as the time of its end.

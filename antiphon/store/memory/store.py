@@ -72,7 +72,7 @@ class _ConversationRow(Struct):
             self.items.setdefault(item.id, item)
 
     def select(self, query: ItemQuery) -> Iterator[Item]:
-        """Yield the items that a query selects, ignoring the limit of the query."""
+        """Yield the items that a query selects. The limit of the query is ignored."""
         ids: Iterator[str] = reversed(self.items) if query.newest_first else iter(self.items)
         if query.after is not None:
             for id in ids:
@@ -492,7 +492,7 @@ def _drop_tenant(rows: dict[_Key, Any], tenant: str) -> int:
 
 
 def _discard(index: dict[_Key, set[_Key]], entry: _Key, key: _Key) -> None:
-    """Remove a key from an entry of an index. Remove the entry if it becomes empty."""
+    """Remove a key from one entry of an index. If the entry becomes empty, remove the entry."""
     found = index.get(entry, set())
     found.discard(key)
     if not found:

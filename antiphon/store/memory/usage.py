@@ -22,7 +22,8 @@ _Sums = tuple[int, ...]
 
 
 class MemoryUsage:
-    """``UsageLog`` over dictionaries. ``check`` raises ``StoreError`` if the store is closed."""
+    """``UsageLog`` over dictionaries. ``check``: a function that the methods call first. It raises
+    ``StoreError`` if the store is closed."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
@@ -35,7 +36,7 @@ class MemoryUsage:
         self.add_now(*records)
 
     def add_now(self, *records: UsageRecord) -> None:
-        """Add records in the current step of the event loop."""
+        """Add records without an ``await``, so no other task of the event loop runs meanwhile."""
         for record in records:
             self._records.setdefault(record.id, record)
 
@@ -78,8 +79,9 @@ class MemoryUsage:
         return total
 
     def sweep(self, now: int, keep_s: float | None) -> None:
-        """Add up old rows, and delete the sums that are older than ``keep_s`` seconds. If
-        ``keep_s`` is None, delete nothing. ``now`` is in unix seconds."""
+        """Add up old rows into sums of longer intervals, and delete sums that are older than
+        ``keep_s`` seconds. If ``keep_s`` is None, delete nothing. ``now``: the time of the sweep,
+        in Unix seconds."""
         for rollup, before in usage_cutoffs(now):
             self._roll_up(rollup, before)
         if keep_s is not None:
