@@ -1,4 +1,4 @@
-"""Large responses: their inputs, outputs and tokens are in blobs outside of the database."""
+"""Large responses, whose inputs, outputs and tokens are in blobs outside of the database."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _unpack = msgspec.msgpack.Decoder(Contents).decode
 
 
 def encode_reference(blob: BlobRef) -> bytes:
-    """Return the value of the column input for a response whose contents are in a blob: the
-    reference to the blob."""
+    """Return the encoded reference to a blob. For a response whose contents are in a blob, the
+    column input holds this value."""
     return _encode(blob)
 
 
 class LargeResponses:
-    """Writes the contents of large responses to blobs and reads them. Without a call of ``use``,
-    all contents stay in the database."""
+    """Writes the contents of large responses to blobs, and reads them from blobs. Until ``use`` is
+    called, all contents stay in the database."""
 
     def __init__(self) -> None:
         self._blobs: BlobStorage | None = None
@@ -63,9 +63,13 @@ class LargeResponses:
         self._min_bytes = min_bytes
 
     async def put(self, row: tuple[Any, ...]) -> tuple[tuple[Any, ...], str | None]:
-        """Write the contents of a response to a blob if they are large. Return the columns of the
-        response as the database stores them, and the key of the blob. Without a blob, the key is
-        None. If the blob cannot be written, the database stores the contents."""
+        """Write the contents of a response to a blob if they are large. ``row``: the columns of
+        ``response_row``.
+
+        Return the columns to store in the database, and the key of the blob. If the contents are
+        not large or the blob cannot be written, the columns contain the contents, and the key is
+        None.
+        """
         contents = Contents(row[_INPUT], row[_OUTPUT], row[_TOKENS])
         if self._blobs is None or not 0 < self._min_bytes <= contents.size:
             return row, None
@@ -79,8 +83,8 @@ class LargeResponses:
         return tuple(columns), blob.key
 
     async def restore(self, reference: bytes) -> Contents:
-        """Return the contents of a response from its blob. ``reference``: the value of the
-        response's column input. Raises ``StoreError``."""
+        """Return the contents of a response, read from its blob. ``reference``: the value of the
+        response's column input, which is a reference to the blob. Raises ``StoreError``."""
         if self._blobs is None:
             raise StoreError(
                 "The response is in blob storage. Set `files` to the URL of this storage."
@@ -89,7 +93,8 @@ class LargeResponses:
 
     async def restore_stored(self, row: Sequence[Any]) -> Sequence[Any]:
         """Return the columns body, input, output, base, tokens, fingerprint and times of a
-        response. ``row``: the stored values of these columns, and the key of the blob."""
+        response, with the contents from its blob, if it has one. ``row``: these columns as they are
+        stored, and the key of the blob or None."""
         body, input_, _, base, _, fingerprint, times, blob = row
         if blob is None:
             return row[:-1]
@@ -97,8 +102,8 @@ class LargeResponses:
         return body, contents.input, contents.output, base, contents.tokens, fingerprint, times
 
     async def restore_items(self, row: Sequence[Any]) -> Sequence[Any]:
-        """Return the columns input and output of a response. ``row``: the stored values of these
-        columns, and the key of the blob."""
+        """Return the columns input and output of a response, from its blob if it has one. ``row``:
+        these columns as they are stored, and the key of the blob or None."""
         if row[2] is None:
             return row[:2]
         contents = await self.restore(row[0])
@@ -115,8 +120,8 @@ async def put_contents(blobs: BlobStorage, contents: Contents) -> BlobRef:
 
 
 async def read_contents(blobs: BlobStorage, reference: bytes) -> Contents:
-    """Return contents from their blob. ``reference``: the value of the response's column input.
-    Raises ``StoreError``."""
+    """Return the contents of a response, read from its blob. ``reference``: the value of the
+    response's column input, which is a reference to the blob. Raises ``StoreError``."""
     try:
         blob = _decode_reference(reference)
         return _unpack(b"".join([chunk async for chunk in blobs.read(blob)]))

@@ -1,10 +1,10 @@
 """The partitions of the table of events. A partition is a part of the table that PostgreSQL can
-drop as a whole. Each one holds the batches of a range of runs, in the order in which the runs were
-created.
+drop as a whole. Each partition holds the events of consecutive runs, in the order in which the runs
+were created.
 
-A partition is dropped when every run in it has ended and expired. This takes milliseconds and
-leaves nothing to vacuum. A run that lives long keeps its partition. Then the batches of the other
-runs in it are deleted row by row (see sweep.py).
+When all runs of a partition have ended and expired, the partition is dropped. This takes
+milliseconds and leaves nothing to vacuum. A run that lives long delays this for its partition. The
+events of the other runs in this partition are then deleted row by row (see sweep.py).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _ROWS = 500
 
 class EventPartitions:
     """Creates and drops the partitions of one database. Only one process at a time changes
-    partitions. A change that would have to wait for other users of the table is left for the next
-    sweep."""
+    partitions. If a change would have to wait for other users of the table, it is not made; the
+    next sweep tries again."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -67,8 +67,8 @@ class EventPartitions:
 
     async def _change(self, statement: str) -> bool:
         """Execute a statement that changes the partitions. Returns False if another process is
-        changing partitions, or if other users of the table do not release it within 50
-        milliseconds. A longer wait would block the statements that come later."""
+        changing partitions, or if the statement waits for other users of the table for more than 50
+        milliseconds. While the statement waits, it blocks all later statements on the table."""
         try:
             async with self._pool.transaction() as transaction:
                 if not await transaction.value("sweeping"):

@@ -1,7 +1,7 @@
-"""A PostgreSQL database for an event loop: a connection pool, and one connection that listens for
-notifications.
+"""The connections of one process to a PostgreSQL database: a connection pool for queries, and one
+connection that listens for notifications.
 
-Errors of the driver become ``StoreError`` or ``SetupError`` here.
+Errors of the database driver are converted into ``StoreError`` or ``SetupError`` here.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ class ConnectionPool:
         cls, url: str, *, connections: int = 10, listen_url: str | None = None
     ) -> ConnectionPool:
         """Connect and apply migrations. Several processes may do this at the same time.
-        ``listen_url``: the URL to listen for notifications, if ``url`` leads to a connection
-        pooler. Raises ``SetupError``."""
+        ``connections``: the maximum number of connections in the pool. ``listen_url``: another URL
+        of the same database, at which notifications can be received. It is needed if ``url`` leads
+        to a connection pooler. Raises ``SetupError``."""
         try:
             import asyncpg
         except ImportError:
@@ -121,7 +122,7 @@ class ConnectionPool:
     # --- queries ---------------------------------------------------------------------------------
 
     async def rows(self, name: str, *arguments: Any) -> list[Any]:
-        """Run a query by its name and return its rows."""
+        """Run the query with this name, and return its rows."""
         with self._translate_errors():
             found: list[Any] = await self._pool.fetch(self.queries[name], *arguments)
             return found
@@ -129,7 +130,7 @@ class ConnectionPool:
     async def decoded_rows(
         self, decode: Callable[[Sequence[Any]], _T], name: str, *arguments: Any
     ) -> list[_T]:
-        """Run a query by its name, decode its rows and return the results."""
+        """Run the query with this name, decode each row, and return the decoded values."""
         return await self.decode(decode, await self.rows(name, *arguments))
 
     async def decode(
@@ -159,8 +160,8 @@ class ConnectionPool:
         """Context manager for a transaction that holds a lock of a tenant. ``lock``: the name of
         the query that takes the lock.
 
-        Calls of this process that need the same lock wait in a queue before they take a connection.
-        So many calls of one tenant occupy only one connection.
+        Calls of this process that need the same lock wait in a queue, without a database
+        connection. So many calls of one tenant occupy only one connection.
         """
         queue = self._tenant_queues.get((lock, tenant))
         if queue is None:
@@ -170,8 +171,8 @@ class ConnectionPool:
             yield transaction
 
     async def run_to_completion(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run ``work`` to its end even if the caller is cancelled, because subscribers must be
-        notified of committed data."""
+        """Run ``work`` to its end even if the caller is cancelled. For example, subscribers must be
+        notified of data that was committed."""
         return await asyncio.shield(self.start(work))
 
     def start(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
@@ -212,8 +213,8 @@ class ConnectionPool:
     def listen(self, handlers: NoticeHandlers, on_gap: Callable[[], None]) -> None:
         """Listen to channels from now on, and reconnect after outages.
 
-        ``handlers``: a function for each channel, which is called with each payload. ``on_gap`` is
-        called when notifications may have been missed.
+        ``handlers``: for each channel, a function that is called with the payload of each
+        notification. ``on_gap``: called when notifications may have been missed.
         """
         if self._closed:
             return
@@ -285,8 +286,9 @@ class ConnectionPool:
 
 
 class Transaction:
-    """A connection inside a transaction. ``is_pooled``: a connection pooler may share the session
-    with other clients, so the session has no search path."""
+    """A connection inside a transaction. ``is_pooled``: whether a connection pooler is between this
+    process and the database. Then other clients may share the session, so no search path is set for
+    the session."""
 
     def __init__(self, connection: Any, queries: Mapping[str, str], *, is_pooled: bool) -> None:
         self._connection = connection
@@ -300,7 +302,7 @@ class Transaction:
             await self.execute(f"SET LOCAL search_path TO {SCHEMA}")
 
     async def rows(self, name: str, *arguments: Any) -> list[Any]:
-        """Run a query by its name and return its rows."""
+        """Run the query with this name, and return its rows."""
         found: list[Any] = await self._connection.fetch(self._queries[name], *arguments)
         return found
 
@@ -319,18 +321,18 @@ class Transaction:
         return found
 
     async def count(self, name: str, *arguments: Any) -> int:
-        """Run a query by its name and return the number of its rows."""
+        """Run the query with this name, and return the number of its rows."""
         return len(await self.rows(name, *arguments))
 
     async def value(self, name: str, *arguments: Any) -> Any:
-        """Run a query by its name and return the first column of its first row. Returns None if
-        there is no row."""
+        """Run the query with this name, and return the first column of its first row. Returns None
+        if there is no row."""
         return await self._connection.fetchval(self._queries[name], *arguments)
 
 
 async def _set_search_path(connection: Any) -> None:
-    """Set the search path of a new connection, for statements that are not among the queries.
-    Behind a connection pooler, ``Transaction.use_schema`` does this instead."""
+    """Set the search path of a new connection. Statements that are not among the named queries need
+    it to find the tables. With a connection pooler, ``Transaction.use_schema`` sets it instead."""
     await connection.execute(f"SET search_path TO {SCHEMA}")
 
 

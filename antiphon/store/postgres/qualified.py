@@ -1,6 +1,8 @@
-"""Table names with their schema. With such names, queries need no ``search_path``. A connection
-pooler in transaction mode may give a client another session for each transaction, so a
-``search_path`` would be lost."""
+"""Adds the schema to the table names in queries, so queries work without a ``search_path``.
+
+A connection pooler in transaction mode may give a client another session for each transaction. The
+``search_path`` of the earlier session is then lost.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ _SEQUENCES = ("runs_seq_seq",)
 
 
 def qualify(queries: Mapping[str, str], migrations: Iterable[str]) -> Mapping[str, str]:
-    """Return the queries with the schema's name before each table that ``migrations`` create. A
-    part of a WITH clause must not have the name of a table."""
+    """Return the queries with the schema's name before each table name. ``migrations``: the scripts
+    that create the tables. A part of a WITH clause must not have the same name as a table."""
     tables = {name for script in migrations for name in _CREATED.findall(script)}
     names = "|".join(sorted((*tables, *_SEQUENCES), key=len, reverse=True))
     reference = re.compile(

@@ -1,7 +1,8 @@
 """The PostgreSQL run store, for many processes: claims, event logs and notifications.
 
-A process that appends batches delivers them to its own subscribers, and sends them to the processes
-that follow the run. The database's clock decides which owners are alive.
+A process that appends batches of events delivers them to the readers in this process. It also sends
+them to the other processes that follow the run, which means that they have readers of the run. The
+database's clock decides which owners are alive.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ SaveStep = Callable[[Transaction], Awaitable[None]]
 
 
 class PostgresRuns:
-    """``RunStore`` over a connection pool. ``prepare_save`` returns the function that stores a
-    response within a transaction."""
+    """``RunStore`` over a connection pool. ``prepare_save``: an async function that returns a
+    function to store a response within a transaction."""
 
     def __init__(
         self,
@@ -100,8 +101,8 @@ class PostgresRuns:
     async def _counting(
         self, tenant: str, limits: Sequence[RunLimit]
     ) -> AsyncIterator[Transaction]:
-        """Context manager for a transaction in which a run may be created. With ``limits``, such
-        transactions of a tenant wait for each other, so the number of runs is exact. Raises
+        """Context manager for a transaction in which a run may be created. If there are ``limits``,
+        only one such transaction of a tenant runs at a time, so the number of runs is exact. Raises
         ``RunLimitReached``."""
         if not limits:
             async with self._pool.transaction() as transaction:
@@ -154,9 +155,9 @@ class PostgresRuns:
         return claims
 
     def _claim_again(self, *, are_locked: bool) -> None:
-        """Try later to claim the runs that other processes had locked. Each wait is longer than the
-        wait before, because a process that hangs may hold a lock for a long time. ``are_locked``:
-        whether there are such runs."""
+        """Try later to claim the runs that other processes had locked. ``are_locked``: whether
+        there are such runs. Each wait is longer than the previous wait, because a process that
+        hangs may hold a lock for a long time."""
         if not are_locked:
             self._locked_wait_s = _LOCKED_WAIT_S
         elif self._claim_timer is None:
@@ -338,12 +339,13 @@ class PostgresRuns:
     async def notify_ended(
         self, transaction: Transaction, *, ended: Sequence[tuple[str, str]]
     ) -> None:
-        """Notify other processes, when the transaction commits, that these runs have ended or were
-        deleted."""
+        """Notify other processes that these runs have ended or were deleted. ``ended``: the tenant
+        and id of each run. The notification is sent when the transaction commits."""
         await self._notify(transaction, Notice(over=tuple(ended)))
 
     def mark_stale(self, tenant: str, response_id: str) -> None:
-        """Make the subscribers in this process read the store, because their run has changed."""
+        """Make the readers of a run in this process read the store, because the run has ended or
+        was deleted."""
         self._subscriptions.mark_stale([(tenant, response_id)])
 
     async def _notify(self, transaction: Transaction, notice: Notice) -> None:
@@ -362,9 +364,9 @@ async def has_lock(
     *,
     for_run: bool = False,
 ) -> bool:
-    """Return whether the response ``holder`` has this lock. If it has, no other response can take
-    the lock before the end of the transaction. ``for_run``: also record that the lock now belongs
-    to the run of the response."""
+    """Return whether the response ``holder`` has this conversation lock. If it has, no other
+    response can take the lock before the end of the transaction. ``for_run``: also record that the
+    lock belongs to the run of the response from now on."""
     row = (tenant, index_key(lock.conversation), holder, lock.owner, for_run)
     return bool(await transaction.rows("held", *row))
 

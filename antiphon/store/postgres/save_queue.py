@@ -1,8 +1,9 @@
-"""A queue of responses to save. Responses that are saved at the same time share a statement, and so
-share a round trip and a commit.
+"""A queue of responses to save. Responses that are saved at the same time share one statement,
+which saves round trips and commits.
 
-A single response is saved at once. Responses that arrive while the maximum number of statements is
-running wait until one of these statements ends. Then they share the next statement.
+A limited number of statements may run at the same time. Below this number, a response is saved
+immediately. Otherwise it waits until a running statement ends. The responses that wait then share
+the next statement.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _MAX_ROWS, _MAX_BYTES = 64, 1 << 20
 
 
 class ResponseRow(Struct, frozen=True):
-    """A response to save. ``columns``: the columns of the tables of responses and summaries, in the
-    order of the query "save". ``items``: ids of the items that other requests can refer to.
-    ``bytes``: the size of the response. ``blob``: the key of the blob with its large columns, if
-    there is one."""
+    """A response to save. ``columns``: its columns in the tables of responses and summaries, in the
+    order of the query "save". ``items``: ids of the items of the response that other requests can
+    refer to. ``usage``: a record to add to the usage log. ``bytes``: the size of the response.
+    ``blob``: the key of the blob that holds its large columns; None if there is no blob."""
 
     columns: tuple[Any, ...]
     items: Sequence[str]
@@ -98,9 +99,11 @@ class SaveQueue:
             self._idle.set()
 
     def _take_batch(self) -> list[tuple[ResponseRow, asyncio.Future[None]]]:
-        """Remove the rows of the next statement from the queue, and return them. The rows contain
-        each response only once, and no response that a running statement saves. Otherwise the older
-        version could be stored last."""
+        """Remove the rows of the next statement from the queue, and return them.
+
+        If a response is already in these rows or in a running statement, a newer version of it
+        stays in the queue. Otherwise the older version might be stored last.
+        """
         batch: list[tuple[ResponseRow, asyncio.Future[None]]] = []
         keys = set(self._saving)
         size = 0
@@ -128,8 +131,9 @@ class SaveQueue:
             self._end([row for row, _ in batch])
 
     async def _save_together(self, batch: list[tuple[ResponseRow, asyncio.Future[None]]]) -> None:
-        """Save a batch by one statement. If the statement fails, give the callers no answer yet:
-        ``_save_waiting`` then saves each row by itself, because a single row may be the cause."""
+        """Save several rows by one statement, and give each caller its result. If the statement
+        fails, give no results: perhaps only one of the rows is the cause. ``_save_waiting`` then
+        saves each row by itself."""
         rows = [row for row, _ in batch]
         items = [(id, place) for place, row in enumerate(rows, 1) for id in row.items]
         columns = map(list, zip(*(row.columns for row in rows), strict=True))

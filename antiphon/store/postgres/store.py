@@ -1,6 +1,6 @@
 """The PostgreSQL store, for many processes: responses and conversations.
 
-Rows have the same form as in SQLite.
+The rows have the same form as in the SQLite store.
 """
 
 from __future__ import annotations
@@ -103,11 +103,16 @@ class PostgresStore:
         vectors_key: str | None = None,
         bus: str | None = None,
     ) -> PostgresStore:
-        """Connect and apply migrations. ``connections``: maximum number of connections in the pool.
-        One more connection listens for notifications. It uses ``listen_url`` if ``url`` leads to a
-        connection pooler. ``vectors``, ``vectors_key``: the way to find the nearest vectors, as in
-        the settings. ``bus``: the URL of a message bus, which need not be available yet. Raises
-        ``SetupError``."""
+        """Connect and apply migrations. Raises ``SetupError``.
+
+        - ``connections``: the maximum number of connections in the pool. One more connection
+          listens for notifications.
+        - ``listen_url``: the URL for the connection that listens. It is needed if ``url`` leads to
+          a connection pooler.
+        - ``vectors``, ``vectors_key``: the way to find the nearest vectors, as in the settings of
+          these names.
+        - ``bus``: the URL of a message bus. The bus need not be available yet.
+        """
         connector = None if bus is None else find_connector(bus)
         pool = await ConnectionPool.open(url, connections=connections, listen_url=listen_url)
         nearest = None
@@ -386,8 +391,8 @@ class PostgresStore:
         listed: bool = True,
         usage: UsageRecord | None = None,
     ) -> SaveStep:
-        """Return the function that stores a response within a transaction. ``listed``: whether
-        other requests can refer to the items of the response by id."""
+        """Return a function that stores a response within a transaction. ``listed``: whether other
+        requests can refer to the items of the response by id."""
         row = await self._saved_row(tenant, stored, expires_at, usage, listed=listed)
 
         async def save(transaction: Transaction) -> None:

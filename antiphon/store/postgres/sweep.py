@@ -1,8 +1,11 @@
 """The sweep of the PostgreSQL store: it deletes expired data in short transactions.
 
-A transaction changes few rows and holds its locks for a fraction of a second, so clients do not
-wait long for it. The order of the steps matters: a run that has expired is first renamed and marked
-with the time. Its batches are deleted later.
+The sweep consists of steps. A step is repeated until nothing is left to do. Each repetition is a
+transaction that changes few rows and holds its locks for a fraction of a second, so clients do not
+wait long.
+
+A run that has expired is not deleted in one step. A first step renames it, so it can no longer be
+found, and marks it with the time. A later step deletes its events.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ _Step = Callable[[Transaction], Awaitable[int]]
 
 
 class PostgresSweep:
-    """One sweep. ``now``: the time of the sweep, in unix seconds."""
+    """One sweep. ``retention``: the limits on the data that is kept. ``now``: the time of the
+    sweep, in Unix seconds."""
 
     def __init__(
         self,
@@ -55,8 +59,8 @@ class PostgresSweep:
         self._totals = TenantTotals(retention, ())
 
     async def run(self) -> int:
-        """Delete all expired data. Return how many responses have expired. If another process is
-        already sweeping, return 0."""
+        """Delete all expired data. Return how many responses have expired. Return 0 if another
+        process is already sweeping."""
         await self._partitions.create_ahead()
         for step in self._first_steps():
             if await self._repeat(step) is None:
@@ -104,7 +108,7 @@ class PostgresSweep:
         return steps
 
     async def _drop_buried(self) -> bool:
-        """Delete the batches of some renamed runs, then the renamed runs that have no batches left.
+        """Delete the events of some renamed runs, then the renamed runs that have no events left.
         Return whether anything was deleted. Runs that expired less than an hour ago are left out,
         because their partition may soon be dropped as a whole."""
         since = min(_PARTITION_WAIT_S - self._now, -1)
@@ -113,9 +117,9 @@ class PostgresSweep:
         return bool(batches or runs)
 
     async def _repeat(self, step: _Step, *, frees: bool = False) -> int | None:
-        """Run a step again and again, each time in a transaction of its own, until it changes no
-        row. Return how many rows it changed in all. Returns None if another process is sweeping.
-        ``frees``: the step may delete ancestors of a response, for which it needs a lock."""
+        """Repeat a step of the sweep, each time in a transaction of its own, until it changes no
+        row. Return how many rows were changed in all. Returns None if another process is sweeping.
+        ``frees``: whether the step may delete ancestors of responses, for which it needs a lock."""
         total = 0
         while True:
             async with self._pool.transaction() as transaction:
@@ -160,8 +164,9 @@ class PostgresSweep:
 
 
 async def delete_responses(transaction: Transaction, rows: Sequence[int]) -> int:
-    """Delete responses and their runs, then the deleted ancestors that no descendant needs. Return
-    how many bytes became free. ``rows``: the numbers of the rows of the responses."""
+    """Delete responses and their runs. Also delete those ancestors of the responses that were
+    deleted earlier and that no descendant needs any more. Return how many bytes became free.
+    ``rows``: the row numbers of the responses."""
     freed = 0
     while rows:
         await transaction.rows("drop_runs_of", rows)  # first: the lock order of PostgresRuns.end
@@ -177,13 +182,17 @@ async def delete_responses(transaction: Transaction, rows: Sequence[int]) -> int
 
 
 async def _add_response_changes(transaction: Transaction) -> int:
-    """Add one batch of recorded changes to the totals of the tenants. Return the number of changes,
-    or 0 if the batch was not full. Otherwise, changes that are recorded during the sweep would keep
-    the sweep busy."""
+    """Add recorded changes to the totals of the tenants, at most ``_SMALL_ROWS`` changes at a time.
+
+    Return the number of added changes if more changes may be left. Return 0 if fewer than
+    ``_SMALL_ROWS`` changes were left. This return value of 0 ends the step, although clients may
+    record further changes meanwhile. The next sweep adds those changes.
+    """
     count = await transaction.count("add_response_changes", _SMALL_ROWS)
     return count if count == _SMALL_ROWS else 0
 
 
 def _query(name: str, *arguments: Any) -> _Step:
-    """Return the step that runs one query. The query returns the rows that it changes."""
+    """Return the step of a sweep that runs one query. The query returns the rows that it
+    changes."""
     return lambda transaction: transaction.count(name, *arguments)

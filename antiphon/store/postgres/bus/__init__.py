@@ -1,4 +1,4 @@
-"""An optional message bus, NATS or Redis. It brings new events to the processes that follow a
-run."""
+"""An optional message bus, NATS or Redis. It delivers new events of runs to the processes whose
+clients read these runs."""
 
 __all__: list[str] = []

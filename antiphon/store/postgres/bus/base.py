@@ -1,9 +1,10 @@
 """The contract of a message bus between the processes of a PostgreSQL store, and the choice of a
-bus from its URL.
+bus by its URL.
 
-A bus need not be reliable: messages may be lost, late, repeated or forged. Messages are signed with
-a secret of the store. A reader uses a batch from a message only if the batch comes directly after
-the reader's last event. Otherwise it reads the store.
+The messages contain batches of events of runs. The bus need not be reliable: messages may be lost,
+late, repeated or forged. Each message is signed with a secret of the store, and a message without a
+valid signature is dropped. A reader accepts a batch only if the batch begins with the event that
+the reader needs next. If an event is missing, the reader reads the store.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ class BusError(Exception):
 
 
 class BusSession(Protocol):
-    """A connection to a bus, which listens to channels."""
+    """A connection to a bus. It receives the messages of some channels, and can send messages to
+    any channel."""
 
     async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
         """Send messages. Each one is a pair of channel and content. Raises ``BusError``."""
 
     async def wait_until_lost(self) -> None:
-        """Wait until the connection is lost. If the bus does not answer pings, the connection
-        counts as lost."""
+        """Wait until the connection is lost. The connection also counts as lost if the bus does not
+        answer pings."""
 
     async def close(self) -> None:
         """Close the connection."""
@@ -60,19 +62,19 @@ def find_connector(url: str) -> BusConnector:
 
 
 class Signer:
-    """Signs messages with a secret, and checks signatures. So messages from outside of the store
-    have no effect."""
+    """Signs messages with a secret, and checks the signatures of received messages. So messages
+    from senders without the secret have no effect."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     def sign(self, channel: str, message: bytes) -> bytes:
-        """Return the message with its signature before it."""
+        """Return the signature of the message, followed by the message."""
         return self._digest(channel, message) + message
 
     def verify(self, channel: str, signed: bytes) -> bytes | None:
         """Return the message without its signature. Returns None if the signature is invalid: the
-        message comes from outside of the store, or from another channel."""
+        sender does not have the secret, or the message was signed for another channel."""
         message = signed[_DIGEST_BYTES:]
         if compare_digest(signed[:_DIGEST_BYTES], self._digest(channel, message)):
             return message

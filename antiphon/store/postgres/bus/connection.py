@@ -20,8 +20,8 @@ _SEND_S = 2.0
 
 
 class BusConnection:
-    """Sends signed messages over a bus, and receives them. Without a connection, ``publish`` sends
-    nothing."""
+    """Sends signed messages over a bus, and receives them. While there is no connection,
+    ``publish`` sends nothing."""
 
     def __init__(self, connect: BusConnector, url: str, signer: Signer) -> None:
         self._connect = connect
@@ -37,9 +37,9 @@ class BusConnection:
         return self._session is not None
 
     def listen(self, handlers: Handlers, on_connected: Callable[[], None]) -> None:
-        """Connect, and listen to channels from now on. ``handlers``: a function for each channel,
-        which is called with each message. ``on_connected`` is called after each connect, because
-        messages may have been missed before."""
+        """Connect to the bus, and listen to channels from now on. ``handlers``: for each channel, a
+        function that is called with each message. ``on_connected``: called each time the connection
+        has been opened, because messages may have been missed before."""
         verified = {
             channel: self._verified(channel, handler) for channel, handler in handlers.items()
         }

@@ -1,9 +1,11 @@
-"""Reads messages from the connection of a NATS client, in place of the client.
+"""A faster way to receive messages from NATS: reads them directly from the connection of a NATS
+client.
 
-nats-py passes each message through a stream, a parser, a queue and two tasks. With many processes
-on a machine, this takes more CPU time than all other work of a follower on a message. Here, the
-client connects, authenticates, sends and answers pings as before. Only the messages go to their
-handlers at once, while the bytes that arrive are processed.
+The client library nats-py passes each message through a stream, a parser, a queue and two tasks. If
+many Antiphon processes run on a machine, this takes more CPU time than all other work on the
+messages. So ``MessageProtocol`` stands between the transport and the client. It passes each message
+to its handler as soon as the bytes arrive. The client still connects, authenticates, sends messages
+and answers pings.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ _MAX_LINE = 1 << 20
 
 
 class MessageProtocol(asyncio.Protocol):
-    """Calls the handler of the channel for each message, and passes all other bytes to the protocol
-    of the client.
+    """Receives the bytes of a NATS connection. Passes each message to the handler of its channel,
+    and all other bytes to ``client``, the protocol of the NATS client.
 
-    ``handlers``: by channel. Messages of other channels and messages with headers, which Antiphon
-    never sends, are dropped.
+    ``handlers``: the handlers by channel. Messages of other channels are dropped. Messages with
+    headers are also dropped; Antiphon never sends such messages.
     """
 
     def __init__(
@@ -80,10 +82,12 @@ class MessageProtocol(asyncio.Protocol):
 
 
 def read_messages(client: Any, handlers: Handlers) -> None:
-    """Read the messages of a connected client that has no subscriptions yet.
+    """Make a ``MessageProtocol`` receive the messages of a connected client. The client must not
+    have subscriptions yet.
 
-    The client offers no public access to its transport. If another version of the client keeps the
-    transport elsewhere, the callbacks of the client's subscriptions receive the messages instead.
+    The client offers no public access to its transport. In another version of nats-py, the
+    transport may be in another attribute. This function then does nothing, and the callbacks of the
+    client's subscriptions receive the messages.
     """
     try:
         transport = client._transport._io_writer.transport

@@ -59,8 +59,8 @@ def connector() -> BusConnector:
             lost.set()
 
         async def ignore(error: Exception) -> None:
-            """Ignore an error that the client reports. Without this function, the client would log
-            it."""
+            """Ignore an error that the client reports. Without this callback, the client would log
+            the error."""
 
         try:
             client = await nats.connect(

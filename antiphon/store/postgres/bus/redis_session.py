@@ -1,4 +1,5 @@
-"""A connection to Redis or Valkey: messages to channels, which Redis does not store."""
+"""A connection to Redis or Valkey, over their publish/subscribe channels. Messages are not
+stored."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ class RedisSession:
             await asyncio.wait((pings,))
 
     async def _ping_regularly(self) -> None:
-        """Send pings to the server until it does not answer."""
+        """Send pings to Redis until Redis does not answer."""
         with suppress(*self._errors):
             while True:
                 await self._client.ping()

@@ -1,1 +1,1 @@
-"""Notifications about runs and events between the processes of one PostgreSQL store."""
+"""Notifications about runs and their events, between the processes of one PostgreSQL store."""

@@ -1,13 +1,13 @@
-"""Notifications of appended batches. The process that writes a run sends them to the processes that
-follow the run.
+"""Notifications about new batches of events. The process that appends a batch to a run sends them
+to the processes that follow the run, which means that they have readers of the run.
 
-Each process listens to a channel of its own. A notification holds batches of several runs, with
-their lines if these fit. It is sent after the batches are committed. If there is a bus, it goes
-over the bus, otherwise in a database transaction that does not wait for the disk.
+Each process listens to a channel of its own. One notification can contain batches of several runs.
+It contains the lines of a batch if they fit. It is sent after the batches are committed: over the
+bus if there is one, otherwise in a database transaction that does not wait for the disk.
 
-In PostgreSQL, commits with notifications wait for one another in the whole cluster. So a
-notification in the transaction of an append would prevent group commit. A notification may be lost,
-so followers also read the store from time to time.
+A notification is not sent in the transaction that appends the batch. In PostgreSQL, commits with
+notifications wait for one another in the whole cluster, which would prevent group commit.
+Notifications may be lost, so the receiving processes also read the store from time to time.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def process_channel(process_id: str) -> str:
 def encode_batches(
     batches: Iterable[tuple[int, EventBatch]], max_bytes: int = _MAX_BYTES
 ) -> Iterator[bytes]:
-    """Yield the payloads of notifications about these batches. ``batches``: pairs of the row of a
-    run and a batch. The lines of a batch are left out if they do not fit into one payload of
-    ``max_bytes`` bytes."""
+    """Yield the payloads of notifications about these batches. ``batches``: pairs of the row number
+    of a run and a batch of its events. ``max_bytes``: largest size of a payload. If the lines of a
+    batch do not fit into one payload, the lines are left out."""
     heads: list[_Head] = []
     lines: list[bytes] = []
     used = 0
@@ -77,9 +77,9 @@ def _payload(heads: list[_Head], lines: list[bytes]) -> bytes:
 
 
 def decode_batches(payload: bytes) -> Iterator[tuple[int, EventBatch | None]]:
-    """Yield the row of each run in a payload with its new batch. The batch is None if its lines
-    were left out and must be read from the store. Raises ``MsgspecError`` if the payload is not
-    from ``encode_batches``."""
+    """Yield the batches of a payload, each as a pair of the row number of its run and the batch.
+    The batch is None if its lines were left out; the receiver then reads the store. Raises
+    ``MsgspecError`` if the payload is not from ``encode_batches``."""
     heads, _, lines = payload.partition(b"\n")
     start = 0
     for row, first, count, size in _decode_heads(heads):
@@ -89,9 +89,9 @@ def decode_batches(payload: bytes) -> Iterator[tuple[int, EventBatch | None]]:
 
 
 class BatchNotifier:
-    """Sends notifications of batches: over the bus while the bus is connected, otherwise through
-    the database. Only one send is in progress at a time. Batches that are appended meanwhile share
-    the next one."""
+    """Sends notifications about batches of events: over the bus while the bus is connected,
+    otherwise through the database. Only one send is in progress at a time. The batches that are
+    appended meanwhile are sent together in the next send."""
 
     def __init__(self, pool: ConnectionPool, bus: BusConnection | None = None) -> None:
         self._pool = pool
@@ -102,8 +102,8 @@ class BatchNotifier:
         self._task: asyncio.Task[None] | None = None
 
     def send(self, process_id: str, row: int, batch: EventBatch) -> None:
-        """Notify a process soon of a committed batch. ``row``: the row of the run. If too many
-        batches wait, the notification is dropped."""
+        """Queue a notification about a committed batch to one process. ``row``: the row number of
+        the run. If too many batches wait to be sent, the notification is dropped."""
         if self._count >= _MAX_WAITING:
             return
         self._count += 1
@@ -111,13 +111,13 @@ class BatchNotifier:
         self._start()
 
     def send_notice(self, channel: str, payload: str) -> None:
-        """Send a notification of another kind soon. ``payload`` is sent to ``channel``. It may be
-        lost."""
+        """Queue another notification: ``payload``, to be sent to ``channel``. The notification may
+        be lost."""
         self._notices.append((channel, payload.encode()))
         self._start()
 
     async def close(self) -> None:
-        """Send the waiting notifications, but give up after a second."""
+        """Send the queued notifications. Give up after a second."""
         if self._task is not None:
             _, late = await asyncio.wait((self._task,), timeout=_CLOSE_S)
             for task in late:
@@ -156,7 +156,7 @@ class BatchNotifier:
 def _messages(
     waiting: _Waiting, notices: list[tuple[str, bytes]], max_bytes: int
 ) -> list[tuple[str, bytes]]:
-    """Return the channel and the payload of each notification that waits."""
+    """Return the channel and the payload of each queued notification."""
     return notices + [
         (process_channel(process_id), payload)
         for process_id, batches in waiting.items()

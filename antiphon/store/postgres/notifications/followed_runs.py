@@ -1,9 +1,13 @@
-"""The runs that readers in this process follow. Any process may write these runs.
+"""The runs that this process follows: it gets their new batches of events, because it has readers
+of these runs. Any process may write a followed run.
 
-If a reader waits for a run, this process marks the run in the store: it follows the run. The writer
-of the run then sends new batches to this process. If batches are missing, one query fetches them
-for all runs, and only one such query runs at a time. Notifications and marks may be lost, so this
-process also reads the store every few seconds.
+- If a reader waits for a run, this process adds itself to the followers of the run in the store.
+  This entry (a mark) expires, so it is renewed regularly.
+- The process that writes the run sends each new batch to the followers.
+- If batches are missing here, one query fetches the missing batches of all followed runs. Only one
+  such query runs at a time.
+- Notifications and marks may be lost. So this process also looks for missing batches every few
+  seconds.
 """
 
 from __future__ import annotations
@@ -36,10 +40,10 @@ _Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class _FollowedRun(Struct):
-    """A followed run. ``row``: the row of the run. ``last``: the last event that was delivered to
-    its subscriptions. ``renewed_at``: the time when its mark must be renewed. ``grew``: whether a
-    batch was delivered since the last look into the store. ``grew_here``: whether this process
-    itself appended a batch since then."""
+    """A followed run. ``row``: the row number of the run. ``last``: the sequence number of the last
+    event that was delivered to the readers. ``renewed_at``: the time at which the run's mark in the
+    store must be renewed. ``grew``: whether a batch was delivered since the last regular look into
+    the store. ``grew_here``: whether this process itself appended a batch since then."""
 
     row: int
     last: int
@@ -49,8 +53,8 @@ class _FollowedRun(Struct):
 
 
 class FollowedRuns:
-    """Follows the runs that readers in this process wait for, and delivers their batches to the
-    subscriptions."""
+    """Follows the runs that readers in this process wait for, and delivers new batches of events to
+    the subscriptions of these readers."""
 
     def __init__(self, pool: ConnectionPool, subscriptions: Subscriptions, process_id: str) -> None:
         self._pool = pool
@@ -64,20 +68,24 @@ class FollowedRuns:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def follow(self, key: _Key) -> None:
-        """Follow a run from now on, because a reader waits for it. When the run is marked, its
-        subscriptions become stale. So the readers read earlier batches from the store."""
+        """Follow a run from now on, because a reader waits for it. When this process is a follower
+        in the store, the subscriptions of the run become stale. So the readers read from the store
+        the batches that were appended before."""
         if self._is_listening and key not in self._runs:
             self._new.add(key)
             self._start("follow", self._follow_new)
 
     def on_append(self, key: _Key, batch: EventBatch) -> None:
-        """Record a batch that this process has appended and delivered."""
+        """Record that this process itself has appended a batch to a run and delivered it to its
+        readers."""
         if (run := self._runs.get(key)) is not None:
             run.last = max(run.last, batch.last)
             run.grew = run.grew_here = True
 
     def on_batches(self, payload: bytes) -> None:
-        """Deliver the batches of a notification to the readers."""
+        """Deliver the batches of events in a notification to the readers. If a batch has no lines,
+        or if batches before it are missing, fetch the missing batches from the store. ``payload``:
+        from ``encode_batches``. An invalid payload is ignored."""
         try:
             batches = list(decode_batches(payload))
         except msgspec.MsgspecError:
@@ -91,8 +99,8 @@ class FollowedRuns:
                 self._deliver(key, batch)
 
     def on_connected(self) -> None:
-        """Begin to follow runs, because this process now listens for notifications. Called after
-        each connect."""
+        """Begin to follow runs. Called each time the connection that receives notifications has
+        been opened."""
         self._is_listening = True
         self.clear()
 
@@ -103,13 +111,13 @@ class FollowedRuns:
 
     def clear(self) -> None:
         """Forget all followed runs, because notifications may have been missed. All readers then
-        read the store. When a reader waits again, this process follows its run again."""
+        read the store. When a reader of a run waits again, this process follows the run again."""
         self._runs.clear()
         self._keys.clear()
         self._subscriptions.mark_stale()
 
     async def close(self) -> None:
-        """Stop following runs."""
+        """Cancel all tasks, so no run is followed any more."""
         for task in (tasks := tuple(self._tasks.values())):
             task.cancel()
         if tasks:
@@ -138,7 +146,8 @@ class FollowedRuns:
                 await asyncio.sleep(_RETRY_S)
 
     async def _mark(self, keys: list[_Key]) -> None:
-        """Write or renew the marks of these runs in the store."""
+        """Write or renew the marks of these runs in the store, which make this process a follower
+        of the runs. ``keys``: tenant and id of each run."""
         if not keys:
             return
         tenants, ids = zip(*((tenant, index_key(id)) for tenant, id in keys), strict=True)
@@ -161,8 +170,9 @@ class FollowedRuns:
             await self._look()
 
     async def _look(self) -> None:
-        """Fetch batches that were not delivered, renew old marks, and forget runs that have no
-        readers."""
+        """Forget the followed runs that have no readers. Fetch batches of runs that got no batch
+        since the last call, because notifications may have been lost. Renew the marks that will
+        expire soon."""
         for key in self._runs.keys() - set(self._subscriptions.subscribed_runs()):
             del self._keys[self._runs.pop(key).row]
         now = asyncio.get_running_loop().time()
@@ -177,7 +187,8 @@ class FollowedRuns:
             await self._mark(sorted(old_marks))
 
     def _fetch(self, row: int) -> None:
-        """Fetch the new batches of a run soon."""
+        """Queue a run whose new batches must be fetched from the store. ``row``: the row number of
+        the run."""
         self._rows_to_fetch.add(row)
         self._start("fetch", self._fetch_all)
 

@@ -1,9 +1,13 @@
-"""Notifications between processes about runs, over LISTEN/NOTIFY of PostgreSQL. They wake the
-subscriptions in this process.
+"""Notifications about runs, which the processes of a store exchange over LISTEN/NOTIFY of
+PostgreSQL. They make the readers in each process notice changes.
 
-All processes receive a notice of rare events: runs were queued, claimed, taken over, or have ended.
-Batches are sent only to the processes that follow their run (see batch_notices.py), over the bus if
-there is one.
+There are two kinds of notifications:
+
+- A notice goes to all processes. It reports a rare change: runs were queued, claimed, taken over or
+  deleted, or have ended.
+- A new batch of events goes only to the processes that follow its run (see batch_notices.py).
+
+If there is a bus, it replaces LISTEN/NOTIFY for batches and for notices of claimed runs.
 """
 
 from __future__ import annotations
@@ -39,10 +43,12 @@ _Key = tuple[str, str]
 class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message to all processes about the runs that a transaction changed.
 
-    ``by``: the process that sends the notice. ``over``: runs that ended or were deleted. ``lost``:
-    runs that another owner has taken over, each with its new epoch. ``queued``: new runs that can
-    be claimed. ``claimed``: runs that were claimed. ``released``: whether a process that stops has
-    released its runs.
+    - ``by``: the process that sends the notice.
+    - ``over``: runs that ended or were deleted.
+    - ``lost``: runs that another owner has taken over, each with its new epoch.
+    - ``queued``: new runs that can be claimed.
+    - ``claimed``: runs that were claimed.
+    - ``released``: whether a process that stops has released its runs.
     """
 
     by: str = ""
@@ -55,8 +61,8 @@ class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     all: bool = False
 
     def encode(self, by: str) -> str:
-        """Return the notice of the process ``by`` as text. If the text is too long for PostgreSQL,
-        it contains no details."""
+        """Return the notice as text. ``by``: the process that sends it. If the text would be too
+        long for PostgreSQL, it only says that any run may have changed."""
         text = _encode(msgspec.structs.replace(self, by=by))
         if len(text) > _MAX_NOTICE_BYTES:
             text = _encode(Notice(by=by, all=True))
@@ -69,7 +75,7 @@ _decode = msgspec.json.Decoder(Notice).decode
 
 class RunNotifications:
     """The notifications that one process sends and receives. ``process_id``: the id of this
-    process, by which it recognizes its own notices."""
+    process. The process uses it to recognize its own notices."""
 
     def __init__(
         self,
@@ -90,7 +96,7 @@ class RunNotifications:
         subscriptions.on_wait = self._followed.follow
 
     def start(self) -> None:
-        """Start to listen, unless this process already listens."""
+        """Start to listen for notifications. Does nothing if this process already listens."""
         if not self._is_started:
             self._is_started = True
             handlers = {
@@ -119,32 +125,35 @@ class RunNotifications:
     # --- changes by this process -----------------------------------------------------------------
 
     def publish_local(self, tenant: str, response_id: str, batch: EventBatch) -> None:
-        """Deliver a batch to the readers in this process, which has appended the batch."""
+        """Deliver a batch of events, which this process has appended, to the readers in this
+        process."""
         self._followed.on_append((tenant, response_id), batch)
         self._subscriptions.publish(tenant, response_id, batch)
 
     def publish_to(self, process_id: str, row: int, batch: EventBatch) -> None:
-        """Send a committed batch to another process that follows the run. ``row``: the row of the
-        run."""
+        """Send a committed batch of events to another process that follows the run. ``row``: the
+        row number of the run."""
         if batch.parts:  # the other process fetches the batch from the store
             batch = EventBatch(first=batch.first, count=batch.count)
         if batch.count:
             self._batches.send(process_id, row, batch)
 
     def notify_queued(self) -> None:
-        """Notify the listener that there may be a run that can be claimed."""
+        """Notify the listener that runs may be waiting to be claimed."""
         if self._listener is not None:
             self._listener.on_run_queued()
 
     def publish_claimed(self, run_ids: Sequence[str]) -> None:
-        """Tell other processes that these runs are claimed, so they need not try to claim them."""
+        """Tell other processes that this process has claimed these runs. So the other processes do
+        not try to claim them."""
         self._queue.remove(run_ids)
         for start in range(0, len(run_ids), _IDS_IN_NOTICE):
             notice = Notice(claimed=tuple(run_ids[start : start + _IDS_IN_NOTICE]))
             self._batches.send_notice(NOTICES, notice.encode(self._process_id))
 
     def notify_lost(self, lost: Sequence[tuple[str, int]]) -> None:
-        """Notify the listener that other owners took over these runs."""
+        """Notify the listener that other owners took over these runs. ``lost``: the id and the new
+        epoch of each run."""
         if self._listener is not None:
             for response_id, epoch in lost:
                 self._listener.on_run_lost(response_id, epoch)

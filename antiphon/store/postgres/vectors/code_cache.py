@@ -1,8 +1,8 @@
 """A cache of the codes of large vector stores. A code is a short approximation of a vector (see
-vector_codes.py). PostgreSQL computes codes when a search needs them.
+vector_codes.py). PostgreSQL computes the codes when a search first needs them.
 
-The chunks of a file never change after the file is indexed, and a file that is added again gets
-another number. So cached codes stay valid, and only the codes of new files are loaded.
+Cached codes stay valid. The chunks of an indexed file never change, and a file that is added again
+gets another number. So only the codes of new files are loaded.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ FROM large_vectors_{id} WHERE file = ANY($1::bigint[]) GROUP BY file
 
 
 class CodeCache:
-    """The codes of large vector stores, by the number of the vector store. ``schema``: the schema
-    of the extension pgvector, quoted and with a period."""
+    """The codes of large vector stores, by the id of the large vector store. ``schema``: the name
+    of the schema of the extension pgvector, quoted and followed by a period."""
 
     def __init__(self, pool: ConnectionPool, schema: str) -> None:
         self._pool = pool
@@ -67,23 +67,25 @@ class CodeCache:
         self._loading = asyncio.Lock()
 
     def get(self, id: int) -> VectorCodes | None:
-        """Return the codes of a large vector store. Returns None if they are not loaded."""
+        """Return the codes of a large vector store. Returns None if they are not loaded. ``id``:
+        the id of the large vector store."""
         if (codes := self._codes.get(id)) is not None:
             self._codes.move_to_end(id)
         return codes
 
     def load(self, id: int, store: int) -> None:
-        """Start a task that loads the codes of files that have no codes in the cache. ``id``: the
-        number of the large vector store. ``store``: the row of the vector store."""
+        """Start a task that loads the missing codes of a large vector store. ``id``: the id of the
+        large vector store, which is a part of its table's name. ``store``: the row number of the
+        vector store."""
         if id not in self._loads and id not in self._too_large and can_use_codes():
             self._loads[id] = asyncio.create_task(self._load(id, store), name="vector codes")
 
     async def finish_loads(self) -> None:
-        """Wait until all loads that have been started are finished."""
+        """Wait until all started load tasks have finished."""
         await asyncio.gather(*self._loads.values())
 
     async def close(self) -> None:
-        """Cancel the loads that are running."""
+        """Cancel the running load tasks."""
         loads = list(self._loads.values())
         for task in loads:
             task.cancel()
@@ -123,9 +125,12 @@ class CodeCache:
         self._codes[id] = codes
 
     async def _make_room(self, id: int, needed: int) -> bool:
-        """Drop the codes of deleted vector stores. Then drop the least recently used codes of other
-        vector stores until ``needed`` bytes fit into the cache. Returns False if more bytes are
-        needed than the cache may hold."""
+        """Make room for codes of ``needed`` bytes. Returns False if this is more than the cache may
+        hold.
+
+        First drop the codes of deleted vector stores. Then drop the least recently used codes of
+        other vector stores until the needed bytes fit.
+        """
         existing = {row[0] for row in await self._fetch(_EXISTING)}
         for key in self._codes.keys() - existing:
             del self._codes[key]
@@ -147,8 +152,9 @@ class CodeCache:
 
 
 def _batches(counts: Mapping[int, int]) -> Iterator[list[int]]:
-    """Yield groups of files. The files of a group together have at most as many chunks as one
-    statement loads, unless the group is a single file."""
+    """Yield groups of files. The files of a group together have at most ``_LOADED_ROWS`` chunks, so
+    one statement can load their codes. A file with more chunks is a group by itself. ``counts``:
+    the number of chunks of each file."""
     files, total = list[int](), 0
     for file, count in sorted(counts.items()):
         if files and total + count > _LOADED_ROWS:

@@ -1,5 +1,5 @@
-"""The PostgreSQL vector index. It works like the SQLite vector index, but PostgreSQL's text search
-ranks words."""
+"""The PostgreSQL vector index. It works like the SQLite vector index, but searches words by
+PostgreSQL's text search."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ __all__ = ["PostgresVectorIndex"]
 
 
 class PostgresVectorIndex:
-    """``VectorIndex`` over a connection pool. ``nearest`` finds the nearest vectors. If it is None,
-    callers compare vectors themselves."""
+    """``VectorIndex`` over a connection pool. ``nearest``: finds the nearest vectors. If it is
+    None, callers load the vectors and compare them."""
 
     def __init__(self, pool: ConnectionPool, nearest: NearestVectors | None = None) -> None:
         self._pool = pool
@@ -201,8 +201,8 @@ class PostgresVectorIndex:
         )
 
     async def _store_row(self, transaction: Transaction, tenant: str, store_id: str) -> int | None:
-        """Return the row of a vector store and lock it against deletion until the end of the
-        transaction."""
+        """Return the row number of a vector store, and lock the vector store against deletion until
+        the end of the transaction. Returns None if the vector store is unknown."""
         found = await transaction.rows("hold_vector_store", tenant, index_key(store_id))
         return found[0][0] if found else None
 

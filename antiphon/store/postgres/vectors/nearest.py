@@ -26,17 +26,17 @@ class VectorRow(Struct, frozen=True):
 
 class NearestVectors(Protocol):
     """The contract of a search for nearest vectors. The table ``chunk_vectors`` always contains all
-    vectors. An implementation may store copies of them elsewhere."""
+    vectors. An implementation may store copies of the vectors elsewhere."""
 
     async def add(
         self, transaction: Transaction, store: int, model: str, rows: Sequence[VectorRow]
     ) -> None:
-        """Add vectors to one vector store. The transaction has locked the row of the vector
-        store."""
+        """Add vectors to one vector store. ``store``: the row number of the vector store; the
+        transaction has locked this row. ``model``: the model that computed the vectors."""
 
     async def settle(self, tenant: str, store_id: str, model: str) -> None:
-        """Called after the transaction that added vectors. An implementation can now do work that
-        takes longer."""
+        """Called after the commit of a transaction that added vectors. An implementation can now do
+        work that takes too long for that transaction."""
 
     async def search(
         self,
@@ -47,7 +47,8 @@ class NearestVectors(Protocol):
         files: Collection[str] | None,
         limit: int,
     ) -> tuple[ChunkHit, ...]:
-        """Return the nearest chunks, nearest first, like ``VectorIndex.search_vectors``."""
+        """Return the chunks with the nearest vectors, nearest first. The parameters are those of
+        ``VectorIndex.search_vectors``."""
 
     async def check(self) -> None:
         """Raise ``StoreError`` if vectors cannot be searched now."""
@@ -59,8 +60,9 @@ class NearestVectors(Protocol):
 async def open_nearest(
     pool: ConnectionPool, vectors: str, *, key: str | None = None
 ) -> NearestVectors | None:
-    """Open the implementation that the setting ``vectors`` names. Returns None if callers compare
-    vectors themselves. ``key``: the API key of Qdrant. Raises ``SetupError``."""
+    """Open the implementation that the setting ``vectors`` chooses. Returns None for the setting
+    "exact", with which callers compare the vectors themselves. ``key``: the API key of Qdrant.
+    Raises ``SetupError``."""
     if vectors == EXACT:
         return None
     if vectors == PGVECTOR:

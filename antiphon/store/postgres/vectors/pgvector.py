@@ -1,18 +1,17 @@
-"""Search for nearest vectors by pgvector. Small sets of vectors are searched exactly, large sets by
-codes, and the largest sets by an index.
+"""Search for nearest vectors by pgvector, in one of three ways:
 
-An HNSW index returns the nearest rows of its table, and a filter then drops some of them. If a
-vector store has 2 % of the rows of a shared table, such a search finds only a fifth of the right
-results, and too few results in all. So small vector stores share a table without such an index, and
-their vectors are compared one by one.
+- Exact: the query is compared with every vector. Used for small sets of vectors.
+- Codes: a code is a short approximation of a vector, kept in memory (see vector_codes.py). Codes
+  select candidates, and the query is compared with their vectors. Used for larger sets.
+- An HNSW index. Used if there are too many vectors for codes, or while the codes are not loaded.
 
-A large vector store has a table and an index of its own. If a filter leaves few chunks, their
-vectors are also compared one by one. If it leaves more chunks, codes in memory select the vectors
-to compare. A code is a short approximation of a vector (see vector_codes.py). The index is used if
-there are too many chunks for codes, or if the codes are not loaded yet.
+An HNSW index returns the nearest rows of its whole table. A filter can only drop some of these rows
+afterwards. If a vector store had 2 % of the rows of a shared table, a search would find only a
+fifth of the right results. So vector stores do not share an index: small ones share a table without
+an index, and each large one has a table and an index of its own.
 
-The tables here store vectors as 16-bit floats. They are filled from the table ``chunk_vectors``,
-which stores 32-bit floats as in other stores.
+The tables of this module store vectors as 16-bit floats. They are filled from the table
+``chunk_vectors``, which stores 32-bit floats as in other stores.
 """
 
 from __future__ import annotations
@@ -174,8 +173,8 @@ ORDER BY n.distance
 
 
 class Pgvector:
-    """The tables of vectors in one database. Made by ``open``. ``schema``: the schema of the
-    extension pgvector, quoted and with a period."""
+    """``NearestVectors`` by the tables of vectors in one database. Made by ``open``. ``schema``:
+    the name of the schema of the extension pgvector, quoted and followed by a period."""
 
     def __init__(self, pool: ConnectionPool, schema: str) -> None:
         self._pool = pool
@@ -199,8 +198,8 @@ class Pgvector:
     async def add(
         self, transaction: Transaction, store: int, model: str, rows: Sequence[VectorRow]
     ) -> None:
-        """Add vectors to one vector store. The transaction has locked the row of the vector
-        store."""
+        """Add vectors to one vector store. ``store``: the row number of the vector store; the
+        transaction has locked this row. ``model``: the model that computed the vectors."""
         if not rows:
             return
         await transaction.use_schema()
@@ -212,7 +211,8 @@ class Pgvector:
         await self._put(transaction, table, [(*row, store, model) for row in columns])
 
     async def settle(self, tenant: str, store_id: str, model: str) -> None:
-        """Give a vector store a table of its own if it has become large."""
+        """Move the vectors of a vector store to a table of its own if the vector store has become
+        large."""
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
             found = await transaction.rows("hold_vector_store_alone", tenant, store_id)
@@ -228,7 +228,8 @@ class Pgvector:
         files: Collection[str] | None,
         limit: int,
     ) -> tuple[ChunkHit, ...]:
-        """Return the nearest chunks, nearest first, like ``VectorIndex.search_vectors``."""
+        """Return the chunks with the nearest vectors, nearest first. The parameters are those of
+        ``VectorIndex.search_vectors``."""
         async with self._pool.transaction() as transaction:
             await transaction.execute(_SEARCHES)
             await transaction.use_schema()
@@ -247,7 +248,7 @@ class Pgvector:
         return tuple(ChunkHit(chunk=chunk, file_id=id, score=score) for chunk, id, score in rows)
 
     async def check(self) -> None:
-        """Do nothing: the check of the store covers this database."""
+        """Do nothing: the health check of the store already covers this database."""
 
     async def close(self) -> None:
         """Stop loading codes. The store closes the connections."""
@@ -266,11 +267,12 @@ class Pgvector:
         files: Collection[str] | None,
         limit: int,
     ) -> list[Any]:
-        """Search a large vector store, or some of its files.
+        """Search a large vector store, or only ``files`` in it.
 
-        If there are few vectors, all of them are compared. If there are more, the vectors with the
-        nearest codes are compared. The index is searched if there are too many vectors for codes,
-        or if the codes are not loaded yet.
+        - If there are few vectors, all of them are compared.
+        - If there are more, the vectors with the nearest codes are compared.
+        - If there are too many vectors for codes, or if the codes are not loaded yet, the index is
+          searched.
         """
         if files is None:
             found = await transaction.fetch(FINISHED_FILES, store)
@@ -329,8 +331,8 @@ class Pgvector:
         return await transaction.fetch(sql, floats, limit, files)
 
     async def _separate(self, transaction: Transaction, store: int, model: str) -> None:
-        """Give a vector store a table of its own if it needs one. The transaction has locked the
-        vector store."""
+        """Move the vectors of a vector store to a table of its own if the vector store has become
+        large. The transaction has locked the vector store."""
         if await self._large_id(transaction, store, model) is not None:
             return
         ((rows, dimensions),) = await transaction.fetch(self._sql(_COUNT_SMALL), store, model)
@@ -361,7 +363,8 @@ class Pgvector:
         await transaction.execute(self._sql(_CREATE_INDEXES, id=id), timeout_s=_INDEX_S)
 
     async def _copy_missing(self) -> None:
-        """Copy the vectors of vector stores that changed while pgvector was not in use."""
+        """Copy the vectors of the vector stores that changed while pgvector was not in use. Drop
+        the tables of vector stores that were deleted."""
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
             for (id,) in await transaction.fetch(_ORPHANS):
@@ -381,8 +384,8 @@ class Pgvector:
                 await self._copy(row[0], row[1])
 
     async def _separate_missing(self) -> None:
-        """Give a table to each large vector store that has none, because a process died before it
-        created the table."""
+        """Create the table of each large vector store that has no table yet, because a process died
+        before it created the table."""
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
             found = await transaction.fetch(_TOO_LARGE, SMALL_ROWS)
@@ -393,7 +396,8 @@ class Pgvector:
                 await self._separate(transaction, store, model)
 
     async def _copy(self, store: int, model: str) -> None:
-        """Copy all vectors of a vector store, and replace earlier copies."""
+        """Copy all vectors of a vector store from ``chunk_vectors``, and delete earlier copies.
+        ``store``: the row number of the vector store."""
         _log.info("the vectors of a vector store are copied to pgvector", store=store)
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
@@ -439,7 +443,8 @@ class Pgvector:
 
 
 async def _count_rows(transaction: Transaction, id: int, files: list[int]) -> int:
-    """Return the number of chunks of these files. The count stops at ``EXACT_ROWS + 1``."""
+    """Return the number of chunks of these files. If it is larger than ``EXACT_ROWS``, return
+    ``EXACT_ROWS + 1``. ``id``: the id of the large vector store."""
     if not files:
         return 0
     found = await transaction.fetch(_COUNT_FILES.format(id=id), files, EXACT_ROWS + 1)
@@ -447,15 +452,15 @@ async def _count_rows(transaction: Transaction, id: int, files: list[int]) -> in
 
 
 async def _lock(transaction: Transaction, store: int) -> None:
-    """Lock a vector store. If another process is creating the index of the vector store, wait for
-    it."""
+    """Lock a vector store for this transaction. If another process is creating the index of the
+    vector store, wait until the index is created."""
     statement = f"SELECT FROM vector_stores WHERE seq = {store} FOR UPDATE"
     await transaction.execute(statement, timeout_s=_INDEX_S)
 
 
 async def _extension_schema(transaction: Transaction) -> str:
-    """Return the schema of the extension pgvector, quoted and with a period. Create the extension
-    if it is missing. Raises ``SetupError``."""
+    """Return the name of the schema of the extension pgvector, quoted and followed by a period.
+    Create the extension if it is missing. Raises ``SetupError``."""
     found = await transaction.fetch(_EXTENSION)
     if not found:
         try:

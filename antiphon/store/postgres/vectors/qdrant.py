@@ -1,10 +1,14 @@
-"""Search for nearest vectors by a Qdrant server, which has a copy of the vectors in the database.
+"""Search for nearest vectors by a Qdrant server. Qdrant has a copy of the vectors in the database.
 
-A change is a file that got vectors or was deleted. Triggers record each change in the transaction
-that makes it. The process that made a change then applies it to Qdrant at once. Before a search, a
-process applies the changes of the vector store. Every process also applies the changes that other
-processes have left. So if a server does not answer or a process dies, changes are delayed but not
-lost. A search never finds deleted files: it excludes files whose deletion is not applied yet.
+A change is a file that got vectors or was deleted. Database triggers record each change in the
+transaction that makes it. Recorded changes are then applied to Qdrant:
+
+- by the process that made the change, immediately after the transaction,
+- by any process before it searches the vector store,
+- by every process regularly, for changes that other processes have not applied.
+
+So if Qdrant does not answer or a process dies, changes are delayed but not lost. A search never
+finds deleted files: it excludes files whose deletion is not applied to Qdrant yet.
 """
 
 from __future__ import annotations
@@ -83,7 +87,8 @@ _FILE_IDS = "SELECT seq, id FROM vector_files WHERE store = $1 AND seq = ANY($2:
 
 
 class Qdrant:
-    """The vectors of one database on a Qdrant server. Made by ``open``."""
+    """``NearestVectors`` by the copies of one database's vectors on a Qdrant server. Made by
+    ``open``."""
 
     def __init__(self, pool: ConnectionPool, client: QdrantClient) -> None:
         self._pool = pool
@@ -114,7 +119,8 @@ class Qdrant:
         """Do nothing: a trigger has recorded the change of the file."""
 
     async def settle(self, tenant: str, store_id: str, model: str) -> None:
-        """Apply the recorded changes. If Qdrant does not answer, they are applied later."""
+        """Apply the recorded changes to Qdrant. If Qdrant does not answer, they are applied
+        later."""
         await self._apply_all()
 
     async def search(
@@ -126,7 +132,8 @@ class Qdrant:
         files: Collection[str] | None,
         limit: int,
     ) -> tuple[ChunkHit, ...]:
-        """Return the nearest chunks, nearest first, like ``VectorIndex.search_vectors``."""
+        """Return the chunks with the nearest vectors, nearest first. The parameters are those of
+        ``VectorIndex.search_vectors``."""
         found = await self._pool.rows("vector_store_row", tenant, store_id)
         if not found:
             return ()
@@ -157,7 +164,7 @@ class Qdrant:
         await self._client.check()
 
     async def close(self) -> None:
-        """End the task and close the connections."""
+        """Stop the task that applies changes, and close the connections."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -166,7 +173,7 @@ class Qdrant:
 
     async def _set_up(self) -> None:
         """Create the tables if they are missing. If Qdrant has lost a collection, record a change
-        for all its vectors."""
+        for each file with vectors in it, so the vectors are copied again."""
         async with self._transaction() as transaction:
             await transaction.fetch("SELECT pg_advisory_xact_lock($1)", _LOCK)
             ((is_set_up,),) = await transaction.fetch(_IS_SET_UP)
@@ -178,8 +185,7 @@ class Qdrant:
                     await transaction.fetch(_NOTE_ALL, model, dimensions * _FLOAT_BYTES)
 
     async def _run(self) -> None:
-        """Apply the changes that other processes have left, every few seconds, until the task is
-        cancelled."""
+        """Every few seconds, apply the changes that other processes have not applied."""
         while True:
             await self._apply_all()
             await asyncio.sleep(_INTERVAL_S)
@@ -192,12 +198,13 @@ class Qdrant:
             _log.warning("vectors are not in Qdrant yet", error=error.message)
 
     async def _apply_some(self, store: int | None) -> int:
-        """Apply the first changes that no other process is applying. ``store``: the row of the
-        vector store; None means all vector stores. Return the number of applied changes.
+        """Apply the first few recorded changes that no other process is applying. Return the number
+        of applied changes. ``store``: the row number of the vector store; None means all vector
+        stores.
 
-        While the vectors of a file are sent, the file may be deleted, and another process may apply
-        the deletion first. So if the file no longer exists afterwards, its vectors are deleted
-        again.
+        While this process sends the vectors of a file, the file may be deleted, and another process
+        may apply the deletion first. So this process checks afterwards whether the file still
+        exists. If it does not, its vectors are deleted from Qdrant again.
         """
         async with self._applying, self._transaction() as transaction:
             changes = await transaction.fetch(_CLAIM, store, _CHANGES)
@@ -229,8 +236,8 @@ class Qdrant:
     async def _create_collection(
         self, transaction: Transaction, model: str, dimensions: int
     ) -> None:
-        """Create the collection for a model and its dimensions if there is none. Only one process
-        at a time does this."""
+        """Create the collection for a model and its dimensions if it does not exist. Only one
+        process at a time does this."""
         if (model, dimensions) not in await _collections(transaction):
             await transaction.fetch("SELECT pg_advisory_xact_lock($1)", _LOCK)
             await self._client.create(model, dimensions)
@@ -238,7 +245,8 @@ class Qdrant:
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Transaction]:
-        """Context manager for a transaction whose statements find the tables of this package."""
+        """Context manager for a transaction in which SQL statements of this module find their
+        tables."""
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
             yield transaction

@@ -1,11 +1,11 @@
-"""Requests to a Qdrant server. The server has a collection of vectors for each embedding model.
+"""Requests to a Qdrant server. Qdrant has one collection of vectors for each embedding model.
 
-A point in a collection is a chunk; its id is the chunk's number. The payload of a point contains
-the tenant, the vector store and the file. The file is the number of its row, so a file that is
-added again counts as another file.
+A point in a collection is a chunk, and the id of the point is the chunk's number. The payload of a
+point contains the tenant, the vector store and the row number of the file. A file that is added
+again gets another row number.
 
-Every search is in one vector store. So each vector store has a graph of its own in the collection's
-HNSW index (``payload_m``), and there is no graph of the whole collection (``m = 0``):
+Every search is limited to one vector store. So the collection's HNSW index has a separate graph for
+each vector store (``payload_m``), and no graph for the whole collection (``m = 0``):
 https://qdrant.tech/documentation/manage-data/multitenancy/
 """
 
@@ -43,8 +43,8 @@ _SCHEMES = {"qdrant": "http", "qdrants": "https"}
 
 
 class SearchScope(Struct, frozen=True, kw_only=True):
-    """The scope of a search. ``files``: the rows of the files to search; None means all files.
-    ``removed``: the rows of files to exclude."""
+    """The points that a search covers. ``files``: the row numbers of the files to search; None
+    means all files of the vector store. ``removed``: the row numbers of files to exclude."""
 
     tenant: str
     store_id: str
@@ -53,7 +53,8 @@ class SearchScope(Struct, frozen=True, kw_only=True):
 
 
 class VectorHit(Struct, frozen=True):
-    """A chunk that a search has found. ``file``: the row of its file. ``score``: the cosine."""
+    """A chunk that a search has found. ``chunk``: the number of the chunk. ``file``: the row number
+    of its file. ``score``: the cosine of its vector and the query's vector."""
 
     chunk: int
     file: int
@@ -61,8 +62,9 @@ class VectorHit(Struct, frozen=True):
 
 
 class QdrantClient:
-    """The collections of one database on a Qdrant server. ``database``: a part of their names,
-    which distinguishes them from the collections of other databases. Made by ``connect``."""
+    """The collections of one database on a Qdrant server. Made by ``connect``. ``address``: the URL
+    of Qdrant's HTTP API. ``database``: a text in the names of the collections, which distinguishes
+    them from the collections of other databases."""
 
     def __init__(self, client: Any, models: Any, address: str, database: str) -> None:
         self._client = client
@@ -94,12 +96,12 @@ class QdrantClient:
         return cls(client, models, address, database)
 
     async def check(self) -> None:
-        """Raise ``StoreError`` if the server does not answer."""
+        """Raise ``StoreError`` if Qdrant does not answer."""
         with self._translate_errors():
             await self._client.get_collections()
 
     async def check_at_start(self) -> None:
-        """Raise ``SetupError`` if the server does not answer or refuses the API key."""
+        """Raise ``SetupError`` if Qdrant does not answer or refuses the API key."""
         try:
             await self.check()
         except StoreError as error:
@@ -110,7 +112,7 @@ class QdrantClient:
 
     async def create(self, model: str, dimensions: int) -> bool:
         """Create the collection for a model and its dimensions. Returns False if the collection
-        exists."""
+        already exists."""
         models, name = self._models, self._name(model, dimensions)
         with self._translate_errors():
             is_new = not await self._client.collection_exists(name)
@@ -129,7 +131,8 @@ class QdrantClient:
         return is_new
 
     async def add(self, tenant: str, store_id: str, model: str, rows: Sequence[VectorRow]) -> None:
-        """Add or replace vectors. All of them have the same dimensions."""
+        """Add the vectors of chunks, or replace them. All vectors must have the same number of
+        dimensions."""
         floats = [array("f", row.vector).tolist() for row in rows]
         points = [
             self._models.PointStruct(
@@ -151,8 +154,9 @@ class QdrantClient:
     async def search(
         self, model: str, vector: bytes, scope: SearchScope, limit: int
     ) -> tuple[VectorHit, ...]:
-        """Return the nearest chunks, nearest first. A small scope is searched exactly, a large
-        scope by the index."""
+        """Return the chunks whose vectors are nearest to ``vector``, nearest first. If ``scope``
+        contains few points, all of them are compared. If it contains many points, the index is
+        searched."""
         models, floats = self._models, array("f", vector).tolist()
         name = self._name(model, len(floats))
         whole = [_equals(models, "tenant", scope.tenant), _equals(models, "store", scope.store_id)]
@@ -186,8 +190,8 @@ class QdrantClient:
         )
 
     def _name(self, model: str, dimensions: int) -> str:
-        """Return the name of a collection. A part of it is readable, and a digest makes it
-        unique."""
+        """Return the name of the collection for a model and its dimensions. One part of the name is
+        readable, and a digest of the model's name makes it unique."""
         readable = re.sub(r"[^A-Za-z0-9]+", "-", model).strip("-")[:_NAME_CHARS]
         digest = sha256(model.encode("utf-8", "surrogatepass")).hexdigest()[:8]
         return f"antiphon-{self._database}-{readable}-{digest}-{dimensions}"
@@ -204,10 +208,10 @@ class QdrantClient:
 
 
 def search_depth(count: int, is_part: bool, limit: int) -> tuple[bool, int | None]:
-    """Decide how a search compares ``count`` points. Return True and None if it compares them one
-    by one. Otherwise return False and the number of candidates that the index considers.
-    ``is_part``: whether a filter selects some files of the vector store. ``limit``: number of
-    results."""
+    """Decide how a search compares ``count`` points. Return ``(True, None)`` if it compares them
+    one by one. Return ``(False, candidates)`` if it uses the index: the index then considers this
+    number of candidates. ``is_part``: whether the search covers only some files of the vector
+    store. ``limit``: the number of results."""
     if count <= EXACT_POINTS:
         return True, None
     return False, max(_PART_CANDIDATES if is_part else _CANDIDATES, 2 * limit)
@@ -218,7 +222,8 @@ def _equals(models: Any, field: str, value: str) -> Any:
 
 
 def _http_url(url: str) -> str:
-    """Return the address of the server's HTTP API. Raises ``SetupError``."""
+    """Return the URL of Qdrant's HTTP API. ``url``: ``qdrant://HOST:PORT`` or ``qdrants://…``.
+    Raises ``SetupError``."""
     parts = urlsplit(url)
     try:
         port = parts.port or _PORT

@@ -1,12 +1,12 @@
 """Codes of vectors in memory. A code is a short approximation of a vector. A search first compares
 codes, to select candidates among many vectors.
 
-A code has two bits for each dimension. One tells whether the number is above a low bound, the other
-whether it is above a high bound. The further apart two vectors are, the more bits of their codes
-differ.
+A code has two bits for each dimension. The first bit tells whether the value is above a low bound,
+the second bit whether it is above a high bound. The more bits of two codes differ, the further
+apart their vectors are.
 
-To compare two codes of 384 dimensions takes a twentieth of the time in which PostgreSQL reads and
-compares a vector. Codes are not exact, so the vectors of the candidates must be compared
+Comparing two codes of 384 dimensions takes a twentieth of the time that PostgreSQL needs to read
+and compare a vector. Codes are not exact, so the vectors of the candidates must be compared
 afterwards.
 """
 
@@ -30,7 +30,7 @@ _GATHERED_SHARE = 0.6
 
 
 def can_use_codes() -> bool:
-    """Return whether numpy is installed and can count bits. Version 2 and later can."""
+    """Return whether numpy is installed and can count bits, which needs version 2 or later."""
     if find_spec("numpy") is None:
         return False
     import numpy
@@ -41,8 +41,8 @@ def can_use_codes() -> bool:
 class VectorCodes:
     """The codes of the chunks of one vector store, by file.
 
-    Other threads may search while one thread adds files, because codes never change after they are
-    added. ``mean``: the mean of the vectors, which have length 1.
+    One thread may add files while other threads search, because codes never change after they are
+    added. ``mean``: the mean of the vectors, each of which has length 1.
     """
 
     def __init__(self, mean: Sequence[float]) -> None:
@@ -79,7 +79,7 @@ class VectorCodes:
         return chunks * (_WORD_BYTES * len(self._words) + _CHUNK_BYTES)
 
     def find_missing(self, files: Iterable[int]) -> list[int]:
-        """Return the files among these that have not been added."""
+        """Return those of the files that have not been added."""
         return [file for file in files if file not in self._ranges]
 
     def count(self, files: Iterable[int] | None = None) -> int:
@@ -108,8 +108,8 @@ class VectorCodes:
         self._count = end
 
     def find_candidates(self, vector: Sequence[float], files: Sequence[int], count: int) -> Any:
-        """Return the numbers of up to ``count`` chunks of these files, in any order. Their codes
-        are nearest to the code of ``vector``."""
+        """Return the numbers of the chunks of these files whose codes are nearest to the code of
+        ``vector``. ``count``: the maximum number of chunks. They are in any order."""
         import numpy
 
         ranges = [self._ranges[file] for file in files if file in self._ranges]
@@ -141,9 +141,9 @@ class VectorCodes:
 
 
 def _count_bits(columns: Iterable[Any], query: Any, count: int) -> Any:
-    """Return, for each row, the number of bits that differ between the row and a query.
-    ``columns``: the words of all rows, one array for each word of a code. ``count``: number of
-    rows."""
+    """Count the bits that differ between a query's code and the code of each row. ``columns``: the
+    words of all codes, one array for the first words, one for the second words, and so on.
+    ``query``: the words of the query's code. ``count``: the number of rows."""
     import numpy
 
     distances: Any = numpy.zeros(count, "u2")
@@ -157,7 +157,7 @@ def _words(dimensions: int) -> int:
 
 
 def _pad(bits: Any) -> Any:
-    """Return rows of bytes as rows of 64-bit words, with zeros at the end."""
+    """Convert rows of bytes into rows of 64-bit words. Each row is filled up with zeros."""
     import numpy
 
     padded = numpy.pad(bits, ((0, 0), (0, -bits.shape[1] % _WORD_BYTES)))
