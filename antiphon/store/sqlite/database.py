@@ -47,8 +47,8 @@ _STORED_AS_IS = (bool, bytes, type(None))
 
 
 class _Write:
-    """A queued write. ``work``: the function that writes. ``future``: the future of its caller.
-    ``then``: a callback for the time after the commit."""
+    """A queued write. ``work``: the function that writes. ``done``: the future of the caller, which
+    gets the result. ``then``: a function to call with the result after the commit."""
 
     __slots__ = ("error", "future", "result", "then", "work")
 
@@ -76,10 +76,13 @@ class _Write:
 
 
 class Database:
-    """One database file, which this process has locked alone or shares with other processes. Made
-    by ``open``.
+    """One database file. This process uses it alone or shares it with other processes. Made by
+    ``open``.
 
-    ``loop``: the event loop of the callers.
+    ``loop``: the event loop of the callers. ``lock``: the open lock file, which keeps other
+    processes from using the database alone. ``writer``, ``reader``: connections of the two threads.
+    ``shared_locks``: locks by name, which order the writes and the sweeps of several processes;
+    empty if this process uses the database alone.
     """
 
     def __init__(
@@ -161,9 +164,8 @@ class Database:
 
     @contextlib.contextmanager
     def sweeping(self) -> Iterator[bool]:
-        """Context manager that yields True if no other process is sweeping the database. Then no
-        other process begins a sweep within the block. Yields False if another process is
-        sweeping."""
+        """Context manager for a sweep. Yields False if another process is sweeping the database.
+        Otherwise yields True, and no other process can begin a sweep until the end of the block."""
         if self._sweep_lock is None:
             yield True
             return
@@ -179,8 +181,8 @@ class Database:
     async def rows(
         self, name: str, arguments: tuple[Any, ...], decode: Callable[[tuple[Any, ...]], _T]
     ) -> list[_T]:
-        """Run a query by its name, and return its decoded rows. The rows are decoded in the reader
-        thread, so a long result does not block the event loop."""
+        """Run the query with this name, decode each row, and return the decoded values. Rows are
+        decoded in the reader thread, so a long result does not block the event loop."""
         query = self.queries[name]
         return await self.read(
             lambda connection: [decode(row) for row in connection.execute(query, arguments)]
@@ -209,8 +211,8 @@ class Database:
         """Run ``work`` in the writer thread, as part of one transaction. Return its result after
         the commit.
 
-        ``then`` is called on the event loop with the result, even if the caller was cancelled,
-        because subscribers must be notified of committed data. It must not raise.
+        ``then``: called on the event loop with the result. It is called even if the caller was
+        cancelled, because subscribers must be notified of committed data. It must not raise.
         """
         self.check_open()
         done: asyncio.Future[_T] = self._loop.create_future()
@@ -218,7 +220,7 @@ class Database:
         return await done
 
     def _write_loop(self, connection: sqlite3.Connection) -> None:
-        """Commit the queued writes until the queue ends with None. Writes that are queued at the
+        """Commit the queued writes until None is read from the queue. Writes that are queued at the
         same time share a commit. Runs in the writer thread."""
         with contextlib.closing(connection):
             job = self._writes.get()
@@ -233,8 +235,9 @@ class Database:
                     job = self._writes.get()
 
     def _take_group(self, first: _Write) -> tuple[list[_Write], _Write | None]:
-        """Return the group of writes to commit together: ``first`` and all queued writes. Also
-        return None if the queue has ended, or ``_QUEUE_EMPTY`` if it is empty."""
+        """Return the writes to commit together, and what follows them in the queue. The writes are
+        ``first`` and all queued writes. They are followed by None if the queue has ended, or by
+        ``_QUEUE_EMPTY`` if the queue is empty."""
         group = [first]
         while not self._writes.empty():
             job = self._writes.get()

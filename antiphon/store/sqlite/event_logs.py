@@ -1,5 +1,5 @@
-"""Event logs of runs in SQLite: append batches, read them, and end the logs. Also the webhooks that
-are due after the end of runs."""
+"""Event logs of runs in SQLite: append batches of events, read them, and end the logs. This module
+also stores the webhooks that must be sent after the end of runs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ _MAX_SEQUENCE_NUMBER = 2**31 - 1
 
 
 class SaveResponse(Protocol):
-    """A function that prepares to store a response. It returns a function that stores the response
-    within a write."""
+    """A function that prepares to store a response. It returns the function that stores the
+    response, to be called within a write. ``listed``: whether other requests can refer to the items
+    of the response by id."""
 
     def __call__(
         self,
@@ -46,8 +47,8 @@ class SaveResponse(Protocol):
 
 
 class SqliteEventLogs:
-    """The part of ``RunStore`` that is the same for one process and for several processes. ``save``
-    returns a function that stores a response within a write."""
+    """The methods of ``RunStore`` that are the same for one process and for several processes.
+    ``save``: prepares to store a response, see ``SaveResponse``."""
 
     def __init__(self, database: Database, save: SaveResponse) -> None:
         self._database = database
@@ -150,16 +151,16 @@ class SqliteEventLogs:
         return await self._database.read(work)
 
     def forget(self, connection: sqlite3.Connection, tenant: str, response_id: str) -> None:
-        """Delete the locks of a run that has ended or was deleted, if the database holds them.
-        Called within the transaction that ends or deletes the run."""
+        """Delete the conversation locks of a run that has ended or was deleted. Does nothing if
+        locks are kept in memory. Called within the transaction that ends or deletes the run."""
 
     def remove(self, tenant: str, response_id: str) -> None:
         """Notify the subscribers of a run that has ended or was deleted. Called after the
-        transaction."""
+        transaction that ended or deleted the run."""
         raise NotImplementedError
 
     def _publish(self, claim: Claim, batch: EventBatch) -> None:
-        """Deliver a committed batch to the subscribers of its run."""
+        """Deliver a committed batch of events to the subscribers of its run."""
         raise NotImplementedError
 
     async def _execute(self, query: str, arguments: tuple[Any, ...]) -> None:

@@ -10,13 +10,14 @@ __all__ = ["FileLock", "open_lock_file", "open_private"]
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file that only this user may read; create it if there is none."""
+    """Open a file that only this user may read. Create the file if it does not exist."""
     return os.open(path, flags | os.O_CREAT, 0o600)
 
 
 def open_lock_file(path: Path, name: str = "") -> IO[bytes]:
-    """Open the file of a lock of the database at ``path``. Links to the same database lead to the
-    same lock, because the path is resolved."""
+    """Open a lock file of the database at ``path``. ``name``: the name of the lock; "" for the lock
+    of the database itself. Symbolic links to one database lead to the same lock, because the path
+    is resolved."""
     suffix = f".{name}.lock" if name else ".lock"
     return open(f"{path.resolve()}{suffix}", "wb", opener=open_private)
 

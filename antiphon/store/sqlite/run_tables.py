@@ -1,6 +1,6 @@
-"""The tables of runs: reads and writes within one transaction.
+"""The tables of runs: functions that read and write them within one transaction.
 
-All functions must be called in the thread that runs the transaction.
+The functions must be called in the thread that runs the transaction.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ClaimedFrom = tuple[Claim, str | None]
 
 
 class RunTables:
-    """Executes the statements on the tables of runs. ``queries``: the statements by name."""
+    """Executes the statements on the tables of runs. ``queries``: the SQL statements by name."""
 
     def __init__(self, queries: Mapping[str, str]) -> None:
         self._queries = queries
@@ -33,8 +33,8 @@ class RunTables:
     def find_reached_limit(
         self, connection: sqlite3.Connection, tenant: str, limits: Sequence[RunLimit]
     ) -> RunLimit | None:
-        """Return a limit that the tenant's runs have reached. Returns None if the tenant may have
-        another run."""
+        """Return one of the ``limits`` if the tenant's runs have reached it. Returns None if the
+        tenant may have another run."""
         query = self._queries["count_unended_runs"]
         for limit in limits:
             ((count,),) = connection.execute(query, (tenant, limit.api_key))
@@ -68,8 +68,8 @@ class RunTables:
         limit: int,
         tenant_limit: int | None,
     ) -> list[ClaimedFrom]:
-        """Claim runs for ``owner``; see ``RunStore.claim``. ``is_free`` gets the id and the owner
-        of a run, and tells whether ``owner`` may claim the run."""
+        """Claim runs for ``owner``; see ``RunStore.claim``. ``is_free``: a function that gets the
+        id and the owner of a run, and returns whether ``owner`` may claim the run."""
         running, own = Counter[str](), Counter[str]()
         for tenant, response_id, old_owner in connection.execute(self._queries["owned"]):
             running[tenant] += 1
@@ -94,7 +94,8 @@ class RunTables:
         models: Collection[str],
         is_free: Callable[[str, str | None], bool],
     ) -> bool:
-        """Return whether ``claim`` without limits would find a run."""
+        """Return whether any unended run of these models can be claimed. ``is_free``: as in
+        ``claim``."""
         with closing(connection.execute(self._queries["all_unended"])) as runs:
             return any(model in models and is_free(name, owner) for name, model, owner in runs)
 
@@ -125,8 +126,8 @@ class RunTables:
         models: Collection[str],
         is_free: Callable[[str, str | None], bool],
     ) -> Generator[tuple[int, tuple[int, str | None]], None, None]:
-        """Yield the runs of a tenant that can be claimed, oldest first: the rank of each run, its
-        row and its former owner."""
+        """Yield the runs of a tenant that can be claimed, oldest first. Each yielded value has the
+        form ``(rank, (row, former_owner))``."""
         with closing(connection.execute(self._queries["unended"], (tenant,))) as runs:
             for run, response_id, model, old_owner in runs:
                 if model in models and is_free(response_id, old_owner):
@@ -137,8 +138,8 @@ class RunTables:
         return claim_of(connection.execute(self._queries["claim"], (run,)).fetchone())
 
     def claimed_run(self, connection: sqlite3.Connection, claim: Claim) -> tuple[int, int] | None:
-        """Return the row of the claimed run and the sequence number of its next event. Returns None
-        if the claim is no longer valid."""
+        """Return the row number of a claimed run and the sequence number of its next event. Returns
+        None if the claim is no longer valid."""
         key = (claim.job.tenant, claim.job.id)
         row = connection.execute(self._queries["run"], key).fetchone()
         if row is None or row[1] != claim.epoch or row[3] is not None:
@@ -146,7 +147,7 @@ class RunTables:
         return row[0], row[2]
 
     def add_batch(self, connection: sqlite3.Connection, run: int | None, batch: EventBatch) -> None:
-        """Append a batch to a run. ``run``: the row of the run."""
+        """Append a batch of events to a run. ``run``: the row number of the run."""
         if batch.count:
             for part in batch.rows:
                 self._add_row(connection, run, part)
@@ -172,9 +173,12 @@ class RunTables:
 def page_of(
     connection: sqlite3.Connection, rows: Iterable[tuple[Any, ...]], after: int, limit: int
 ) -> EventPage | None:
-    """Make a page of the events after ``after`` from rows (ended, first, count, rowid, lines). The
-    function reads no more rows than necessary. ``lines`` is None for a batch of more than
-    ``LARGE_BYTES``. Returns None if there are no rows."""
+    """Make a page of the events after sequence number ``after``. Returns None if there are no rows.
+
+    ``rows``: the columns ended, first, count, rowid and lines of each batch of events. For a batch
+    of more than ``LARGE_BYTES``, ``lines`` is None, and the lines are read separately. ``limit``:
+    as in ``RunStore.events``. No more rows are read than necessary.
+    """
     batches: list[EventBatch] = []
     has_ended = None
     size = 0

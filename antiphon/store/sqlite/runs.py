@@ -1,7 +1,8 @@
-"""The SQLite run store for one process: event logs with one row per batch, in the database of the
-responses.
+"""The SQLite run store for one process. Event logs have one row per batch of events, in the
+database of the responses.
 
-Heartbeats, locks and reservations are kept in memory. Owners of an earlier process are dead.
+Heartbeats, locks and reservations are kept in memory. So all owners of an earlier process count as
+dead.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ TAKEN_OVER = ""
 
 
 class SqliteRuns(SqliteEventLogs, SingleProcessRuns):
-    """``RunStore`` over a database that only this process uses."""
+    """``RunStore`` over a database that only this process uses. ``save``: prepares to store a
+    response, see ``SaveResponse``."""
 
     def __init__(self, database: Database, save: SaveResponse) -> None:
         SqliteEventLogs.__init__(self, database, save)
@@ -144,8 +146,8 @@ class SqliteRuns(SqliteEventLogs, SingleProcessRuns):
     def locked(
         self, tenant: str, holder: str, lock: ConversationLock
     ) -> Callable[[sqlite3.Connection], bool]:
-        """Return a function that tells, within a write, whether the response ``holder`` has this
-        lock."""
+        """Return a function to call within a write. It returns whether the response ``holder`` has
+        this conversation lock."""
         is_locked = self.is_locked(tenant, holder, lock)
         return lambda connection: is_locked
 

@@ -71,7 +71,8 @@ _FORGET_PROCESSES = (
 
 
 class SqliteStore(KeepsResponses):
-    """``Store`` over one database file. Made by ``open``. ``peers``: as in ``open``."""
+    """``Store`` over one database file. Made by ``open``. ``peers``: a folder for the sockets of
+    the processes that share the database; None if only this process uses it."""
 
     def __init__(self, database: Database, peers: Path | None = None) -> None:
         self._database = database
@@ -109,8 +110,8 @@ class SqliteStore(KeepsResponses):
 
     async def forget_processes(self) -> None:
         """Delete the records of processes that shared the database earlier, such as their leases.
-        The locks of unended runs are kept. Call this method before new processes share the
-        database."""
+        The conversation locks of unended runs are kept. Call this method before new processes share
+        the database."""
 
         def work(connection: sqlite3.Connection) -> None:
             for query in _FORGET_PROCESSES:
@@ -212,8 +213,8 @@ class SqliteStore(KeepsResponses):
         return total
 
     async def _repeat(self, statement: str, arguments: tuple[Any, ...]) -> int:
-        """Execute a statement again and again, each time in a write of its own, until it changes no
-        row. Return how many rows it changed in all."""
+        """Execute a statement repeatedly, each time in a write of its own, until it changes no row.
+        Return how many rows were changed in all."""
         total = 0
         while count := await self._database.write(
             lambda connection: connection.execute(statement, arguments).rowcount
@@ -375,7 +376,7 @@ class SqliteStore(KeepsResponses):
         listed: bool = True,
         usage: UsageRecord | None = None,
     ) -> Callable[[sqlite3.Connection], None]:
-        """Return the function that stores a response within a write. ``listed``: whether other
+        """Return a function that stores a response within a write. ``listed``: whether other
         requests can refer to the items of the response by id."""
         added = (*stored.input, *stored.response.output)
         ids = encode([item.id for item in added]).decode() if listed else None
@@ -395,7 +396,7 @@ class SqliteStore(KeepsResponses):
         return work
 
     def _put_response(self, connection: sqlite3.Connection, columns: tuple[Any, ...]) -> int:
-        """Insert or replace a response. Return the number of its row."""
+        """Insert or replace the row of a response. Return its row number."""
         inserted = connection.execute(self._queries["insert"], columns)
         if inserted.rowcount:
             return inserted.lastrowid or 0

@@ -1,8 +1,10 @@
-"""The sweep of the SQLite store: it deletes expired data in short writes, so other writes need not
+"""The sweep of the SQLite store: it deletes expired data in short writes, so other writes do not
 wait long.
 
-A run can have many batches. So the write that deletes a run only renames it (``bury_run``). A later
-step of the sweep deletes the batches of renamed runs, a few at a time.
+The sweep consists of steps. A step is repeated until nothing is left to do, each time in a write
+that changes few rows. A run can have many batches of events. So the write that deletes a run only
+renames it (the query "bury_run"), and then it can no longer be found. A later step of the sweep
+deletes the batches of renamed runs, a few at a time.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ _Step = Callable[[sqlite3.Connection], int]
 
 
 class SqliteSweep:
-    """One sweep. ``now``: the time of the sweep, in unix seconds."""
+    """One sweep. ``retention``: the limits on the data that is kept. ``now``: the time of the
+    sweep, in Unix seconds."""
 
     def __init__(self, database: Database, retention: Retention, now: int) -> None:
         self._database = database
@@ -78,7 +81,8 @@ class SqliteSweep:
         return steps
 
     def _roll_up(self, rollup: Rollup, before: int) -> _Step:
-        """Return the step that adds old rows of the usage log to coarser sums."""
+        """Return the step of the sweep that adds old rows of the usage log to sums of longer
+        intervals. ``before``: the Unix time before which rows are old."""
         queries = self._queries
         table = "rows" if rollup.width == 0 else "sums"
         width = () if rollup.width == 0 else (rollup.width,)
@@ -92,20 +96,20 @@ class SqliteSweep:
         return step
 
     def _query(self, name: str, *arguments: Any) -> _Step:
-        """Return the step that runs one query."""
+        """Return the step of the sweep that runs the query with this name."""
         query = self._queries[name]
         return lambda connection: connection.execute(query, arguments).rowcount
 
     async def _drop_buried(self) -> bool:
-        """Delete the batches of renamed runs, then the renamed runs that have no batches left.
-        Return whether anything was deleted."""
+        """Delete the batches of events of some renamed runs, then the renamed runs that have no
+        batches left. Return whether anything was deleted."""
         batches = await self._repeat(self._query("drop_buried_batches", _ROWS))
         runs = await self._repeat(self._query("drop_buried_runs", _ROWS))
         return bool(batches or runs)
 
     async def _repeat(self, step: _Step) -> int:
-        """Run a step again and again, each time in a write of its own, until it changes no row.
-        Return how many rows it changed in all."""
+        """Repeat a step of the sweep, each time in a write of its own, until it changes no row.
+        Return how many rows were changed in all."""
         total = 0
         while count := await self._database.write(step):
             total += count
@@ -121,8 +125,9 @@ class SqliteSweep:
         return self._delete_responses(connection, "outdated", arguments)
 
     def _expire_by_size(self, connection: sqlite3.Connection) -> int:
-        """Delete the oldest responses of the tenant with the most data, until the limits are met or
-        the time of one write is over. Return how many responses were deleted."""
+        """Delete the oldest responses of the tenant with the most data. Stop when no limit is
+        exceeded, or after ``_SLICE_S`` seconds, so the write stays short. Return how many responses
+        were deleted."""
         end = time.monotonic() + _SLICE_S
         deleted = 0
         oldest: dict[str, deque[int]] = {}
@@ -143,8 +148,8 @@ class SqliteSweep:
     def _delete_responses(
         self, connection: sqlite3.Connection, query: str, arguments: tuple[Any, ...]
     ) -> int:
-        """Delete the responses that a query finds, until the time of one write is over. Return how
-        many responses were deleted."""
+        """Delete the responses that a query finds. Stop after ``_SLICE_S`` seconds, so the write
+        stays short. Return how many responses were deleted."""
         end = time.monotonic() + _SLICE_S
         deleted = 0
         for (seq,) in connection.execute(self._queries[query], arguments).fetchall():
@@ -161,8 +166,9 @@ class SqliteSweep:
 
 
 def free_unneeded(connection: sqlite3.Connection, queries: Mapping[str, str], seq: int) -> int:
-    """Delete the row of a deleted response if it has no descendants. Then treat its ancestors in
-    the same way. Return how many bytes became free."""
+    """Delete the row of a deleted response if the response has no descendants. Then do the same for
+    its parent if that is deleted too, and so on. Return how many bytes became free. ``seq``: the
+    row number of the response."""
     freed = 0
     row: tuple[int] | None = (seq,)
     while row is not None:

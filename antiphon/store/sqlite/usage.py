@@ -35,6 +35,6 @@ class SqliteUsage:
 def add_usage(
     connection: sqlite3.Connection, queries: Mapping[str, str], *records: UsageRecord
 ) -> None:
-    """Add usage records, in the transaction of the caller."""
+    """Add usage records. Called within the transaction of the caller."""
     for record in records:
         connection.execute(queries["add_usage"], astuple(record))

@@ -1,4 +1,5 @@
-"""The SQLite vector index: chunks in a table with a full-text index, vectors in another table."""
+"""The SQLite vector index. One table has the chunks and a full-text index, another table has the
+vectors."""
 
 from __future__ import annotations
 

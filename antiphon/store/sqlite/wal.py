@@ -1,8 +1,9 @@
 """Detection of damaged pages in the write-ahead log (WAL) of a database.
 
-If the checksum of a frame is wrong, SQLite silently drops this frame and all later commits. Each
-frame contains the salt of its log. The last frame of a transaction is marked as a commit. So the
-commits that SQLite dropped can be counted. https://www.sqlite.org/fileformat2.html#walformat
+If the checksum of a WAL frame is wrong, SQLite silently drops this frame and all later commits.
+This module counts the commits that SQLite dropped. Each frame contains the salt of its WAL, so
+frames of an earlier WAL are recognized. The last frame of a transaction is marked as a commit.
+https://www.sqlite.org/fileformat2.html#walformat
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ _HEADER, _FRAME_HEADER = 32, 24
 
 class WalScan(Struct, frozen=True):
     """The state of a WAL before SQLite has read it. ``commits``: the numbers of the frames that end
-    a transaction, from 1. ``is_damaged``: the header is damaged, so SQLite drops all commits."""
+    a transaction; frames are counted from 1. ``is_damaged``: whether the header is damaged, so
+    SQLite drops all commits."""
 
     commits: tuple[int, ...] = ()
     is_damaged: bool = False
 
     def dropped_commits(self, frames: int) -> int:
         """Return how many commits come after the last frame that SQLite has read. ``frames``: the
-        number of frames that it has read."""
+        number of frames that SQLite has read."""
         return sum(number > frames for number in self.commits)
 
 

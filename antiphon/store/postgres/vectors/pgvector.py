@@ -5,10 +5,11 @@
   select candidates, and the query is compared with their vectors. Used for larger sets.
 - An HNSW index. Used if there are too many vectors for codes, or while the codes are not loaded.
 
-An HNSW index returns the nearest rows of its whole table. A filter can only drop some of these rows
-afterwards. If a vector store had 2 % of the rows of a shared table, a search would find only a
-fifth of the right results. So vector stores do not share an index: small ones share a table without
-an index, and each large one has a table and an index of its own.
+Small vector stores share a table without an index. Each large vector store has a table and an index
+of its own. They do not share an index, because it would find too few results: an HNSW index returns
+the nearest rows of its whole table, and a filter drops rows of other vector stores only afterwards.
+For a vector store with 2 % of the rows of its table, such a search finds only a fifth of the right
+results.
 
 The tables of this module store vectors as 16-bit floats. They are filled from the table
 ``chunk_vectors``, which stores 32-bit floats as in other stores.
@@ -267,12 +268,15 @@ class Pgvector:
         files: Collection[str] | None,
         limit: int,
     ) -> list[Any]:
-        """Search a large vector store, or only ``files`` in it.
+        """Search a large vector store, or only ``files`` in it. There are three ways:
 
-        - If there are few vectors, all of them are compared.
-        - If there are more, the vectors with the nearest codes are compared.
-        - If there are too many vectors for codes, or if the codes are not loaded yet, the index is
-          searched.
+        - Compare all vectors: if there are at most ``EXACT_ROWS``.
+        - Compare the vectors with the nearest codes: if the codes are loaded, and if there are at
+          most ``CODED_ROWS`` vectors or the files have less than ``INDEX_SHARE`` of all vectors.
+        - Search the index: otherwise, if the files have at least ``INDEX_SHARE`` of all vectors.
+
+        All vectors are also compared if no other way is possible, or if the index finds too few
+        results.
         """
         if files is None:
             found = await transaction.fetch(FINISHED_FILES, store)

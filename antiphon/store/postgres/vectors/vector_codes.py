@@ -2,8 +2,8 @@
 codes, to select candidates among many vectors.
 
 A code has two bits for each dimension. The first bit tells whether the value is above a low bound,
-the second bit whether it is above a high bound. The more bits of two codes differ, the further
-apart their vectors are.
+the second bit whether it is above a high bound. If two vectors are far apart, many bits of their
+codes differ.
 
 Comparing two codes of 384 dimensions takes a twentieth of the time that PostgreSQL needs to read
 and compare a vector. Codes are not exact, so the vectors of the candidates must be compared

@@ -1,8 +1,8 @@
 """Notifications about runs between the processes that share an SQLite database (the peers).
 
-A process follows a run if it has readers of the run. It sends a message about this to the other
-processes, and the writer of the run then sends it the batches. A message may be lost, so the
-readers of followed runs also read the database every few seconds.
+A process follows a run if it has readers of the run. It tells the other processes that it follows
+the run. The process that writes the run then sends it each new batch of events. A message may be
+lost, so the readers of followed runs also read the database every few seconds.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class PeerNotifications:
         self._peers.broadcast(RunsChanged(queued=(response_id,)))
 
     def on_claimed(self, claims: Sequence[Claim], lost: Sequence[tuple[str, int]]) -> None:
-        """Notify the other processes of the runs that this process has claimed. ``lost``: the ids
-        and new epochs of those runs that had another owner before."""
+        """Notify the other processes of the runs that this process has claimed. ``lost``: those of
+        the runs that had another owner before, each as its id and new epoch."""
         ids = tuple(claim.job.id for claim in claims)
         if ids:
             self._queue.remove(ids)
@@ -93,8 +93,8 @@ class PeerNotifications:
         self._peers.broadcast(RunsChanged(released=True))
 
     def on_appended(self, tenant: str, response_id: str, batch: EventBatch) -> None:
-        """Deliver a committed batch to the readers in this process, and send it to the processes
-        that follow its run."""
+        """Deliver a committed batch of events to the readers in this process, and send it to the
+        other processes that follow its run."""
         key = (tenant, response_id)
         self._subscriptions.publish(tenant, response_id, batch)
         if key in self._followers:
@@ -115,8 +115,8 @@ class PeerNotifications:
     # --- following -------------------------------------------------------------------------------
 
     def _follow(self, key: _Key) -> None:
-        """Follow a run for a reader that waits. If this process writes the run itself, do
-        nothing."""
+        """Follow a run from now on, because a reader in this process waits for it. Do nothing if
+        this process itself writes the run."""
         if key not in self._followed and key[1] not in self._claimed:
             self._followed[key] = False
             self._peers.broadcast(Follow(key))
@@ -124,8 +124,8 @@ class PeerNotifications:
                 self._look_task = asyncio.create_task(self._look_regularly(), name="follow runs")
 
     async def _look_regularly(self) -> None:
-        """Every few seconds, repeat the messages about the runs that this process follows, and make
-        the readers of runs without new batches read the database."""
+        """Every few seconds, tell the other processes again which runs this process follows. If a
+        run got no batch since the last time, make its readers read the database."""
         while self._followed:
             await asyncio.sleep(_LOOK_S)
             subscribed = set(self._subscriptions.subscribed_runs())

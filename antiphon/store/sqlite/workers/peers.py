@@ -1,9 +1,8 @@
 """Messages between the processes that share a database (the peers), over Unix sockets in one
 folder.
 
-Each process listens at a socket of its own. When it starts, it connects to all sockets in the
-folder. So each process has a connection to each other process. A message may be lost when a process
-ends.
+Each process listens at a socket of its own. When a process starts, it connects to all sockets in
+the folder. So every two processes have a connection. Messages may be lost when a process ends.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _Key = tuple[str, str]
 
 
 class _Hello(Struct, frozen=True, array_like=True, tag=0):
-    """The first message of a connection: the id of the process."""
+    """The first message of each side of a connection. It contains the id of the sending process."""
 
     process_id: str
 
@@ -51,21 +50,23 @@ class RunsChanged(Struct, frozen=True, array_like=True, tag=1):
 
 
 class Follow(Struct, frozen=True, array_like=True, tag=2):
-    """A message: the sender has readers of this run and wants its batches."""
+    """A message from a process that has readers of a run and wants its batches of events. ``key``:
+    tenant and id of the run."""
 
     key: _Key
 
 
 class Following(Struct, frozen=True, array_like=True, tag=3):
-    """The answer to ``Follow``: the sender sends the batches of this run from now on. Earlier
-    batches are in the database."""
+    """The answer to ``Follow``: if the sender writes this run, it sends new batches of events from
+    now on. The receiver reads earlier batches from the database."""
 
     key: _Key
 
 
 class AppendedBatch(Struct, frozen=True, array_like=True, tag=4):
-    """A message with a batch of a followed run. ``lines`` is empty if the lines are too long; then
-    the receiver reads the database."""
+    """A message with a batch of events of a followed run. ``key``: tenant and id of the run.
+    ``first``, ``count``: as in ``EventBatch``. ``lines``: the events; empty if they are too long
+    for a message. The receiver then reads the database."""
 
     key: _Key
     first: int
@@ -80,9 +81,9 @@ _decode = msgspec.msgpack.Decoder(_Hello | PeerMessage).decode
 
 
 class Peers:
-    """The connections of one process to the other processes. ``on_message`` is called with the id
-    of the sender and the message. ``on_gone`` is called with the id of a process whose connection
-    has closed. Both are called on the event loop."""
+    """The connections of one process to the other processes. ``folder``: the folder with the
+    sockets. ``on_message``: called with the id of the sender and the message. ``on_gone``: called
+    with the id of a process whose connection has closed. Both are called on the event loop."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class Peers:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Listen, and connect to the processes that already listen."""
+        """Listen for connections, and connect to the processes that already listen."""
         loop = asyncio.get_running_loop()
         own = self._folder / f"{self._process_id}{_SUFFIX}"
         self._server = await loop.create_unix_server(self._accept, str(own))
@@ -134,8 +135,8 @@ class Peers:
             connection.close()
 
     def _connect(self, greeted: asyncio.Future[None]) -> FrameConnection:
-        """Make a connection to a process that already listens. ``greeted`` gets a result when that
-        process has answered the greeting."""
+        """Make a connection to a process that already listens. ``greeted``: a future that gets its
+        result when the other process has sent its first message."""
 
         def on_hello() -> None:
             if not greeted.done():

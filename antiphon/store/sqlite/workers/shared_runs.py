@@ -1,8 +1,9 @@
 """The SQLite run store for several processes of one machine.
 
-Heartbeats, locks and reservations are in tables here; a single process keeps them in memory. They
-are read and written in the transaction that depends on them. Times are those of the machine's
-monotonic clock, which all processes share.
+Heartbeats, locks and reservations are in tables of the database. (If only one process uses the
+database, they are in memory instead; see runs.py.) An operation that depends on them reads and
+writes them in its own transaction. Times are those of the machine's monotonic clock, which all
+processes share.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ __all__ = ["SharedSqliteRuns"]
 
 
 class SharedSqliteRuns(SqliteEventLogs):
-    """``RunStore`` over a database that several processes use. ``folder``: the folder with the
-    sockets of these processes."""
+    """``RunStore`` over a database that several processes use. ``save``: prepares to store a
+    response, see ``SaveResponse``. ``folder``: the folder with the sockets of these processes."""
 
     def __init__(self, database: Database, save: SaveResponse, folder: Path) -> None:
         super().__init__(database, save)
@@ -183,8 +184,8 @@ class SharedSqliteRuns(SqliteEventLogs):
     def locked(
         self, tenant: str, holder: str, lock: ConversationLock
     ) -> Callable[[sqlite3.Connection], bool]:
-        """Return a function that tells, within a write, whether the response ``holder`` has this
-        lock."""
+        """Return a function to call within a write. It returns whether the response ``holder`` has
+        this conversation lock."""
         return lambda connection: self._has_lock(connection, tenant, holder, lock)
 
     async def reserve_response(
@@ -227,8 +228,8 @@ class SharedSqliteRuns(SqliteEventLogs):
         await self._execute("drop_reservation", (tenant, response_id, owner))
 
     def forget_tenant(self, tenant: str) -> None:
-        """Do nothing: the locks and reservations of the tenant are in the database, where other
-        steps delete them."""
+        """Do nothing: ``SqliteStore.delete_tenant`` deletes the tenant's locks and reservations
+        from the database."""
 
     def forget(self, connection: sqlite3.Connection, tenant: str, response_id: str) -> None:
         connection.execute(self._queries["drop_locks"], (tenant, response_id))
@@ -252,8 +253,9 @@ class SharedSqliteRuns(SqliteEventLogs):
         lease_s: float,
         held: Collection[str] | None,
     ) -> Callable[[str, str | None], bool]:
-        """Return the result of the function ``free_runs`` for the owners whose last heartbeat is
-        less than ``lease_s`` seconds old."""
+        """Return a function that tells whether ``owner`` may claim a run, like ``free_runs`` of the
+        module locks. An owner is alive if its last heartbeat is less than ``lease_s`` seconds
+        old."""
         return free_runs(owner, self._living_owners(connection, lease_s), held)
 
     def _living_owners(self, connection: sqlite3.Connection, lease_s: float) -> frozenset[str]:
