@@ -1,1 +1,2 @@
-"""Storage for contents of files outside of the store, in blobs: object storage or a folder."""
+"""Blob storage, in object storage or in a folder. It holds contents of files and of large responses
+outside of the store."""

@@ -1,7 +1,8 @@
-"""The contract of blob storage. A blob is the content of a file, stored outside of the store.
+"""The contract of blob storage. A blob is the content of a file or of a large response, stored
+outside of the store.
 
-The store records which blob belongs to which file (``antiphon.store.files``). Blob storage knows
-only the keys of blobs.
+The store records which blob belongs to which file or response (see ``antiphon.store.files``). Blob
+storage knows only the keys of blobs.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ class Blobs(Protocol):
     if content is missing or damaged. Keys are never reused."""
 
     async def put(self, chunks: AsyncIterator[bytes]) -> BlobRef:
-        """Store content under a new key. Return a reference to it when the content is durable.
+        """Store content under a new key. Return a reference to the blob when the content is
+        durable.
 
-        Memory use does not depend on the size of the content. If ``chunks`` raises or the call is
-        cancelled, parts may remain under the key. The collector (``BlobCollector``) deletes them
-        later.
+        Memory use does not depend on the size of the content. If ``chunks`` raises or the caller is
+        cancelled, parts of the content may stay in the storage. The collector (``BlobCollector``)
+        deletes them later.
         """
 
     def read(
@@ -45,13 +47,13 @@ class Blobs(Protocol):
         """Delete the content under a key. Do nothing if the key does not exist."""
 
     def list(self) -> AsyncGenerator[ListedBlob, None]:
-        """Yield the keys of all blobs of this store, including blobs of unfinished uploads. A key
-        may be yielded more than once."""
+        """Yield all blobs of one Antiphon store, including the blobs of unfinished uploads. The
+        same blob may be yielded more than once."""
 
     async def sign(self, blob: BlobRef, lifetime_s: float) -> str | None:
         """Return a URL from which anybody can download the content for ``lifetime_s`` seconds.
         Return None if the storage does not support such URLs."""
 
     async def remove_leftovers(self, before: float) -> None:
-        """Delete temporary files of crashed uploads that are older than a time in Unix seconds.
-        ``list`` does not yield these files."""
+        """Delete temporary files of crashed uploads, which ``list`` does not yield. Only files that
+        were last written before ``before`` (in Unix seconds) are deleted."""

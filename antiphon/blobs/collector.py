@@ -1,4 +1,5 @@
-"""Deletion of blobs that belong to no file: blobs of deleted files and of abandoned uploads."""
+"""Deletion of blobs that no file and no response needs: blobs whose files or responses were
+deleted, and blobs of abandoned uploads."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ _BATCH = 500
 
 
 class BlobCollector:
-    """Deletes unused blobs every minute and abandoned uploads every day. A context manager, which
-    works while its block runs.
+    """Deletes unused blobs every minute, and blobs of abandoned uploads every day. A context
+    manager, which works while its block runs.
 
-    Several servers may do this at the same time, because a blob can be deleted twice without harm.
-    ``clock`` returns Unix seconds. It is used for stores that have no clock of their own.
+    Several servers may do this at the same time, because it does no harm to delete a blob twice.
+    ``clock``: returns Unix seconds. Its time is used if the store has no clock of its own.
     """
 
     def __init__(self, store: Store, blobs: Blobs, *, clock: Callable[[], float], log: Any) -> None:
@@ -57,7 +58,7 @@ class BlobCollector:
                 self._log.exception("unused contents of files could not be deleted")
 
     async def delete_unused(self) -> int:
-        """Delete the blobs that no longer belong to any file. Return the number of deleted
+        """Delete the blobs that the store has marked as unused. Return the number of deleted
         blobs."""
         total = 0
         while keys := await self._store.files.list_unused_blobs(_BATCH):
@@ -68,8 +69,8 @@ class BlobCollector:
         return total
 
     async def delete_abandoned(self) -> int:
-        """Delete the blobs that were written more than a day ago and never became the content of a
-        file. Return their number."""
+        """Delete the blobs of abandoned uploads: they were written more than a day ago, and the
+        store does not know them. Return the number of deleted blobs."""
         # Use the store's clock: a server with a wrong clock must not delete running uploads.
         before = await self._store.clock(self._clock()) - _ABANDONED_S
         await self._blobs.remove_leftovers(before)

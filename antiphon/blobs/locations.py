@@ -1,8 +1,8 @@
 """Opens blob storage from a URL: ``s3://``, ``gs://``, ``az://`` or ``file:///``.
 
-Credentials must be configured. Without them, obstore would request credentials from the metadata
-address of cloud machines. If this address does not exist, the request waits for minutes. If it
-exists, obstore would use any credentials that it returns.
+For cloud storage, credentials must be configured. Without them, obstore would request credentials
+from the metadata address of cloud machines. If this address does not exist, such a request waits
+for minutes. If it exists, obstore would use whatever credentials it returns.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ __all__ = ["open_blobs"]
 class _Service(Struct, frozen=True, kw_only=True):
     """A kind of object storage.
 
-    - ``store``: obstore's class.
-    - ``credentials``: sets of options; all options of one set must be configured.
-    - ``address``: options that locate the storage; one of them must be configured. The first one is
-      a URL.
-    - ``default_address``: template of this URL, filled with the value of another of these options.
+    - ``store``: the name of obstore's class.
+    - ``credentials``: sets of option names. All options of one of the sets must be configured.
+    - ``address``: names of options that locate the storage. One of them must be configured. The
+      first one is a URL.
+    - ``default_address``: template of this URL, for the case that it is not configured. The values
+      of the other options are filled in.
     """
 
     store: str
@@ -93,7 +94,7 @@ def open_blobs(
     new_id: Callable[[], str],
 ) -> ObjectBlobs:
     """Open the blob storage at a URL. ``options``: options of obstore for this kind of storage. For
-    the other arguments, see ``ObjectBlobs``. Does not connect. Raises ``SetupError``."""
+    the other parameters, see ``ObjectBlobs``. Does not connect yet. Raises ``SetupError``."""
     parts = urlsplit(url)
     folder = None
     if parts.scheme == "file":

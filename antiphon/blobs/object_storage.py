@@ -1,9 +1,10 @@
-"""Blobs in object storage or in a folder, through obstore.
+"""Blobs in object storage or in a folder, through the library obstore.
 
-The content of a blob is stored in segments. Each segment is an object of its own:
-``STORE/KEY/000000`` and so on. So an upload is a series of complete objects, which the collector
-finds if the upload is abandoned. Multipart uploads are not used: after a crash, their parts would
-remain where listings do not show them. A segment is also the unit of encryption.
+The content of a blob is stored in segments. Each segment is an object of its own, named
+``STORE/KEY/000000`` and so on, and is encrypted by itself. So an unfinished upload consists of
+complete objects. If the upload is abandoned, the collector (``BlobCollector``) finds and deletes
+these objects. Multipart uploads are not used, because their parts would remain after a crash, and
+listings do not show such parts.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ _UNFINISHED_FILE = re.compile(r"\d{6}#\d+\Z")
 
 
 class ObjectBlobs:
-    """``Blobs`` in an obstore store.
+    """``Blobs`` in object storage or in a folder.
 
-    - ``root``: prefix of all keys; it identifies one response store.
-    - ``encrypts``: whether new blobs are encrypted.
+    - ``store``: obstore's object for the storage.
+    - ``root``: prefix of the keys of all blobs; it identifies one Antiphon store.
     - ``encryptor``: encrypts new blobs, and decrypts encrypted blobs even if ``encrypts`` is false.
+    - ``encrypts``: whether new blobs are encrypted.
     - ``new_id``: returns a new random name.
     - ``folder``: the folder of the objects, if the storage is a folder.
     - ``attributes``: attributes of every object, if the storage supports them.
@@ -115,7 +117,8 @@ class ObjectBlobs:
             raise StoreError("The stored content of a file is incomplete.")
 
     async def _pieces(self, blob: BlobRef, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of a range, each piece from one segment."""
+        """Yield the bytes from ``start`` up to ``end`` in pieces. Each piece is from one segment.
+        Stops early if content is missing."""
         is_encrypted = blob.key.endswith(_ENCRYPTED)
         position = start
         while position < end:
@@ -201,7 +204,7 @@ async def _segments(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]
 
 
 async def _delete_file(store: Any, path: str) -> None:
-    """Delete a file of a folder, which another process may have deleted."""
+    """Delete an object of a folder. Do nothing if another process has already deleted it."""
     import obstore
 
     try:
@@ -220,8 +223,8 @@ def _remove_unfinished(folder: Path, before: float) -> None:
 
 @contextmanager
 def _translated_errors() -> Iterator[None]:
-    """Raise ``StoreError`` for errors of obstore. Its message leaves out obstore's text, which
-    contains endpoints and paths."""
+    """Context manager that converts errors of obstore into ``StoreError``. The new message does not
+    contain obstore's message, which may contain endpoints and paths."""
     from obstore.exceptions import BaseError
 
     try:
