@@ -1,1 +1,1 @@
-"""Calls between processes. They use Unix sockets within a server, and HTTP between servers."""
+"""RPC calls between processes, over Unix sockets within a server and over HTTP between servers."""

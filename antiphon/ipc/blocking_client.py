@@ -1,4 +1,4 @@
-"""A client for calls to another process, for use in threads. A call blocks its thread."""
+"""A client for RPC calls to another process, for use in threads. Each call blocks its thread."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ _decode = msgspec.msgpack.Decoder(CallMessage).decode
 
 
 class BlockingClient:
-    """Calls methods of an object in another process. A call blocks its thread until the result
-    arrives, so the methods must return quickly. Concurrent calls use separate connections.
-    ``on_lost`` creates the error to raise when the connection of a call is lost."""
+    """Calls methods of an object in another process. ``path``: the Unix socket at which that
+    process listens. ``on_lost``: creates the error to raise when the connection of a call is lost.
+
+    A call blocks its thread until the result arrives, so the called methods must return quickly.
+    Concurrent calls use separate connections.
+    """
 
     def __init__(
         self,
@@ -37,8 +40,8 @@ class BlockingClient:
         self._idle: deque[socket.socket] = deque()
 
     def call(self, method: str, *arguments: Any, returns: Any = None) -> Any:
-        """Call a method. Returns its result, decoded as the type ``returns``. Raises the error of
-        the method, or the error from ``on_lost``."""
+        """Call a method of the other process. Returns its result, decoded as the type ``returns``.
+        Raises the error of the method, or the error from ``on_lost``."""
         payload = encode((MessageKind.CALL, 1, method, arguments))
         try:
             message = _decode(self._exchange(encode_length(payload) + payload))

@@ -1,4 +1,4 @@
-"""The interface of calls to another process, independent of the transport."""
+"""The interface of RPC calls to another process, independent of the transport."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Calls(Protocol):
 
 class NoCalls:
     """``Calls`` to a process that this process cannot reach. Every call raises ``PeerLost``.
-    ``is_gone`` is passed to ``PeerLost``."""
+    ``is_gone``: whether the other process has ended, as in ``PeerLost``."""
 
     def __init__(self, *, is_gone: bool = False) -> None:
         self._is_gone = is_gone

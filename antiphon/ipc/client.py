@@ -1,6 +1,6 @@
-"""A client for calls to another process. It has one connection to the server of that process.
+"""A client for RPC calls to another process. It has one connection to that process.
 
-The first call opens the connection. If the connection is lost, the next call opens it again.
+The first call opens the connection. If the connection is lost, the next call opens a new one.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def _decoder(kind: Any) -> Callable[[bytes], Any]:
 
 
 class CallClient:
-    """Calls the methods of an object in another process, which listens at the Unix socket ``path``.
+    """Calls the methods of an object in another process. Use the client from one event loop only.
 
-    ``on_lost`` creates the error to raise when the connection is lost or cannot be opened.
-    ``wait_s``: seconds that a call waits for a server that does not listen yet. Use the client from
-    one event loop only.
+    ``path``: the Unix socket at which the other process listens. ``on_lost``: creates the error to
+    raise when the connection is lost or cannot be opened. ``wait_s``: seconds that a call waits for
+    the other process if it does not listen yet.
     """
 
     def __init__(
@@ -83,8 +83,9 @@ class CallClient:
             del self._answers[answers.call]
 
     async def forward(self, message: CallMessage) -> AsyncGenerator[bytes, None]:
-        """Forward a call whose arguments another process has encoded. Yields the encoded answers:
-        the items, then the result or the error. Closing the iterator cancels the call."""
+        """Forward a call that another process has sent to this process, without decoding its
+        arguments. Yields the encoded answers: the items, then the result or the error. Closing the
+        iterator cancels the call."""
         try:
             frames = await self._open()
             answers = self._begin(frames, message.method, message.payload)
@@ -106,17 +107,18 @@ class CallClient:
             del self._answers[answers.call]
 
     def notify(self, method: str, *arguments: Any) -> None:
-        """Call a method without an answer. Does nothing if the connection is not open."""
+        """Call a method that sends no answer, and do not wait for it. Does nothing if the
+        connection is not open."""
         if self._frames is not None:
             self._frames.send(encode((MessageKind.NOTICE, 0, method, arguments)))
 
     async def connect(self) -> None:
-        """Open the connection now. Raises the error from ``on_lost`` if the server does not
+        """Open the connection now. Raises the error from ``on_lost`` if the other process does not
         listen."""
         await self._open()
 
     def close(self) -> None:
-        """Close the connection. Unfinished calls fail."""
+        """Close the connection. Unfinished calls raise the error from ``on_lost``."""
         if self._frames is not None:
             self._frames.close()
 
@@ -169,7 +171,7 @@ class CallClient:
 
 
 class _Answers:
-    """The answers to one call that have arrived and that the caller has not read yet."""
+    """The answers to one RPC call that have arrived and that the caller has not read yet."""
 
     __slots__ = ("_error", "_messages", "_waiter", "call", "frames", "has_ended")
 
@@ -195,7 +197,8 @@ class _Answers:
             self._wake()
 
     async def next(self) -> CallMessage:
-        """Return the next answer: an item or the result. Raises the error of the call."""
+        """Wait for the next answer, an item or the result, and return it. Raises the error of the
+        call."""
         while not self._messages:
             if self._error is not None:
                 raise self._error

@@ -1,5 +1,5 @@
-"""Frames over a stream socket. A frame is a length of four bytes, followed by that number of bytes
-of MessagePack."""
+"""Frames over a stream socket. A frame is a message in MessagePack. Before each frame, its length
+is sent in four bytes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ _MAX_FRAME_BYTES = 2**31 - 1
 
 
 def encode_length(frame: bytes) -> bytes:
-    """Return the four length bytes that are sent before a frame."""
+    """Encode the length of a frame. Return the four bytes that are sent before the frame."""
     return len(frame).to_bytes(LENGTH_BYTES, "big")
 
 
 def frame_length(prefix: bytes | bytearray) -> int:
-    """Return the length of a frame from the length bytes before the frame."""
+    """Decode the length of a frame. ``prefix``: the four bytes that were received before the
+    frame."""
     return int.from_bytes(prefix, "big")
 
 
 class FrameConnection(asyncio.Protocol):
     """One end of a connection that sends and receives frames.
 
-    ``on_frame`` is called with each received frame. ``on_closed`` is called once, when the
-    connection ends. ``on_open`` is called with the connection when it is open. All three are called
-    on the event loop.
+    - ``on_frame``: called with each received frame.
+    - ``on_closed``: called once, when the connection ends.
+    - ``on_open``: called with this object when the connection is open.
+
+    All three are called on the event loop.
     """
 
     def __init__(

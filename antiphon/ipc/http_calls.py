@@ -1,4 +1,4 @@
-"""Calls to processes of other servers over HTTP, signed with a shared secret."""
+"""RPC calls to processes of other Antiphon servers over HTTP, signed with a shared secret."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ _decode = msgspec.msgpack.Decoder(CallMessage).decode
 
 
 class HttpCaller:
-    """Sends signed calls to other servers over HTTP. Needs the package aiohttp."""
+    """Sends signed RPC calls to other Antiphon servers over HTTP. Needs the package aiohttp."""
 
     def __init__(self, signer: CallSigner) -> None:
         self._signer = signer
         self._session: aiohttp.ClientSession | None = None
 
     def calls(self, owner: str, url: str) -> HttpCalls:
-        """Return a client for calls to the process ``owner`` of the server at ``url``."""
+        """Return a client for calls to one process of another server. ``owner``: the id of the
+        process. ``url``: the URL of its server."""
         return HttpCalls(self, owner, url)
 
     async def close(self) -> None:
@@ -44,7 +45,8 @@ class HttpCaller:
             await self._session.close()
 
     def post(self, owner: str, url: str, body: bytes) -> Any:
-        """Send a signed request. Returns a context manager for the response."""
+        """Send a signed call to the process ``owner`` of the server at ``url``. ``body``: the
+        encoded call. Returns an async context manager for the HTTP response."""
         headers = self._signer.sign(owner, content_digest(body))
         target = f"{url.rstrip('/')}{CALLS_PATH}{owner}"
         return self._open().post(target, data=body, headers=headers, allow_redirects=False)
@@ -65,7 +67,8 @@ class HttpCaller:
 
 
 class HttpCalls:
-    """``Calls`` to one process over HTTP. Each call is a separate request."""
+    """``Calls`` to one process over HTTP. Each call is a separate request. ``owner``: the id of the
+    process. ``url``: the URL of its server."""
 
     def __init__(self, caller: HttpCaller, owner: str, url: str) -> None:
         self._caller = caller
@@ -90,7 +93,7 @@ class HttpCalls:
     async def _answers(
         self, method: str, arguments: tuple[Any, ...]
     ) -> AsyncGenerator[CallMessage, None]:
-        """Yield the items and the result of a call. Raises the error of the call, or
+        """Send a call, and yield its items and then its result. Raises the error of the call, or
         ``PeerLost``."""
         import aiohttp
 
@@ -113,7 +116,7 @@ class HttpCalls:
 
 
 async def _read_frame(content: aiohttp.StreamReader) -> bytes:
-    """Return the next frame that is not empty. The server sends empty frames to show that the call
+    """Return the next frame that is not empty. The other server sends empty frames while the call
     still runs."""
     length = 0
     while not length:

@@ -1,7 +1,7 @@
-"""Answer calls of other servers over HTTP, as an ASGI app.
+"""An ASGI app that answers RPC calls of other Antiphon servers over HTTP.
 
-A call is a POST with the encoded message. The response is a stream of frames. An empty frame shows
-that the call still runs. If the caller disconnects, its call is cancelled.
+A call is a POST request with the encoded message. The response is a stream of frames. An empty
+frame means that the call still runs. If the caller disconnects, its call is cancelled.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _Send: TypeAlias = Callable[[dict[str, Any]], Any]
 
 
 class HttpCallEndpoint:
-    """The ASGI app for calls. ``find`` returns the function that answers calls to a process. It
-    returns None if this server has no such process. ``max_bytes``: maximum size of a request
-    body."""
+    """The ASGI app that answers RPC calls. ``find``: gets the id of a process, and returns the
+    function that answers calls to this process, or None if this server has no such process.
+    ``max_bytes``: the maximum size of a request body."""
 
     def __init__(
         self, signer: CallSigner, find: Callable[[str], AnswerCall | None], *, max_bytes: int
@@ -84,7 +84,7 @@ class HttpCallEndpoint:
 
 
 def is_call(scope: Any) -> bool:
-    """Return whether an ASGI request is a call for ``HttpCallEndpoint``."""
+    """Return whether an ASGI request is an RPC call, which ``HttpCallEndpoint`` must answer."""
     path: str = scope.get("path", "")
     return scope["type"] == "http" and path.startswith(scope.get("root_path", "") + CALLS_PATH)
 
@@ -95,7 +95,8 @@ async def _refuse(send: _Send, status: int) -> None:
 
 
 async def _stream(answers: AsyncGenerator[bytes, None], receive: _Receive, send: _Send) -> None:
-    """Send the answers until the last answer is sent or the caller disconnects."""
+    """Send the answers of a call as frames. Stop after the last answer, or when the caller
+    disconnects."""
     headers = [(b"content-type", b"application/octet-stream")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     gone = asyncio.ensure_future(_wait_for_disconnect(receive))

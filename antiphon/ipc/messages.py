@@ -1,4 +1,5 @@
-"""The messages of a call between processes: the call itself, its result, its items or its error."""
+"""The messages of RPC calls between processes: the call itself, its result, its items or its
+error."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 class MessageKind(IntEnum):
-    """The kind of a message. A ``NOTICE`` is a call without an answer. An ``ITEM`` is one answer of
-    a method that yields several. A ``CANCEL`` cancels a call."""
+    """The kind of a message. ``CALL``: call a method. ``NOTICE``: call a method that sends no
+    answer. ``RESULT``: the result of a call. ``ITEM``: one of the items that a method yields.
+    ``ERROR``: the error of a call. ``CANCEL``: cancel a call."""
 
     CALL = 0
     NOTICE = 1
@@ -29,9 +31,9 @@ class MessageKind(IntEnum):
 
 
 class CallMessage(Struct, frozen=True, array_like=True):
-    """A message of a call. ``call``: the number of the call, counted by the caller. ``method`` is
-    set only in calls and notices. ``payload``: the arguments as a list, the result, the item or the
-    error."""
+    """A message of an RPC call. ``call``: the number that the caller gave to the call. ``method``:
+    the name of the method; only in calls and notices. ``payload``: the arguments as a list, or the
+    result, the item or the error."""
 
     kind: MessageKind
     call: int
@@ -52,13 +54,13 @@ _decode_fields = msgspec.msgpack.Decoder(_ErrorFields).decode
 
 def error_message(call: int, error: AntiphonError) -> bytes:
     """Encode the message that reports the error of a call. The message includes the attributes of
-    the error."""
+    the error. ``call``: the number of the call."""
     fields = encode(_ErrorFields(type(error).__name__, str(error), vars(error)))
     return encode((MessageKind.ERROR, call, "", msgspec.Raw(fields)))
 
 
 def decode_error(payload: bytes) -> AntiphonError:
-    """Decode the error from the payload of an ``error_message``."""
+    """Decode the error from the payload of a message from ``error_message``."""
     given = _decode_fields(payload)
     kind = getattr(errors, given.name, errors.BackendError)
     error: AntiphonError = kind.__new__(kind)

@@ -1,4 +1,4 @@
-"""The methods of an object that other processes may call."""
+"""The methods of an object that other processes may call by RPC."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ class Method:
 
 
 class CallableMethods:
-    """The public methods of ``target``, by name. Other processes may call them."""
+    """The public methods of an object, which other processes may call. ``target``: the object."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
         self._methods: dict[str, Method] = {}
 
     def find(self, name: str) -> Method:
-        """Return a method. Raises ``AttributeError`` if the target has no such method or other
-        processes may not call it."""
+        """Return the method with this name. Raises ``AttributeError`` if there is no such method,
+        or if other processes may not call it."""
         method = self._methods.get(name)
         if method is None:
             if name.startswith("_") or name == "on_disconnect":
@@ -69,7 +69,7 @@ class CallableMethods:
         return method
 
     async def answers(self, message: CallMessage) -> AsyncGenerator[bytes, None]:
-        """Run a call. Yields its encoded answers, like ``Method.answers``."""
+        """Run the method that a call names. Yields the encoded answers, like ``Method.answers``."""
         try:
             method = self.find(message.method)
             arguments = method.decode(message.payload)
@@ -82,8 +82,8 @@ class CallableMethods:
 
 
 def reported_error(method: str, error: Exception) -> AntiphonError:
-    """Return the error that is sent to the caller. An unexpected error is logged, and the caller
-    gets a general error."""
+    """Return the error to send to the caller. An ``AntiphonError`` is sent as it is. Any other
+    error is logged, and the caller gets a general error."""
     if isinstance(error, AntiphonError):
         return error
     _log.error("a call of another process failed", method=method, exc_info=error)

@@ -1,6 +1,6 @@
-"""A server for calls from other processes, which call the methods of an object in this process.
+"""A server for RPC calls from other processes. The calls run methods of an object in this process.
 
-The server has no authentication except file permissions. The socket must be in a folder that only
+The server has no authentication except file permissions. Its socket must be in a folder that only
 this user can enter.
 """
 
@@ -28,12 +28,13 @@ _decode = msgspec.msgpack.Decoder(CallMessage).decode
 
 
 class CallServer:
-    """Answers calls at a Unix socket.
+    """Answers RPC calls at a Unix socket.
 
-    ``session`` creates one object per connection. The caller can call the public methods of this
+    ``session``: creates one object per connection. The caller can call the public methods of this
     object: plain functions, coroutines, and async generators, whose items are sent one by one.
     Arguments are decoded according to the annotations of the method. When the caller disconnects,
-    its unfinished calls are cancelled, and then ``on_disconnect`` of the object is called.
+    its unfinished calls are cancelled. Then the object's method ``on_disconnect`` is called, if it
+    has one.
     """
 
     def __init__(self, session: Callable[[], Any]) -> None:
@@ -76,8 +77,8 @@ class CallServer:
 
 
 class _Connection:
-    """A connection of one caller, with the calls that have not ended. ``target``: the object whose
-    methods the caller can call."""
+    """A connection of one caller, with its unfinished calls. ``target``: the object whose methods
+    the caller can call. ``on_end``: called when the connection has closed."""
 
     def __init__(self, target: Any, on_end: Callable[[_Connection], None]) -> None:
         self.frames = FrameConnection(self._on_frame, self._on_closed)

@@ -1,5 +1,5 @@
-"""Signatures of calls over HTTP. Only a holder of the shared secret can sign a call. A signature is
-valid for a short time and only once."""
+"""Signatures of RPC calls over HTTP. Only a holder of the shared secret can sign a call. A
+signature is valid for a short time and only once."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MAX_NONCES = 1_000_000
 
 
 class CallSigner:
-    """Signs calls and checks signatures. ``clock`` returns Unix seconds. ``nonce`` returns a new
-    unique text at each call."""
+    """Signs RPC calls and checks signatures. ``secret``: the secret that the servers share.
+    ``clock``: returns Unix seconds. ``nonce``: returns a new unique text each time."""
 
     def __init__(
         self, secret: bytes, *, clock: Callable[[], float], nonce: Callable[[], str]
@@ -32,15 +32,15 @@ class CallSigner:
         self._nonces: dict[str, float] = {}
 
     def sign(self, owner: str, digest: str) -> dict[str, str]:
-        """Return the signature headers of a call to the process ``owner``. ``digest``: the digest
-        of the call's body."""
+        """Return the signature headers of a call to the process ``owner``. ``digest``: the
+        ``content_digest`` of the call's body."""
         fields = {_TIME: str(int(self._clock())), _NONCE: self._nonce(), _DIGEST: digest}
         return {**fields, _SIGNATURE: self._signature(owner, *fields.values())}
 
     def check(self, owner: str, headers: Mapping[str, str]) -> str | None:
-        """Check the signature headers of a call. Returns the digest that the body of the call must
-        have. Returns None if the signature is invalid, too old or already used, or if too many
-        nonces are stored."""
+        """Check the signature headers of a call to the process ``owner``. Returns the digest that
+        the body of the call must have. Returns None if the signature is invalid, too old or already
+        used, or if too many nonces are stored."""
         at, nonce, digest, signature = (
             headers.get(name, "") for name in (_TIME, _NONCE, _DIGEST, _SIGNATURE)
         )
@@ -58,10 +58,10 @@ class CallSigner:
         return digest
 
     def _first_nonces(self) -> list[tuple[str, float]]:
-        """Return the oldest four nonces.
+        """Return the oldest four nonces, each with the time when it can be deleted.
 
-        Each call adds one nonce and removes the expired nonces among these four. So the number of
-        stored nonces stays small.
+        Each call adds one nonce, and deletes those of these four that have expired. So the number
+        of stored nonces stays small.
         """
         return [item for item, _ in zip(self._nonces.items(), range(4), strict=False)]
 

@@ -1,7 +1,8 @@
-"""Start programs of this package that handle untrusted content, each program in a separate process.
+"""Commands, environments and resource limits for programs of this package that handle untrusted
+content.
 
-A program is a file that is run by its path. The program sets its own resource limits before it
-reads its input.
+A program is a Python file of this package that runs in a process of its own. It sets its own
+resource limits before it reads its input.
 """
 
 from __future__ import annotations
@@ -15,24 +16,23 @@ __all__ = ["limit_program", "program_command", "program_environment"]
 
 
 def program_command(program: Path, *arguments: str) -> list[str]:
-    """Return the command that runs a program. The option ``-P`` prevents the program from importing
-    modules of its own folder."""
+    """Return the command that runs a program. ``program``: the path of its file. The option ``-P``
+    prevents the program from importing modules of its own folder."""
     return [sys.executable, "-P", str(program), *arguments]
 
 
 def program_environment(variables: Mapping[str, str] = {}) -> dict[str, str]:
-    """Return the environment of a program: a few harmless variables, and the import path. The
-    program does not inherit the server's secrets."""
+    """Return the environment of a program: the given harmless ``variables``, and the import path.
+    The program does not inherit the server's environment, which may contain secrets."""
     path = os.pathsep.join(path for path in sys.path if path)
     return {**variables, "PYTHONPATH": path}
 
 
 def limit_program(*, memory: int, cpu_s: int, open_files: int) -> None:
-    """Set resource limits for the calling process. The process cannot write files and leaves no
-    core dump.
+    """Set resource limits for the calling process. From then on, it cannot write files and leaves
+    no core dump. ``memory``: bytes of address space. ``cpu_s``: seconds of CPU time.
 
-    If the process already has a lower limit, the lower limit is kept. ``memory``: bytes of address
-    space.
+    If the process already has a lower limit, the lower limit is kept.
     """
     try:
         import resource
