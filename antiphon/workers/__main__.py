@@ -1,7 +1,7 @@
 """Entry point of a child process of the supervisor.
 
-The first argument is the descriptor of the socket to the supervisor. The second argument is the
-name of the process. It only makes the name visible in process lists.
+The first argument is the file descriptor of the socket to the supervisor. The second argument is
+the name of the process. The program ignores it; it is there for process lists.
 """
 
 import sys

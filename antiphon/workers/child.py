@@ -33,9 +33,10 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 class Child:
     """A child process, as the supervisor sees it.
 
-    ``setup``: creates the setup message for each start. ``on_report``: called with each report of
-    the child, for example that it has started or cannot start. ``on_end``: called each time the
-    process has ended.
+    - ``setup``: creates the setup message for each start of the process.
+    - ``on_report``: called with each report of the child, for example that it has started or cannot
+      start.
+    - ``on_end``: called each time the process has ended.
     """
 
     def __init__(
@@ -99,8 +100,8 @@ class Child:
                 self._process.send_signal(number)
 
     def stop(self) -> None:
-        """Tell the child to finish its work and end. After a second call, it ends without waiting
-        for its work to finish."""
+        """Tell the child to finish its work and end. If this is called a second time, the child
+        ends without finishing its work."""
         self._is_stopping = True
         self._stop.set()
         self.signal(signal.SIGTERM)

@@ -31,7 +31,9 @@ _PROCESSES_S = 1.0
 
 
 class WorkerContext:
-    """The connections of one worker to the other processes of its server. Made by ``open``."""
+    """The connections of one worker to the other processes of its server. Made by ``open``.
+    ``hub``: client for RPC calls to the supervisor. ``models``: the models that another process
+    hosts. ``containers``: client for RPC calls to the process that owns the containers."""
 
     def __init__(
         self,
@@ -67,8 +69,8 @@ class WorkerContext:
             yield cls(setup, hub, models, containers)
 
     def own_settings(self, settings: Settings) -> Settings:
-        """Return the settings of this worker. Limits that are divided among the workers contain
-        only this worker's share."""
+        """Return the settings of this worker. If a limit is divided among the workers, the returned
+        settings contain only this worker's share."""
         runs, more_runs = divmod(settings.max_background_runs, settings.workers)
         return replace(settings, max_background_runs=runs + (self.number <= more_runs))
 

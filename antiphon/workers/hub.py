@@ -1,5 +1,6 @@
-"""The hub: the state in the memory of the supervisor that all workers share. It has slots for
-requests, and metrics. A request needs a slot while it runs."""
+"""The hub: state in the supervisor's memory that all workers of a server share. It consists of the
+metrics of the workers, and of slots. A slot is the permission to run one request. A worker takes a
+slot for each request and frees it when the request ends."""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ _METRICS_S = 2.0
 
 
 class WorkerHub:
-    """The state that all workers share. Each worker calls it through a ``HubSession``. ``limits``:
-    the request limits for all workers together. ``processes``: returns the state of all processes
-    of the server."""
+    """The state that all workers share. Each worker calls it by RPC through a ``HubSession``.
+    ``limits``: the request limits for all workers together. ``processes``: returns the state of all
+    processes of the server."""
 
     def __init__(
         self,
@@ -51,20 +52,21 @@ class WorkerHub:
             client.close()
 
     def session(self) -> HubSession:
-        """Return a session object for one worker. The worker may call its methods."""
+        """Return a session object for one worker. The worker may call the methods of this
+        object."""
         return HubSession(self)
 
     def on_worker_ended(self, number: int) -> None:
-        """Keep the counts of a worker that has ended, so they stay part of the sums. The counts are
-        those of the last time when its metrics were read."""
+        """Keep the counts of a worker that has ended as a part of the sums. ``number``: the number
+        of the worker. Its counts are those that were read last."""
         if (last := self._last.pop(number, None)) is not None:
             self._ended = sum_metrics([], [self._ended, last])
 
     async def metrics(
         self, caller: int, own: tuple[MetricSnapshot, ...]
     ) -> tuple[MetricSnapshot, ...]:
-        """Return the metrics of all workers, added up. ``caller``: the number of the calling
-        worker. ``own``: its metrics."""
+        """Return the metrics of all workers, added up. ``caller``: the number of the worker that
+        calls. ``own``: the metrics of this worker."""
         self._last[caller] = own
         others = [number for number in self._workers if number != caller]
         await asyncio.gather(*map(self._read_metrics, others))
@@ -82,7 +84,7 @@ class WorkerHub:
 
 class HubSession:
     """The methods that one worker may call in the supervisor. A slot is the permission to run one
-    request. When the worker disconnects, its slots are freed."""
+    request. When the worker disconnects, all its slots are freed."""
 
     def __init__(self, hub: WorkerHub) -> None:
         self._hub = hub
@@ -90,8 +92,9 @@ class HubSession:
         self._slots: dict[int, str] = {}
 
     def try_enter(self, slot: int, tenant: str) -> SlotGrant:
-        """Take a slot if one is free. Return whether the slot was granted. ``slot``: the number
-        that the worker gives to the slot."""
+        """Take a slot for a request if a slot is free. Return whether the slot was granted.
+        ``slot``: a number that the worker has chosen for the slot. ``tenant``: the tenant of the
+        request."""
         queue = self._hub.admission
         if not queue.try_acquire(tenant):
             return SlotGrant.NONE
@@ -99,8 +102,8 @@ class HubSession:
         return SlotGrant.REUSABLE if queue.is_half_free(tenant) else SlotGrant.ONCE
 
     async def enter(self, slot: int, tenant: str) -> None:
-        """Wait for a slot. ``slot``: the number that the worker gives to the slot. Raises
-        ``Overloaded`` if the queue is full."""
+        """Wait for a slot. Raises ``Overloaded`` if too many requests wait. ``slot``: a number that
+        the worker has chosen for the slot. ``tenant``: the tenant of the request."""
         await self._hub.admission.acquire(tenant)
         self._slots[slot] = tenant
 
@@ -112,8 +115,8 @@ class HubSession:
     async def metrics(
         self, worker: int, own: tuple[MetricSnapshot, ...]
     ) -> tuple[MetricSnapshot, ...]:
-        """Return the metrics of all workers, added up. ``worker``: the number of the calling
-        worker. ``own``: its metrics."""
+        """Return the metrics of all workers, added up. ``worker``: the number of the worker that
+        calls. ``own``: the metrics of this worker."""
         return await self._hub.metrics(worker, own)
 
     def processes(self) -> tuple[ProcessHealth, ...]:

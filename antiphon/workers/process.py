@@ -20,7 +20,7 @@ __all__ = ["run_child"]
 
 def run_child(descriptor: int) -> int:
     """Run this process as a child of the supervisor, and return its exit code. ``descriptor``: the
-    descriptor of the socket to the supervisor."""
+    file descriptor of the socket to the supervisor."""
     from antiphon.http.uvicorn_server import run
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server handles it
@@ -52,6 +52,6 @@ async def _run(to_supervisor: socket.socket) -> int:
 
 
 def _end_process() -> None:
-    """Finish the running requests and end this process, because its supervisor has ended. Otherwise
-    the port would stay open."""
+    """Finish the running requests and end this process. Called when the supervisor has ended. If
+    the process went on, the port would stay open."""
     os.kill(os.getpid(), signal.SIGTERM)

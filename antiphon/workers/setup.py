@@ -1,4 +1,6 @@
-"""Messages between the supervisor and its child processes when a child starts."""
+"""Messages between the supervisor and its child processes. The supervisor sends a ``ChildSetup``
+when a child starts. The child then sends reports: that it has started, that it cannot start, or
+that it has reloaded its settings."""
 
 from __future__ import annotations
 
@@ -60,17 +62,21 @@ class WorkerFolder(Struct, frozen=True):
         return Path(self.path, "containers")
 
     def worker(self, number: int) -> Path:
-        """The socket of a worker."""
+        """Return the path of a worker's socket. ``number``: the number of the worker, from 1."""
         return Path(self.path, f"worker{number}")
 
 
 class ChildSetup(Struct, frozen=True, kw_only=True):
     """The first message from the supervisor to a child.
 
-    ``number``: the number of the worker, from 1; 0 for other children. ``listeners``: descriptors
-    of the sockets on which the child accepts connections. ``port``: the port of the server.
-    ``has_host``: whether there is a process that hosts models. ``has_containers``: whether there is
-    a process that owns containers.
+    - ``role``: what the child does: serve requests as a worker, host models, or own containers.
+    - ``number``: the number of the worker, from 1; 0 for other children.
+    - ``sources``: where the child reads the settings.
+    - ``folder``: the folder with the sockets of the server's processes.
+    - ``listeners``: file descriptors of the sockets on which the child accepts connections.
+    - ``port``: the port of the server.
+    - ``has_host``: whether there is a process that hosts models.
+    - ``has_containers``: whether there is a process that owns containers.
     """
 
     role: Role
@@ -84,8 +90,8 @@ class ChildSetup(Struct, frozen=True, kw_only=True):
 
 
 class AnnouncedModel(Struct, frozen=True):
-    """A served model in the message that announces the server: its name, aliases and context
-    size."""
+    """A model in the message that announces that the server has started: its name, its aliases and
+    its context size in tokens."""
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -93,8 +99,8 @@ class AnnouncedModel(Struct, frozen=True):
 
 
 class Serving(Struct, frozen=True, kw_only=True, tag=True):
-    """Report that the server has started. It contains the server's URL, its models and its
-    capabilities."""
+    """Report of a child that it has started. ``url``: the URL of the server. ``models``: the models
+    that it serves. ``capabilities``: what else it can do, to be shown to the operator."""
 
     url: str
     models: tuple[AnnouncedModel, ...]
@@ -102,15 +108,15 @@ class Serving(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class StartFailure(Struct, frozen=True, tag=True):
-    """Report that a child could not start. ``reason``: the cause, and what the operator must
+    """Report of a child that it could not start. ``reason``: the cause, and what the operator must
     change."""
 
     reason: str
 
 
 class Reloaded(Struct, frozen=True, tag=True):
-    """Report that a child has read its settings again. ``is_valid``: whether it has applied
-    them."""
+    """Report of a child that it has read its settings again. ``is_valid``: whether the new settings
+    are valid and the child has applied them."""
 
     is_valid: bool
 

@@ -1,5 +1,5 @@
-"""The admission control of a worker. Each running request needs a slot. All workers share the
-slots, which the supervisor's hub counts."""
+"""The admission control of a worker. A request needs a slot, the permission to run one request. All
+workers share the slots. The hub in the supervisor process grants them (see hub.py)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class SharedAdmission:
     """``Admission`` that takes its slots from the hub. It counts the running and waiting requests
     of this worker.
 
-    To ask the hub for a slot takes a tenth of the time of a short request. So the worker uses one
-    slot for several requests in a row, as long as most slots are free. ``on_admitted``: called with
-    the seconds that a request has waited. ``clock`` returns seconds.
+    An RPC call to the hub takes a tenth of the time of a short request. So while most slots are
+    free, the worker keeps a slot for a moment after a request and uses it for the next request of
+    the same tenant. ``hub``: client for RPC calls to the hub. ``on_admitted``: called with the
+    seconds that a request has waited. ``clock``: returns seconds.
     """
 
     def __init__(
@@ -60,12 +61,12 @@ class SharedAdmission:
         return self._waiting.get(tenant, 0)
 
     def update(self, limits: RequestLimits) -> None:
-        """Do nothing: the supervisor applies new limits."""
+        """Do nothing: the hub in the supervisor process applies new limits."""
 
     @asynccontextmanager
     async def slot(self, tenant: str) -> AsyncIterator[None]:
-        """Context manager that holds a slot while its block runs. Raises ``Overloaded`` if the
-        queue is full."""
+        """Context manager that holds a slot while its block runs. Raises ``Overloaded`` if too many
+        requests wait."""
         arrived = self._clock()
         slot = self._take_idle(tenant)
         try:
@@ -115,8 +116,9 @@ class SharedAdmission:
 
 
 class _Slot:
-    """A slot that this worker holds. ``number``: the number by which the worker refers to the slot.
-    ``reusable_until``: time until which further requests may use the slot."""
+    """A slot that the hub has granted to this worker. ``number``: a number that this worker has
+    chosen for the slot. ``reusable_until``: the time until which further requests may use the
+    slot."""
 
     __slots__ = ("number", "reusable_until")
 

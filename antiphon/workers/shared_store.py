@@ -13,10 +13,12 @@ __all__ = ["shared_store"]
 
 @asynccontextmanager
 async def shared_store(url: str) -> AsyncIterator[None]:
-    """Prepare a store for use by several processes. They may open it within the block.
+    """Context manager that prepares a store for use by several processes. They may open the store
+    within the block.
 
-    An SQLite database is checked and migrated, and the records of processes that used it earlier
-    are removed. Raises ``SetupError`` if the store cannot be shared, or if another server uses it.
+    An SQLite database is checked and migrated. Records that earlier processes have left in it, such
+    as their leases, are deleted. Raises ``SetupError`` if the store cannot be shared, or if another
+    server uses it.
     """
     if url.startswith(("postgresql://", "postgres://")):
         yield

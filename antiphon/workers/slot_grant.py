@@ -1,5 +1,5 @@
-"""The answer of the supervisor to a worker that asks for a slot, which a request needs while it
-runs."""
+"""The answer of the supervisor to a worker that requests a slot. A slot is the permission to run
+one request."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ __all__ = ["SlotGrant"]
 
 
 class SlotGrant(IntEnum):
-    """Whether a slot is granted at once. ``NONE``: no slot is free. ``ONCE``: the slot is granted
-    for one request. ``REUSABLE``: the slot is granted and most slots are free. So the worker may
-    also use it for further requests of the same tenant that come soon."""
+    """Whether a slot is granted immediately.
+
+    - ``NONE``: no slot is free.
+    - ``ONCE``: the slot is granted for one request.
+    - ``REUSABLE``: the slot is granted, and most slots are free. So the worker may keep the slot
+      for a moment after the request, for further requests of the same tenant.
+    """
 
     NONE = 0
     ONCE = 1

@@ -50,8 +50,12 @@ _FIRST = asyncio.FIRST_COMPLETED
 class WorkerSupervisor:
     """Runs ``settings.workers`` workers, and the processes that own the models and the containers.
 
-    ``announce``: called when all processes have started. ``limits``: returns the request limits for
-    all workers together. ``has_containers``: whether the server runs code in containers.
+    - ``loaded``: the settings that were loaded.
+    - ``sources``: where all processes read the settings.
+    - ``announce``: called when all processes have started.
+    - ``limits``: returns the request limits for all workers together.
+    - ``level``: the log level.
+    - ``has_containers``: whether the server runs code in containers.
     """
 
     def __init__(
@@ -202,23 +206,23 @@ class WorkerSupervisor:
             self._failure.result()
 
     def _stop(self) -> None:
-        """Stop accepting connections, and let the workers finish their work. After a second call,
-        the workers end without waiting for their work to finish."""
+        """Stop accepting connections, and tell the workers to finish their work and end. If this is
+        called a second time, the workers end without finishing their work."""
         self._close_sockets()
         for child in self._workers:
             child.stop()
 
     def _on_hangup(self) -> None:
-        """Handle SIGHUP. Stop the server if its terminal was closed; otherwise reload the
-        settings."""
+        """Handle the signal SIGHUP. If the server's terminal was closed, stop the server. Otherwise
+        reload the settings."""
         if uvicorn_server.has_terminal() == self._has_terminal:
             self._reloads.start()
         else:
             self._stop()
 
     async def _apply(self, loaded: Loaded) -> None:
-        """Apply new settings to all processes. The process that hosts the models comes first,
-        because workers ask it for the new models. Raises ``SetupError``."""
+        """Apply new settings to all processes. The process that hosts the models applies them
+        first, because workers get the new models from it. Raises ``SetupError``."""
         if self._host is None and any(map(is_hosted, loaded.settings.models.values())):
             raise SetupError("models: the first model that this server runs itself needs a restart")
         if self._host is not None:
@@ -238,8 +242,8 @@ class WorkerSupervisor:
 async def _end(
     children: Sequence[Child], tasks: Sequence[asyncio.Task[None]], wait_s: float
 ) -> None:
-    """Wait until the stopped children have ended. If some of them do not end in time, kill all
-    children that still run."""
+    """Wait until the stopped children have ended. ``tasks``: the tasks that run the children. If a
+    child does not end within ``wait_s`` seconds, kill all children that still run."""
     _, late = await asyncio.wait(tasks, timeout=wait_s)
     if late:
         for child in children:
