@@ -39,12 +39,12 @@ __all__ = ["Retention", "Store"]
 
 
 class Retention(Struct, frozen=True, kw_only=True):
-    """Limits on the data that a store keeps, summed over all tenants. None means no limit. The
-    oldest responses are deleted first. If ``max_responses`` or ``max_bytes`` is exceeded, the
-    oldest responses of the tenant with the most data are deleted.
+    """Limits on the data that a store keeps, for all tenants together. None means no limit.
 
-    ``max_bytes`` counts all stored rows, including deleted responses that later responses of their
-    chain still need.
+    A response that is older than ``max_age_s`` is deleted. If ``max_responses`` or ``max_bytes`` is
+    exceeded, the oldest responses of the tenant with the most data are deleted. ``max_bytes``
+    counts all stored rows. These include deleted responses that their descendants still need (see
+    ``Store``).
     """
 
     max_age_s: float | None = None
@@ -70,11 +70,12 @@ class Retention(Struct, frozen=True, kw_only=True):
 
 class Store(Protocol):
     """The contract of a store. All methods are per tenant. The id of another tenant's object counts
-    as unknown.
+    as unknown. Safe for concurrent use in one event loop.
 
-    Safe for concurrent use in one event loop. The responses that continue a response are its
-    descendants, and it is their ancestor. A deleted or expired response cannot be loaded by its id.
-    The parts of it that its descendants need are kept until the last descendant is deleted.
+    If a response continues another response, the other one is its parent. The parent, the parent's
+    parent and so on are its ancestors, and it is their descendant. A deleted or expired response
+    cannot be loaded by its id. But its stored data is kept until the last of its descendants is
+    deleted, because the descendants need it.
     """
 
     @property
@@ -122,17 +123,20 @@ class Store(Protocol):
         lock: ConversationLock | None = None,
         usage: UsageRecord | None = None,
     ) -> bool:
-        """Store a response, or replace the stored response with the same id. Returns after the
-        response is durable. A response that has a run must have ``background`` set in each call.
+        """Store a response, or replace the stored response with the same id. Returns True after the
+        response is durable.
 
-        ``stored.response.previous_response_id`` links to the parent. ``usage`` is added to the
-        usage log in the same transaction.
+        - ``stored.response.previous_response_id``: the id of the parent.
+        - ``usage``: a record to add to the usage log in the same transaction.
+        - ``lock``: the lock of a conversation that the response holds. The input and the output are
+          appended to this conversation in the same transaction, if the conversation still exists.
 
-        ``lock``: the lock of a conversation. The input and the output are appended to this
-        conversation in the same transaction, if the conversation still exists. Returns False and
-        stores nothing if the response has lost this lock, because other responses may have been
-        added to the conversation. With ``lock``, a response that is already stored is left as it
-        is. So a caller that got no answer can repeat the call.
+        With ``lock``, a response that is already stored is not changed, and nothing is appended
+        again. So a caller that got no answer can repeat the call. Returns False and stores nothing
+        if the response has lost the lock. Other responses may then have been added to the
+        conversation.
+
+        If the response has a run, its field ``background`` must be true each time it is saved.
         """
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
@@ -180,49 +184,58 @@ class Store(Protocol):
         max_bytes: int | None,
         lease_s: float,
     ) -> bool:
-        """Make a reservation: room for a response that will be saved later.
+        """Make a reservation: room for a response that will be saved later. A reservation counts
+        like a saved response. Returns True if there is room.
 
-        A reservation counts like a saved response. Returns False and changes nothing if the
-        tenant's responses and reservations would be more than ``max_responses``, or if its stored
-        bytes have reached ``max_bytes``. Concurrent calls cannot together reserve more room than
-        there is. A reservation counts until it is released, until its response is saved, or until
-        its owner is dead (see ``RunStore.claim``). A response has at most one reservation, which
-        belongs to the owner that reserved last.
+        Returns False and changes nothing if the tenant's responses and reservations together would
+        be more than ``max_responses``, or if the tenant's stored bytes have reached ``max_bytes``.
+        Concurrent calls cannot together reserve more room than there is.
+
+        A reservation ends when it is released, when its response is saved, or when its owner is
+        dead: the owner has sent no heartbeat for ``lease_s`` seconds. A response has at most one
+        reservation, which belongs to the owner that reserved last.
         """
 
     async def release_reservation(self, tenant: str, response_id: str, owner: str) -> None:
-        """Remove the reservation of a response if it belongs to ``owner``. A reservation of another
-        owner stays, because that owner reserved room for another attempt at the same response."""
+        """Remove the reservation of a response if it belongs to ``owner``. If another owner has
+        reserved since, for another attempt at the same response, its reservation stays."""
 
     async def check_writable(self) -> None:
         """Write a small value, as a test. Raises ``StoreError`` if the store does not answer or
         cannot be written."""
 
     async def clock(self, now: float) -> float:
-        """Return the current unix time, by which the store decides whether data has expired.
+        """Return the current Unix time, which the store compares with expiry times.
 
-        A database with a clock of its own returns its own time, so a wrong clock of a server has no
-        effect. Other stores return ``now``, the server's time.
+        A database with a clock of its own returns its own time, so a wrong clock of one server has
+        no effect. Other stores return ``now``, which is the server's time.
         """
 
     async def load_sweep_record(self) -> SweepRecord | None:
-        """Return the record of the last sweep (deletion of expired data). Returns None before the
-        first sweep."""
+        """Return the record of the last sweep (deletion of expired data). Returns None if there was
+        no sweep yet."""
 
     async def save_sweep_record(self, record: SweepRecord) -> None:
         """Replace the record of the last sweep."""
 
     async def sweep(self, retention: Retention, now: int) -> int:
-        """Delete all expired data, and the parts of deleted responses that no descendant needs.
-        Return how many responses expired.
+        """Delete all expired data. Return how many responses expired. ``now``: the time of the
+        sweep, in Unix seconds. A sweep works in short steps, and other calls proceed between the
+        steps.
 
-        The sweep deletes: responses beyond ``retention`` (``now``, in unix seconds, is compared
-        with ``created_at``), responses with an expiry time in the past, events of runs that ended
-        more than ``max_log_age_s`` ago, expired files, contents of expired vector stores, old
-        records of the audit log, and claims of approvals older than ``max_age_s``. Old rows of the
-        usage log are added up into sums. Responses of active runs count towards the limits but are
-        not deleted. After the sweep the store is within the limits. A sweep works in short steps,
-        between which other calls proceed.
+        The sweep deletes:
+
+        - responses that ``retention`` does not allow to keep, by their age (``now - created_at``),
+          their number or their size,
+        - responses whose own expiry time has passed,
+        - deleted responses that no descendant needs any more,
+        - events of runs that ended more than ``max_log_age_s`` seconds ago,
+        - expired files, and the contents of expired vector stores,
+        - records of the audit log and of the usage log that are too old,
+        - claims of approvals older than ``max_age_s`` seconds.
+
+        Old rows of the usage log are added up into sums. Responses of active runs count towards the
+        limits, but are not deleted.
         """
 
     async def save_conversation(
@@ -244,8 +257,8 @@ class Store(Protocol):
         unknown."""
 
     async def delete_conversation(self, tenant: str, conversation_id: str) -> bool:
-        """Delete a conversation and its list of items. Its responses stay. Returns False if the
-        conversation is unknown."""
+        """Delete a conversation and its list of items. The responses of the conversation are not
+        deleted. Returns False if the conversation is unknown."""
 
     async def add_conversation_items(
         self, tenant: str, conversation_id: str, items: tuple[Item, ...]
@@ -261,8 +274,9 @@ class Store(Protocol):
         self, tenant: str, conversation_id: str, query: ItemQuery
     ) -> tuple[Item, ...] | None:
         """Return the items of a conversation that ``query`` selects, without reading the other
-        items. Returns no items if the conversation is unknown. Returns None if ``query`` names an
-        item that is not part of the conversation."""
+        items. Returns None if ``query.after`` or ``query.until`` is not an item of the
+        conversation. If ``query`` has neither and the conversation is unknown, no items are
+        returned."""
 
     async def find_conversation_items(
         self, tenant: str, conversation_id: str, item_ids: Collection[str]
@@ -278,13 +292,14 @@ class Store(Protocol):
     async def claim_approval(
         self, tenant: str, approval_id: str, response_id: str, now: int
     ) -> bool:
-        """Record that a response runs the tool call that this approval allows. ``now`` is in unix
-        seconds. Returns False if another response has already claimed the approval. Returns True if
-        the same response claims it again."""
+        """Record that a response runs the tool call that the user has approved. ``approval_id``:
+        the id of the approval. ``now``: the current time in Unix seconds. Returns False if another
+        response has already claimed the approval. Returns True if the same response claims it
+        again."""
 
     async def release_approval(self, tenant: str, approval_id: str, response_id: str) -> None:
-        """Release an approval that this response has claimed. Called if the response did not run
-        the tool call."""
+        """Undo ``claim_approval`` of this response, because the response did not run the tool
+        call."""
 
     async def get_or_create_secret(self, name: str, new_secret: bytes) -> bytes:
         """Return the secret with this name. If there is no such secret, store and return

@@ -10,9 +10,10 @@ __all__ = ["KeyRecord", "KeyStore"]
 
 
 class KeyRecord(Struct, frozen=True, kw_only=True):
-    """An API key. ``sha256``: the digest of its secret in hex. ``hint``: the last characters of the
-    secret. ``created_at``, ``rotated_at``: unix seconds. The other fields are limits, as in
-    ``antiphon.clients.ClientLimits``. None means no limit."""
+    """An API key. ``sha256``: the digest of its secret in hex. ``tenant``: the tenant to which
+    requests with this key belong. ``created_at``, ``rotated_at``: Unix seconds. ``hint``: the last
+    characters of the secret. All fields after ``hint`` are limits, as in
+    ``antiphon.clients.ClientLimits``; None means no limit."""
 
     name: str
     sha256: str

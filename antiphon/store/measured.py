@@ -25,7 +25,7 @@ class StoreObserver(Protocol):
 
     def on_operation(self, operation: str, seconds: float, *, failed: bool) -> None:
         """Called at the end of an operation, such as ``save`` or ``runs.append``. ``seconds``:
-        duration of the operation. ``failed``: the operation raised ``StoreError``."""
+        duration of the operation. ``failed``: whether the operation raised ``StoreError``."""
 
     def on_append(self, batches: int, events: int) -> None:
         """Called when batches of events have been appended to event logs. ``batches``: number of

@@ -44,8 +44,8 @@ class TurnTokens(Struct, frozen=True, kw_only=True):
 
 class StoredResponse(Struct, frozen=True, kw_only=True):
     """A response with its own input items, the token ids of its turn, and the times when its items
-    were made. The response is in a terminal state, unless it belongs to a background run that has
-    not ended."""
+    were made. The response has ended (it is completed, incomplete, failed or cancelled), or it
+    belongs to a background run that has not ended."""
 
     response: Response
     input: tuple[Item, ...] = ()

@@ -152,7 +152,7 @@ class RunStore(Protocol):
         webhook: WebhookEvent | None = None,
         usage: UsageRecord | None = None,
     ) -> bool:
-        """Store the last events of a run and its response in a terminal state, in one transaction.
+        """Store the last events of a run and its final response, in one transaction.
         ``batch.count`` may be 0. Returns False and stores nothing if the claim is no longer valid.
         The conversation lock of the run is released.
 

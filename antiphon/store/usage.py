@@ -121,8 +121,8 @@ def usage_cutoffs(now: int) -> tuple[tuple[Rollup, int], ...]:
 
 class UsageLog(Protocol):
     """The contract of a usage log. ``Store.save`` and ``RunStore.end`` add the record of a response
-    in the transaction that stores the response. ``Store.sweep`` adds up old rows and deletes the
-    oldest rows."""
+    in the transaction that stores the response. ``Store.sweep`` adds up old rows, and deletes sums
+    that are too old."""
 
     async def add(self, records: Sequence[UsageRecord]) -> None:
         """Add the usage records of requests that store no response, such as embeddings. Returns

@@ -158,12 +158,14 @@ class VectorIndex(Protocol):
     async def finish_file(
         self, tenant: str, indexed: IndexedFile, chunks: Sequence[IndexedChunk], model: str
     ) -> bool:
-        """Store the result of indexing a file. ``model``: the model that computed the vectors.
-        Returns False and stores nothing if the file is no longer in progress."""
+        """Store the result of indexing a file. ``indexed``: the file with its new status.
+        ``model``: the model that computed the vectors of the chunks. Returns False and stores
+        nothing if the stored status of the file is no longer ``in_progress``."""
 
     async def update_attributes(self, tenant: str, indexed: IndexedFile) -> bool:
-        """Store new attributes of a file. Returns False if the file is unknown, or if its status
-        has changed meanwhile."""
+        """Store new attributes of a file. ``indexed``: the file with the new attributes and the
+        status that the caller has read. Returns False if the file is unknown, or if its status is
+        now another one."""
 
     async def get_file(self, tenant: str, store_id: str, file_id: str) -> IndexedFile | None:
         """Return a file of a vector store. Returns None if it is unknown."""

@@ -1,6 +1,6 @@
 """The hub: state in the supervisor's memory that all workers of a server share. It consists of the
-metrics of the workers, and of slots. A slot is the permission to run one request. A worker takes a
-slot for each request and frees it when the request ends."""
+metrics of the workers, and of slots. A slot is the permission to run one request at a time. Each
+request needs a slot while it runs."""
 
 from __future__ import annotations
 

@@ -99,8 +99,9 @@ class AnnouncedModel(Struct, frozen=True):
 
 
 class Serving(Struct, frozen=True, kw_only=True, tag=True):
-    """Report of a child that it has started. ``url``: the URL of the server. ``models``: the models
-    that it serves. ``capabilities``: what else it can do, to be shown to the operator."""
+    """Report of a child that it has started. A worker reports the URL of the server, the models
+    that the server offers, and its capabilities (features that work or do not work). Other children
+    report no URL and no models."""
 
     url: str
     models: tuple[AnnouncedModel, ...]

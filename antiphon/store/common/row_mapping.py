@@ -81,9 +81,8 @@ Row = Sequence[Any]
 
 
 def response_row(tenant: str, stored: StoredResponse, expires_at: int | None) -> tuple[Any, ...]:
-    """Return the columns tenant, id, parent, created_at, bytes, body, input, output, base, tokens,
-    fingerprint, expires_at, times.
-    """
+    """Return the columns of a response: tenant, id, parent, created_at, bytes, body, input, output,
+    base, tokens, fingerprint, expires_at, times."""
     response, tokens = stored.response, stored.tokens
     body = encode(replace(response, output=()))
     input_, output = encode(stored.input), encode(response.output)
@@ -106,8 +105,8 @@ def response_row(tenant: str, stored: StoredResponse, expires_at: int | None) ->
 
 
 def summary_row(stored: StoredResponse) -> tuple[Any, ...]:
-    """Return the columns status, model, parent, conversation, background, failed, tools, text and
-    body of a response's summary."""
+    """Return the columns of a response's summary: status, model, parent, conversation, background,
+    failed, tools, text, body."""
     summary = summarize(stored.response, stored.input)
     return (
         summary.status,
@@ -202,7 +201,7 @@ def conversation_of(row: Row) -> ConversationResource:
 
 
 def file_row(tenant: str, file: File) -> tuple[Any, ...]:
-    """Return the columns tenant, id, purpose, bytes, expires_at, body."""
+    """Return the columns of a file: tenant, id, purpose, bytes, expires_at, body."""
     expires_at = None if file.expires_at is msgspec.UNSET else file.expires_at
     return (tenant, file.id, file.purpose, file.bytes, expires_at, encode(file))
 
@@ -230,7 +229,7 @@ def vector_store_of(row: Row) -> VectorStore:
 
 
 def indexed_file_row(indexed: IndexedFile) -> tuple[Any, ...]:
-    """Return the columns id, batch, status, bytes, body."""
+    """Return the columns of an indexed file: id, batch, status, bytes, body."""
     file = indexed.file
     return (file.id, indexed.batch, file.status, file.usage_bytes, encode(indexed))
 
@@ -241,8 +240,8 @@ def indexed_file_of(row: Row) -> IndexedFile:
 
 
 def chunk_row(chunk: IndexedChunk) -> tuple[int, str, str | None]:
-    """Return the columns start, text and indexed text. The indexed text is None if it is the same
-    as the text."""
+    """Return the columns of a chunk: start, text, indexed text. The indexed text is None if it is
+    the same as the text."""
     words = index_terms(chunk.text)
     return chunk.start, chunk.text, None if words == chunk.text else words
 

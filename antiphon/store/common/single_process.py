@@ -42,7 +42,7 @@ class SingleProcessRuns:
         return await self._has_free_run(models, self._owners.free_runs(owner, lease_s, held))
 
     def forget_tenant(self, tenant: str) -> None:
-        """Release the locks and reservations of a tenant that is deleted."""
+        """Release the locks and reservations of a tenant that is being deleted."""
         self._locks.remove_tenant(tenant)
         self.reservations.remove_tenant(tenant)
 

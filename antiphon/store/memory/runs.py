@@ -267,8 +267,8 @@ class MemoryRuns(SingleProcessRuns):
         return len(keys)
 
     def count_active(self, tenant: str) -> tuple[int, int]:
-        """Return the number of a tenant's unended runs without an owner, and the number of those
-        with an owner."""
+        """Return two numbers: how many unended runs of a tenant have no owner, and how many have an
+        owner."""
         active = [run for run in self._runs.values() if run.job.tenant == tenant]
         active = [run for run in active if run.ended_at is None]
         queued = sum(run.owner is None for run in active)

@@ -1,4 +1,4 @@
-"""The PostgreSQL container directory. Times are those of the database's clock."""
+"""The PostgreSQL container directory. Leases are measured by the database's clock."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class RunNotifications:
             self._batches.send(process_id, row, batch)
 
     def notify_queued(self) -> None:
-        """Notify the listener that runs may be waiting to be claimed."""
+        """Tell the ``RunListener`` of this process that runs may be waiting to be claimed."""
         if self._listener is not None:
             self._listener.on_run_queued()
 
@@ -152,8 +152,8 @@ class RunNotifications:
             self._batches.send_notice(NOTICES, notice.encode(self._process_id))
 
     def notify_lost(self, lost: Sequence[tuple[str, int]]) -> None:
-        """Notify the listener that other owners took over these runs. ``lost``: the id and the new
-        epoch of each run."""
+        """Tell the ``RunListener`` of this process that other owners took over these runs.
+        ``lost``: the id and the new epoch of each run."""
         if self._listener is not None:
             for response_id, epoch in lost:
                 self._listener.on_run_lost(response_id, epoch)

@@ -1,5 +1,5 @@
-"""The rate store of several processes that share an SQLite database. Times are those of the
-machine's monotonic clock, which all processes share."""
+"""The rate store of several processes that share an SQLite database. Times are measured by the
+machine's monotonic clock, which is the same for all processes."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Heartbeats, locks and reservations are in tables of the database. (If only one process uses the
 database, they are in memory instead; see runs.py.) An operation that depends on them reads and
-writes them in its own transaction. Times are those of the machine's monotonic clock, which all
-processes share.
+writes them in its own transaction. Times are measured by the machine's monotonic clock, which is
+the same for all processes.
 """
 
 from __future__ import annotations
