@@ -319,7 +319,7 @@ class Store(Protocol):
         how many responses were moved.
 
         If ``target`` is None, the contents move into the store. If ``source`` is None, nothing is
-        moved. Raises ``StoreError``. Contents that were moved before the error stay where they are.
+        moved. Raises ``StoreError``. Contents that were moved before the error are not moved back.
         """
 
     async def close(self) -> None:

@@ -27,7 +27,8 @@ class BlobStorage(Protocol):
 
 
 class KeepsResponses:
-    """Base class of stores that keep all responses themselves and use no blob storage for them."""
+    """Base class of stores that keep all contents of responses in the database or in memory. So its
+    methods for blobs of responses do nothing."""
 
     def use_blobs(self, blobs: BlobStorage, min_bytes: int) -> None:
         """Do nothing."""

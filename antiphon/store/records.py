@@ -57,9 +57,9 @@ class ItemQuery(Struct, frozen=True, kw_only=True):
     """A query for a page of a conversation's items.
 
     - ``limit``: the maximum number of items.
-    - ``after``: the id of the item before the page. None: the page begins at the end that comes
-      first in the chosen order.
-    - ``until``: the id of the item at which the page stops; this item is not part of the page.
+    - ``newest_first``: whether the newest items come first.
+    - ``after``: the id of the item before the page. None: the page begins with the first item.
+    - ``until``: the id of the item before which the page stops. None: the page may go to the end.
     - ``kinds``: select only items of these types and messages with these roles. None: select all
       items.
     """

@@ -129,8 +129,8 @@ class RunStore(Protocol):
         runs."""
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
-        """Claim a run from its owner, in order to end the run. Returns None if the run is unknown
-        or has ended."""
+        """Take a run away from its owner, if it has one, so the caller can end the run. Returns
+        None if the run is unknown or has ended."""
 
     async def append(self, appends: Sequence[Append]) -> frozenset[str]:
         """Append batches of events in one transaction. Several batches of one run must be in order.

@@ -44,11 +44,11 @@ class VectorFileQuery(Struct, frozen=True, kw_only=True):
     """A query for a page of the files of a vector store.
 
     - ``limit``: the maximum number of files.
-    - ``after``: the id of the file before the page. None: the page begins at the end that comes
-      first in the chosen order.
-    - ``until``: the id of the file at which the page stops; this file is not part of the page.
-    - ``status``, ``batch``: select only files with this status, or of this batch. None means no
-      restriction.
+    - ``newest_first``: whether the newest files come first.
+    - ``after``: the id of the file before the page. None: the page begins with the first file.
+    - ``until``: the id of the file before which the page stops. None: the page may go to the end.
+    - ``status``, ``batch``: select only files with this status, or of this batch of files. None
+      means no restriction.
     """
 
     limit: int
@@ -95,8 +95,8 @@ class ChunkVectors(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_rows(cls, rows: Sequence[tuple[int, str, bytes]]) -> ChunkVectors:
-        """Build the value from rows. Each row has the number of the chunk, the id of its file and
-        its vector."""
+        """Create a ``ChunkVectors`` from rows with three columns: the number of a chunk, the id of
+        its file and its vector."""
         return cls(
             chunks=tuple(row[0] for row in rows),
             file_ids=tuple(row[1] for row in rows),

@@ -110,8 +110,8 @@ class ConversationLocks:
         return is_new
 
     def restore_run(self, tenant: str, holder: str, conversation_id: str | None) -> None:
-        """Add a run of an earlier process, with the lock of its conversation. The lock has no owner
-        until an owner claims the run."""
+        """Record an unended run that an earlier process created, with the lock of its conversation.
+        The lock has no owner until an owner claims the run."""
         self.add_run(tenant, holder)
         if conversation_id is not None:
             self._locks[tenant, conversation_id] = (holder, "")

@@ -282,8 +282,8 @@ def skill_of(row: Row) -> Skill:
 
 
 def event_batch_of(row: Row) -> EventBatch:
-    """Return the event batch in the columns ``first``, ``count``, ``lines``, ``tokens`` and ``at``.
-    The row may lack the column ``at``."""
+    """Return the batch of events in the columns first, count, lines, tokens and at. The column at
+    may be missing."""
     first, count, lines, tokens, *at = row
     return EventBatch(
         first=first, count=count, lines=lines, tokens=tokens, at=at[0] if at else None
@@ -312,8 +312,8 @@ def usage_filters(query: UsageQuery, lists: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def usage_totals_of(rows: Sequence[Row]) -> tuple[UsageTotals, ...]:
-    """Return the usage totals in these rows, sorted. The columns are the fields of
-    ``UsageTotals``."""
+    """Convert rows into usage totals, sorted by start, tenant, API key and model. The columns are
+    the fields of ``UsageTotals``."""
     names = UsageTotals.__struct_fields__
     totals = (UsageTotals(**dict(zip(names, row, strict=True))) for row in rows)
     return tuple(

@@ -102,7 +102,8 @@ class RunTables:
     def take_over(
         self, connection: sqlite3.Connection, tenant: str, response_id: str, owner: str
     ) -> ClaimedFrom | None:
-        """Claim one run from its owner. Returns None if the run is unknown or has ended."""
+        """Take one run away from its owner, and give it to ``owner``. Returns None if the run is
+        unknown or has ended."""
         row = connection.execute(self._queries["run"], (tenant, response_id)).fetchone()
         if row is None or row[3] is not None:
             return None
