@@ -1,8 +1,8 @@
-"""Convert argument values that are not JSON to JSON. The values are plain text, whose type the
-schema gives, Python literals, or literals of the form ``{key:value}``.
+"""Convert argument values that are not JSON to JSON. A value is plain text with a type from the
+schema, a Python literal, or a literal of the form ``{key:value}``.
 
-The JSON text is only extended and never changed. A string is emitted piece by piece, and any other
-value once it is complete. Nothing here raises, whatever the text.
+The JSON text is only extended and never changed. A string is emitted piece by piece. Any other
+value is emitted once it is complete. The functions here accept any text and never raise.
 """
 
 from __future__ import annotations
@@ -102,9 +102,12 @@ def to_json_text(text: str, types: frozenset[str] = frozenset()) -> str:
     """Convert the text of a value to JSON. ``types``: the JSON types that the schema allows, or
     empty for any type.
 
-    JSON stays as it is. Python literals and literals of the form ``{key:value}`` are converted. But
-    if the schema allows a string and does not allow the type of this value, the text becomes a
-    string. All other text becomes a string as well, including any quotes around it.
+    - JSON that is not a string stays as it is.
+    - Python literals and literals of the form ``{key:value}`` are converted.
+    - All other text becomes a string. Quotes around the text become part of the string.
+
+    In the first two cases, the text also becomes a string if the schema allows a string but not the
+    type of this value.
     """
     bare = text.strip()
     for candidate in (bare, _literal_to_json(bare)):
@@ -147,8 +150,8 @@ _LITERAL = re.compile(
 
 
 def string_decoder(quote: str, *, raw: bool = False) -> StringDecoder:
-    """Return the decoder for a string literal with this quote: a Python string, or a string between
-    the quotes of a tool format. ``raw``: a backslash is a plain character."""
+    """Return the decoder for a string literal. ``quote``: a quote character of Python, or ``QUOTE``
+    for the quote of a tool format. ``raw``: whether a backslash is a plain character."""
     if raw or quote == QUOTE:
         return StringDecoder(quote, {}, {})
     return StringDecoder(quote, _PYTHON_ESCAPES, _PYTHON_DIGITS)

@@ -87,8 +87,8 @@ class ParserDeltaBuilder:
         """Open an item for ``text``. White space at its start is dropped if it only separates the
         text from a tag or special token.
 
-        ``trimmed``: ``text`` without white space at its end. Returns the arguments without the
-        dropped white space.
+        ``trimmed``: ``text`` without white space at its end. Returns ``text``, ``trimmed`` and
+        ``logprobs`` without the dropped white space.
         """
         if kind == "reasoning":
             self._pending = []
@@ -108,7 +108,8 @@ class ParserDeltaBuilder:
         return text, trimmed, logprobs
 
     def open_item(self, item: Message | Reasoning) -> None:
-        """Open an item for text that is added with ``write``, so that no white space is dropped."""
+        """Open an item whose text is added with ``write``. White space in this text is not
+        dropped."""
         self._emit_open("message" if isinstance(item, Message) else "reasoning", item)
 
     def write(self, text: str, logprobs: _Logprobs = ()) -> None:
@@ -116,8 +117,8 @@ class ParserDeltaBuilder:
         self._deltas.append(Text(text, tuple(logprobs)))
 
     def note_markup(self) -> None:
-        """Record that the reply has a tag of the reasoning here. An answer that follows is then not
-        at the start of the reply."""
+        """Record that a tag or special token stands here. White space between it and an answer that
+        follows is dropped, up to the last line end."""
         self._is_first = False
 
     # --- calls ------------------------------------------------------------------------------------
@@ -158,8 +159,8 @@ class ParserDeltaBuilder:
             self._open_kind = None
 
     def finish(self, *, is_cut: bool) -> None:
-        """End the reply. White space that was held back at the end of an answer is emitted, because
-        nothing follows.
+        """End the reply. If an answer ends with white space that was held back, the white space is
+        emitted, because nothing follows.
 
         A reply of only white space becomes a message. If the reply was cut off (``is_cut``), the
         open item stays open.

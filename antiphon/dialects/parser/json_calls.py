@@ -41,8 +41,8 @@ class JsonCallTarget(Protocol):
 
     @property
     def is_likely(self) -> bool:
-        """Whether this is probably a call, either because a special token marks it or because a
-        tool has its name."""
+        """Whether this is probably a call: either a special token marks it, or a tool has its
+        name."""
 
     @property
     def parameter_names(self) -> Collection[str]:
@@ -50,8 +50,11 @@ class JsonCallTarget(Protocol):
         for an unknown function."""
 
     def start(self, *, has_arguments: bool = False) -> bool:
-        """Start the call when its name is complete. Returns False and starts nothing if the text is
-        not a call."""
+        """Start the call. Its name must be complete. Returns False and starts nothing if the text
+        is not a call.
+
+        ``has_arguments``: whether arguments follow the name.
+        """
 
     def add_json_arguments(self, text: str) -> None:
         """Add the next piece of the arguments, which are JSON."""
@@ -89,8 +92,8 @@ class JsonCallReader:
 
     @property
     def in_string(self) -> bool:
-        """Whether the text read so far ends inside a string. There, a tag that is spelled as text
-        is part of the string."""
+        """Whether the text read so far ends inside a string. In a string, text that looks like a
+        tag is part of the string."""
         return self._span.in_string or self._step in (self._read_key, self._read_string)
 
     def read(self, text: str) -> int:
@@ -193,11 +196,13 @@ class JsonCallReader:
         return at + 1
 
     def _is_parameter(self, char: str) -> bool:
-        """Return whether the current key names one parameter, although models also write all
-        arguments under this key. ``char``: the first character of the value.
+        """Return whether the current key, such as ``input``, is the name of one parameter. Models
+        also write all arguments under such a key. ``char``: the first character of the value.
 
-        The key names one parameter if the arguments have already been read, or if the function has
-        a parameter of this name and the value is not an object.
+        The key is the name of one parameter in two cases:
+
+        - The arguments have already been read.
+        - The function has a parameter of this name, and the value is not an object.
         """
         return self._has_argument_text or (char != "{" and self._key in self._call.parameter_names)
 
@@ -275,9 +280,12 @@ class JsonCallReader:
             self._field = None
 
     def _end_fields(self, *, end: str) -> None:
-        """Pass on the fields that are neither the name nor the arguments. They become the arguments
-        if the call has no others, and stray text otherwise. ``end``: the closing brace of the
-        arguments, or ``""`` if the model did not close the call."""
+        """Pass on the fields that are neither the name nor the arguments. If the call has no
+        arguments, these fields become its arguments. Otherwise they become stray text, which is
+        emitted after the call.
+
+        ``end``: the closing brace of the arguments, or ``""`` if the model did not close the call.
+        """
         self._end_field()
         if not self._call.has_started:
             return

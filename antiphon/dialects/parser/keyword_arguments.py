@@ -44,7 +44,7 @@ class KeywordTarget(Protocol):
 
 class KeywordArgumentReader:
     """Reads arguments of the form ``key=value, …)`` or ``key:value, …}`` incrementally, up to the
-    closing bracket ``close``. ``form``: how the tool format writes an argument."""
+    closing bracket ``close``. ``form``: how the tool format writes one argument."""
 
     def __init__(self, target: KeywordTarget, form: ParameterSyntax, close: str) -> None:
         self._target = target
@@ -64,8 +64,8 @@ class KeywordArgumentReader:
 
     @property
     def in_string(self) -> bool:
-        """Whether the text read so far ends inside a string. There, a tag that is spelled as text
-        is part of the string."""
+        """Whether the text read so far ends inside a string. In a string, text that looks like a
+        tag is part of the string."""
         return self._step == self._read_string or bool(self._quote)
 
     def read(self, text: str) -> int:
@@ -149,8 +149,14 @@ class KeywordArgumentReader:
         return at
 
     def _read_string_end(self, text: str, at: int) -> int:
-        """Read one character after a closing quote. It may make the quote a triple quote, start an
-        adjacent string, or end the value. Returns the next position."""
+        """Read the character at position ``at``, which follows a closing quote. Returns the
+        position of the next character to read.
+
+        - After an empty string, a third quote of the same kind starts a triple-quoted string.
+        - Any other quote starts a second string, which is joined to the first one as in Python.
+        - White space is skipped.
+        - Any other character ends the value.
+        """
         char = text[at]
         if char in "\"'" and self._is_empty and char == self._delimiter:
             self._start_string(char * 3, raw=self._is_raw)
@@ -190,8 +196,8 @@ class KeywordArgumentReader:
         return found.end()
 
     def _track_nesting(self, char: str) -> None:
-        """Update the record of open brackets and strings after the character ``char`` of a
-        literal."""
+        """Record whether ``char``, a character of a literal, opens or closes a bracket or a
+        string."""
         if self._quote:
             self._is_escaped = char == "\\" and self._quote != QUOTE
             self._quote = "" if char == self._quote else self._quote

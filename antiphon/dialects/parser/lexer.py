@@ -1,8 +1,9 @@
-"""The lexer. It finds the terminals of a state in a reply, however the reply is split into chunks.
-A terminal is a text or special token that leads from one state to another.
+"""The lexer of the output parser. It finds terminals in a reply, however the reply is split into
+chunks. A terminal is a text or special token that leads from one state of the parser to another.
 
-Each special token that a format uses becomes one character that no text can contain: a lone
-surrogate, called its mark. So one terminal may consist of both special tokens and text.
+The lexer replaces each special token that a format uses with one character that no text can
+contain, a lone surrogate. This character is the token's mark. So one terminal can consist of both
+special tokens and text.
 """
 
 from __future__ import annotations
@@ -46,11 +47,10 @@ Transition = tuple[str, bool]
 
 
 class StateTerminals:
-    """The terminals of one state: the texts and special tokens that lead from it to other states.
-    The class also searches for them.
+    """The terminals of one parser state: the texts and special tokens that lead to other states.
 
-    ``transitions``: terminal → where it leads. In the terminals, a mark replaces each special
-    token.
+    ``transitions``: terminal → the state to which it leads. In a terminal, a mark stands for each
+    special token. A mark is a character that no text can contain.
     """
 
     def __init__(self, transitions: Mapping[str, Transition]) -> None:
@@ -66,11 +66,13 @@ class StateTerminals:
 
     def find(self, text: str, final: bool) -> tuple[int, str | None]:
         """Search ``text`` for the first terminal, a text or special token that leads to another
-        state. Returns the position where the plain text before it ends, and the terminal.
+        state.
 
-        If there is no terminal, the function returns None in its place, and the text is plain up to
-        the position. If ``final`` is False, the text after the position may be the beginning of a
-        terminal.
+        Returns the length of the plain text before the terminal, and the terminal. If there is no
+        terminal, returns the length of the plain text and None.
+
+        ``final``: whether no text follows. If it is False, the end of ``text`` may be the first
+        part of a terminal. This part does not count as plain text.
         """
         if self.find_start(text) is None:
             return len(text), None
@@ -84,12 +86,12 @@ class StateTerminals:
 
 
 class Lexer:
-    """Finds the terminals of a reasoning format and a tool format in the output of one tokenizer. A
-    terminal is a text or special token that leads to another state of the parser. A lexer is
-    immutable except for its cache of texts.
+    """Finds the terminals of a reasoning format and a tool format in a model's output. A terminal
+    is a text or special token that leads to another state of the parser. A lexer is immutable
+    except for its cache of texts.
 
-    ``result_tags``: the opening and the closing tag around tool results in the prompt, if the model
-    was not trained with these tags. The model may imitate the tags, so they are terminals, too.
+    ``result_tags``: the tags before and after tool results in the prompt, if the model was not
+    trained with these tags. The model may imitate the tags, so they are terminals, too.
     """
 
     def __init__(
@@ -118,9 +120,12 @@ class Lexer:
     def _marks_by_id(
         self, tokenizer: Tokenizer, reasoning: ReasoningFormat | None
     ) -> dict[int, str]:
-        """Return id of a special token → its mark, or ``""`` if no format uses the token. A mark is
-        the character that replaces the token. The special tokens that are text in an answer are
-        left out."""
+        """Return id of a special token → its mark, the character that stands for the token. The
+        mark is ``""`` if no format uses the token.
+
+        Special tokens that count as plain text are left out: HTML tags, and the reasoning tags of a
+        format that keeps the reasoning in the answer.
+        """
         keeps_tags = reasoning is not None and reasoning.kept
         text_tags = {*reasoning.open, *reasoning.close} if reasoning and keeps_tags else set()
         marks = self._marks_by_literal
@@ -136,8 +141,12 @@ class Lexer:
         transitions: Mapping[str, Mapping[str, Transition]],
         reasoning: ReasoningFormat | None,
     ) -> dict[str, StateTerminals]:
-        """Return state → the texts and special tokens that lead to other states. In them, marks
-        replace the special tokens."""
+        """Return parser state → its terminals, which are the texts and special tokens that lead to
+        other states.
+
+        ``transitions``: state → terminal → next state, with special tokens spelled as text. In the
+        result, a mark (a character that no text can contain) stands for each special token.
+        """
         marked = {
             state: {
                 _substitute_marks(literal, self._marks_by_literal): transition
@@ -155,34 +164,35 @@ class Lexer:
         return {state: StateTerminals(on) for state, on in marked.items()}
 
     def is_dropped(self, token: int) -> bool:
-        """Return whether ``token`` is a special token that never stands for text and that no format
-        uses."""
+        """Return whether ``token`` is a special token that the parser drops, because no format uses
+        it and it never counts as text."""
         return self.marks.get(token) == ""
 
     def spell_out(self, text: str) -> str:
-        """Return ``text`` with the text of each special token in place of its mark, the character
-        that replaces it."""
+        """Return ``text`` with each mark replaced by the text of its special token. A mark is the
+        character that stands for a special token."""
         return _MARK.sub(lambda mark: self._literals[mark.group()], text)
 
 
 def is_special(terminal: str) -> bool:
-    """Return whether a terminal contains a special token, in place of which it has a mark. Plain
-    text cannot spell such a terminal."""
+    """Return whether a terminal contains the mark of a special token, a character that no text can
+    contain."""
     return _MARK.search(terminal) is not None
 
 
 def strip_marks(text: str) -> str:
-    """Return ``text`` without marks, the characters that replace special tokens."""
+    """Return ``text`` without marks, the characters that stand for special tokens."""
     return _MARK.sub("", text)
 
 
 def _assign_marks(
     tokenizer: Tokenizer, transitions: Mapping[str, Mapping[str, Transition]], quote: str
 ) -> dict[str, str]:
-    """Assign a mark, the character that replaces it, to each special token that the formats use.
-    Returns text of the token → its mark.
+    """Assign a mark to each special token that the formats use. A mark is a character that no text
+    can contain. Returns text of the token → its mark.
 
-    Longer tokens come first in the result, because a longer token may contain a shorter token.
+    ``transitions``: the terminals of the formats. ``quote``: the tool format's quote. Longer tokens
+    come first in the result, because the text of a longer token may contain a shorter token.
     """
     written = "\n".join({literal for on in transitions.values() for literal in on} | {quote})
     literals = sorted(
@@ -192,24 +202,24 @@ def _assign_marks(
 
 
 def _substitute_marks(literal: str, marks: Mapping[str, str]) -> str:
-    """Replace each special token in ``literal`` with its mark, a character that no text can
-    contain."""
+    """Replace each special token in ``literal`` with its mark, the character that stands for it.
+    ``marks``: text of a special token → its mark."""
     for special, mark in marks.items():
         literal = literal.replace(special, mark)
     return literal
 
 
 def terminals_of(reasoning: ReasoningFormat | None, tools: ToolFormat | None) -> frozenset[str]:
-    """Return all texts that have a meaning in a reasoning format or a tool format (terminals).
-    Special tokens in them are spelled as text."""
+    """Return the terminals of a reasoning format and a tool format: all texts that have a meaning
+    in one of them. Special tokens in the terminals are spelled as text."""
     return frozenset(literal for on in _transitions(reasoning, tools).values() for literal in on)
 
 
 def _transitions(
     reasoning: ReasoningFormat | None, tools: ToolFormat | None
 ) -> dict[str, dict[str, Transition]]:
-    """Return, for each state, terminal → the state to which it leads. A terminal is a text or
-    special token with a meaning in the reasoning format or the tool format.
+    """Return parser state → terminal → next state. A terminal is a text or special token with a
+    meaning in the reasoning format or the tool format.
 
     Special tokens in the terminals are spelled as text.
     """
@@ -258,6 +268,6 @@ def _add_result_tags(transitions: dict[str, dict[str, Transition]], begin: str, 
 
 
 def _transitions_to(on: Mapping[str, str], *, is_peek: bool = False) -> dict[str, Transition]:
-    """Return terminal → transition for a mapping from terminals to the states to which they lead.
-    ``is_peek``: the next state reads the terminal again."""
+    """Return terminal → transition. ``on``: terminal → next state. ``is_peek``: whether the next
+    state reads the terminal again."""
     return {literal: (state, is_peek) for literal, state in on.items()}

@@ -44,14 +44,15 @@ _BETWEEN = _SEPARATORS + "[{("
 
 
 class _Markup:
-    """The text since the parser found the start of a possible call, as far as the text is not part
-    of a call yet. If the text turns out not to be a call, the parser emits it as plain text.
+    """Text that may be part of a tool call. The parser collects it from the place where a call may
+    start. If the text turns out not to be a call, the parser emits it as plain text.
 
     - ``origin``: the parser's state before this text. ``position``: where this text starts in the
       reply.
     - ``is_bare``: whether no special token marks the call, and only the syntax of the text suggests
       it.
-    - ``text``: the whole text. ``plain_text``: the text without terminals.
+    - ``text``: the collected text. ``plain_text``: the same text without terminals. A terminal is a
+      text or special token with a meaning in the format.
     - ``terminal``: the terminal at the end of the text, or ``""``.
     - ``call_count``: the number of complete calls since ``position``.
     """
@@ -77,20 +78,22 @@ class _Markup:
         self.terminal = text
 
     def clear(self) -> None:
-        """Drop the text so far, because it belongs to a call."""
+        """Drop the collected text, because it belongs to a call."""
         self.text, self.plain_text, self.terminal = [], [], ""
 
 
 class FormatParser:
     """``dialects.base.Parser`` for any reasoning format and tool format.
 
-    - ``shapes``: name in the prompt → the tool on the wire. If empty, the parser recognizes no
-      calls.
+    - ``reasoning``, ``tools``: the model's formats, or None if the model has none.
+    - ``shapes``: name of a tool in the prompt → the tool as the API shows it. If empty, the parser
+      recognizes no calls.
     - ``thinking``: whether the prompt has already opened the reasoning.
     - ``parallel``: whether the reply may have more than one call.
-    - ``constrained``: whether the engine enforces a format. ``json_answer``: whether the answer
-      must be JSON. If the engine enforces JSON, a special token inside a JSON string is text, as in
-      llama.cpp's grammars.
+    - ``constrained``: whether the engine enforces a grammar. If so, a special token inside a string
+      argument of a call is read as text.
+    - ``json_answer``: whether the answer must be JSON. If the engine enforces this, a special token
+      inside a JSON string is also read as text.
     - ``lexer``: the lexer for these formats and this tokenizer. If None, the parser creates it.
     """
 
@@ -182,7 +185,8 @@ class FormatParser:
         return self._tokenizer.piece(token).decode("utf-8", "replace")
 
     def _is_text(self, token: int, mark: str) -> bool:
-        """Return whether a special token is plain text because it stands inside a string.
+        """Return whether a special token is read as text because it stands inside a string.
+        ``mark``: the character that stands for the token, or ``""`` if no format uses the token.
 
         A token that is the format's quote, or that ends the model's output, is never text.
         """
@@ -193,17 +197,19 @@ class FormatParser:
         return self._reader is not None and self._reader.in_string
 
     def _emit_prompt_text(self) -> None:
-        """Emit the start of the answer that the prompt already contains."""
+        """Emit the opening tag of the reasoning as text of the answer, if the prompt already
+        contains this tag and the reasoning stays in the answer."""
         if self._prompt_text:
             self._sink.add_text(self._prompt_text)
             self._prompt_text, self._state = "", TEXT
 
     def _is_pending_text(self) -> bool:
-        """Return whether the buffered end of a reply that was cut off is emitted as text, and not
-        dropped.
+        """Return whether the last text of a reply that was cut off is emitted. Otherwise this text
+        is dropped.
 
-        Outside of a possible call, it is emitted if it contains no special token. In a possible
-        call, it is emitted if no special token marks the call and the call has not started.
+        - Outside of a possible call, it is emitted if it contains no special token.
+        - In a possible call, it is emitted if no special token marks the call and the call has not
+          started.
         """
         if self._state in _OUTSIDE:
             return strip_marks(self._buffer) == self._buffer
@@ -255,22 +261,22 @@ class FormatParser:
 
     @property
     def _max_steps(self) -> int:
-        """The maximum number of state changes in a row that read no text. Each state may lead to
-        the next one once."""
+        """The maximum number of consecutive state changes that read no text. After more of them,
+        the parser reads the possible call as plain text."""
         return len(self._states) + 4
 
     def _abandon_markup(self) -> None:
-        """Emit the text of a possible call as plain text, and go on after it. Called when the
-        parser reads no more text, which only a bug in a reader or in the format's table can cause.
-        """
+        """Emit the text of a possible call as plain text, and go on after it. Called if the parser
+        changes its state again and again and reads no text. Only a bug in a reader or in the
+        format's table can cause this."""
         self._reject_call()
         self._state = THINKING if self._markup.origin == THINKING else TEXT
 
     def _read(self, cut: int) -> bool:
         """Read the first ``cut`` characters of the buffer in the current state.
 
-        Returns False if the state changed before the end of these characters, so that the other
-        characters are still in the buffer.
+        Returns False if the state changed before the end of these characters. The remaining
+        characters are then still in the buffer.
         """
         text = self._buffer[:cut]
         if self._state == THINKING:
@@ -288,8 +294,12 @@ class FormatParser:
         return True
 
     def _begin_text(self, char: str) -> None:
-        """Change the state at the first word after START. The word begins the answer. But if calls
-        have no opening terminal, and the word can be a name, it begins a possible call."""
+        """Leave the state START at the first word of a reply or after a call. ``char``: the first
+        character of the word.
+
+        Normally, the word begins the answer. In formats whose calls have no opening terminal, a
+        word that can be a name begins a possible call.
+        """
         tools = self._tools
         if tools is not None and tools.bare_state and not tools.bare and char.isidentifier():
             self._markup = _Markup(START, self._position, is_bare=True)
@@ -354,10 +364,11 @@ class FormatParser:
             self._enter(to)
 
     def _end_before_result(self) -> None:
-        """End the reply at a tag for tool results, because only the server may write results.
+        """Process a tag for tool results that the model wrote. Only Antiphon may write tool
+        results.
 
-        If text or a call precedes the tag, the reply ends. If the tag comes first, the model puts
-        its answer into the tag, so only the tag is dropped.
+        - If text or a call precedes the tag, the reply ends.
+        - If the tag comes first, the model puts its answer into the tag. Only the tag is dropped.
         """
         self._sink.note_markup()
         if self._state == TEXT or self._markup.call_count:
@@ -366,13 +377,14 @@ class FormatParser:
 
     @property
     def _content_kind(self) -> ContentKind:
-        """How the current state of the tool format reads its text."""
+        """The kind of text that the current state reads, such as ``name`` or ``json``. It is
+        ``between`` for a state outside of the tool format."""
         state = self._states.get(self._state)
         return "between" if state is None else state.reads
 
     def _handle_stray_terminal(self, terminal: str) -> None:
         """Process a special token that has no meaning in the current state. It is read as text or
-        dropped."""
+        dropped, or it shows that the text before it is not a call."""
         if self._call is not None and self._call.has_started and self._reader is not None:
             self._read_as_text(self._lexer.spell_out(terminal))  # code may contain its text
         elif self._content_kind == "header" and terminal in self._lexer.states[TEXT].transitions:
@@ -381,15 +393,15 @@ class FormatParser:
             self._skip_terminal(terminal)
 
     def _read_as_text(self, literal: str) -> None:
-        """Replace the special token at the start of the buffer with its text, and read this text.
-        In the buffer, each special token is one character."""
+        """Replace the special token at the start of the buffer with its text, ``literal``, and read
+        this text. In the buffer, one character stands for a special token."""
         self._buffer = literal + self._buffer[1:]
         self._position -= len(literal) - 1
         self._read(len(literal))
 
     def _skip_terminal(self, terminal: str) -> None:
-        """Remove the terminal (a text or special token with a meaning) at the start of the buffer.
-        No reader gets it."""
+        """Remove the terminal (a text or special token with a meaning) from the start of the
+        buffer. The current reader does not get it."""
         text = self._take_buffer(len(terminal))
         if self._state not in _OUTSIDE:
             self._markup.add_terminal(text)
@@ -418,9 +430,12 @@ class FormatParser:
         )
 
     def _leave(self, next_kind: str) -> bool:
-        """Finish the current state before a state that reads ``next_kind``. Starts the call if its
-        name is complete now, and ends the call if it is complete. Returns False if the text is not
-        a call."""
+        """Finish the current state. ``next_kind``: the kind of text that the next state reads, such
+        as ``name``.
+
+        Starts the call if its name is complete now, and ends the call if the call is complete.
+        Returns False if the text is not a call.
+        """
         call, reader, kind = self._call, self._reader, self._content_kind
         if call is None or reader is None:
             return True
@@ -438,8 +453,8 @@ class FormatParser:
 
     @staticmethod
     def _ends_call(call: CallBuilder, kind: str, next_kind: str) -> bool:
-        """Return whether the current call ends when a state that reads ``kind`` is followed by a
-        state that reads ``next_kind``."""
+        """Return whether the current call ends between two states. ``kind``, ``next_kind``: the
+        kinds of text that the first and the second state read, such as ``name``."""
         if kind == "id" and not call.name:  # the name follows the id
             return next_kind in _BETWEEN_CALLS | {"id"} and next_kind != "name"
         is_next_id = next_kind == "id" and call.has_started  # the id stands before the name
@@ -469,8 +484,8 @@ class FormatParser:
     def _flush_markup(self) -> None:
         """Emit the text of a possible call as plain text, because it is not a call.
 
-        Its last terminal (a text or special token with a meaning) is not emitted, because it may
-        start the next call.
+        If the text ends with a terminal (a text or special token with a meaning), the terminal is
+        not emitted, because it may start the next call.
         """
         markup = self._markup
         terminal = markup.terminal
@@ -486,11 +501,11 @@ class FormatParser:
             markup.text.append(terminal)
 
     def _end_markup(self, state: str, *, is_text: bool = False) -> None:
-        """End the text of a possible call, and go to ``state``. Emit the parts of this text that
-        belong to no call.
+        """End the text of a possible call, and go to ``state``. The parts of this text that belong
+        to no call are emitted.
 
-        Special tokens without other text are dropped, except if ``is_text`` is set. ``is_text``:
-        the possible call turned out to be plain text.
+        ``is_text``: whether the possible call turned out to be plain text. If it is False and the
+        parts consist only of special tokens and separators, they are dropped.
         """
         markup = self._markup
         text, start = self._uncalled_text(self._position, is_text=is_text)
@@ -507,8 +522,8 @@ class FormatParser:
         """Return the part of a possible call's text that belongs to no call, and the position in
         the reply where this part starts.
 
-        ``end``: the position where the part ends. ``is_text``: whether tags and special tokens are
-        included.
+        ``end``: the position where the part ends. ``is_text``: whether the part includes the tags
+        and special tokens that follow a call.
         """
         markup = self._markup
         text = "".join(markup.text)
@@ -518,11 +533,11 @@ class FormatParser:
         return text, end - len(text)
 
     def _emit_uncalled(self, text: str, start: int, end: int) -> bool:
-        """Emit the part of a possible call's text that belongs to no call. Returns whether it is
-        more than white space.
+        """Emit ``text``, the part of a possible call's text that belongs to no call. Returns
+        whether it is more than white space.
 
-        If the possible call began in the reasoning, the text becomes reasoning. Otherwise it
-        becomes part of the answer.
+        ``start``, ``end``: its positions in the reply. If the possible call began in the reasoning,
+        the text becomes reasoning. Otherwise it becomes part of the answer.
         """
         markup = self._markup
         text = self._lexer.spell_out(text)
@@ -533,11 +548,14 @@ class FormatParser:
         return bool(text.strip())
 
     def _end_reply(self, *, is_cut: bool) -> None:
-        """End the reply. ``is_cut``: the output was cut off.
+        """End the reply. ``is_cut``: whether the output was cut off. A call that was cut off is
+        treated as follows:
 
-        In a reply that was cut off, a call with a complete name stays open, and a call with an
-        incomplete name is dropped. But if only the syntax suggested a call, its text is emitted as
-        text.
+        - If its name is complete, the call stays open.
+        - If its name is incomplete and a special token marks the call, the text of the call is
+          dropped.
+        - If its name is incomplete and no special token marks the call, its text is emitted as
+          plain text.
         """
         if self._state not in _OUTSIDE:
             if self._markup.is_bare and self._content_kind in _NAMING:
@@ -577,8 +595,8 @@ class FormatParser:
     def _take_tokens(
         self, text: str, start: int | None = None, end: int | None = None
     ) -> list[TokenLogprob | None]:
-        """Remove the tokens of a text from the record of tokens, and return their log
-        probabilities.
+        """Return the log probabilities of the tokens of a text, and remove these tokens from the
+        parser's record of tokens.
 
         If ``start`` is None, the text was just taken from the buffer. Otherwise the text stands
         between the positions ``start`` and ``end`` of the reply.

@@ -1,8 +1,8 @@
-"""State readers. Each state of a tool format says how its text is read. A reader parses the text of
-one such state, and passes the parsed parts to ``CallBuilder``.
+"""State readers. A tool format is a state machine, and each of its states says how its text is
+read. A reader parses the text of one state, and passes the parsed parts to ``CallBuilder``.
 
-A reader gets only the text between terminals, which the lexer has found. Readers emit no items, and
-they read no text twice.
+A reader gets only the text between the tags and special tokens that the lexer has found. Readers
+emit no items, and they read no text twice.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Reader(Protocol):
 
     @property
     def in_string(self) -> bool:
-        """Whether the text read so far ends inside a string. There, a tag that is spelled as text
-        is part of the string."""
+        """Whether the text read so far ends inside a string. In a string, text that looks like a
+        tag is part of the string."""
 
     def read(self, text: str) -> int:
         """Read the next piece of the state's text. Returns the number of characters that belong to
@@ -58,8 +58,8 @@ class Reader(Protocol):
 
 
 class _TextReader:
-    """Base class of readers that accept all text up to the next terminal, a text or special token
-    that leads to another state."""
+    """Base class of readers that accept all text up to the next terminal. A terminal is a text or
+    special token that leads to another state."""
 
     def __init__(self, call: CallBuilder) -> None:
         self.complete = self.failed = self.in_string = False
@@ -135,8 +135,8 @@ class _IdReader(_TextReader):
 
 
 class _FillerReader(_TextReader):
-    """Drops text without meaning, which matches the format's regex ``filler``. Any other text
-    becomes stray text, which is emitted after the call."""
+    """Drops text that matches the regex ``filler`` of the format, because such text has no meaning.
+    Any other text becomes stray text, which is emitted after the call."""
 
     def __init__(self, call: CallBuilder, filler: str) -> None:
         super().__init__(call)

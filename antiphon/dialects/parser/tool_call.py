@@ -26,11 +26,11 @@ _CUSTOM: Mapping[str, Any] = {"properties": {"input": {"type": "string"}}}
 class ToolShape(Struct, frozen=True, kw_only=True):
     """A tool of the prompt as the API shows it.
 
-    - ``wire_name``, ``namespace``: its name and namespace in the API. Its name in the prompt may
-      differ.
+    - ``wire_name``, ``namespace``: the tool's name and namespace in the API. Its name in the prompt
+      may differ.
     - ``custom``: whether it is a custom tool. In the prompt, a custom tool is a function with one
       string parameter.
-    - ``schema``: the JSON schema of its arguments, if there is one.
+    - ``schema``: the JSON schema of the tool's arguments, or None.
     """
 
     wire_name: str
@@ -56,9 +56,9 @@ class CallSink(Protocol):
 class CallBuilder:
     """Builds one call from the parts that the state readers parse, and passes it to ``sink``.
 
-    - ``tools``: name in the prompt → tool.
-    - ``is_bare``: no special token marks the call, and only the syntax of the text suggests it. So
-      the text is a call only if it names a known tool.
+    - ``tools``: name of a tool in the prompt → the tool.
+    - ``is_bare``: whether no special token marks the call, and only the syntax of the text suggests
+      it. If so, the text is a call only if it names a known tool.
     - ``repeated_name``: the name in a header before the call. If the call has another name, the
       name in the header becomes stray text.
 
@@ -115,11 +115,11 @@ class CallBuilder:
         return properties.keys() if isinstance(properties, Mapping) else ()
 
     def start(self, *, has_arguments: bool = False) -> bool:
-        """Start the call when its name is complete. Returns False and starts nothing if the text is
-        not a call.
+        """Start the call. Its name must be complete. Returns False and starts nothing if the text
+        is not a call.
 
-        ``has_arguments``: arguments in the syntax of a call follow the name. The text is then a
-        call even if no tool has this name.
+        ``has_arguments``: whether arguments in the syntax of a call follow the name. The text is
+        then a call even if no tool has this name.
         """
         if self.has_started:
             return True
@@ -184,11 +184,9 @@ class CallBuilder:
                 self._write(head)
 
     def _end_wrapper(self) -> None:
-        """Add the text after the wrapped arguments, without the wrapper's closing brace, to the
-        stray text.
-
-        The wrapper is an object that some models put around the arguments.
-        """
+        """Finish arguments that the model wrapped in another object, such as
+        ``{"arguments": {…}}``. The text after the inner object becomes stray text, without the
+        closing brace of the outer object."""
         tail = "".join(self._wrapper_tail).strip().removesuffix("}").strip().removeprefix(",")
         if tail:
             self.stray_text.append(f"{tail.strip()}\n")
@@ -259,24 +257,25 @@ class CallBuilder:
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """The JSON schema of the call's arguments. Empty if the tool has none."""
+        """The JSON schema of the call's arguments. It is an empty mapping if the tool has no
+        schema."""
         return self._schema
 
     def add_json_value(self, text: str) -> None:
-        """Add the complete value of the current key, which is already JSON."""
+        """Add the complete value of the current key. ``text``: the value as JSON."""
         self._lacks_value = False
         self._write(text)
 
     def add_string(self, text: str) -> None:
-        """Add the next piece of the current key's value, which is a string. ``text`` is the plain
-        text, without quotes and escapes."""
+        """Add the next piece of the current key's value, which is a string. ``text``: the piece,
+        without quotes and escapes."""
         if self._object is not None:
             quote = "" if self._in_string else '"'
             self._in_string, self._lacks_value = True, False
             self._write(quote + self._object.write_string(text))
 
     def end_string(self) -> None:
-        """End the string that ``add_string`` has written."""
+        """End the string value that ``add_string`` has written."""
         if self._object is not None:
             self._write('"')
 

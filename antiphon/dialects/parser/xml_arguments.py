@@ -45,8 +45,12 @@ class XmlTarget(Protocol):
 
 
 class _Element:
-    """An element whose closing tag has not been read yet. ``types``: the JSON types that its value
-    may have. ``children``: the elements inside it, as pairs of name and JSON text."""
+    """An element whose closing tag has not been read yet.
+
+    - ``types``: the JSON types that its value may have. ``schema``: the JSON schema of its value.
+    - ``text``: the text directly inside it.
+    - ``children``: the elements inside it, as pairs of name and JSON text.
+    """
 
     def __init__(self, name: str, types: frozenset[str], schema: Mapping[str, Any]) -> None:
         self.name = name
@@ -78,12 +82,12 @@ def _value_or_array(values: list[str]) -> str:
 
 
 class XmlArgumentReader:
-    """Reads arguments of the form ``<key>value</key>…``. In the model's output, a special token
-    stands before each tag; in the text here, the character ``QUOTE`` replaces it.
+    """Reads arguments of the form ``<key>value</key>…``. A special token precedes each tag. In the
+    text that this reader gets, the character ``QUOTE`` stands for that token.
 
-    A string is passed on to ``target`` piece by piece. A nested value is passed on once it is
-    complete. A value whose key may occur again is passed on once all values of this key are
-    complete.
+    - A string is passed on to ``target`` piece by piece.
+    - A nested value is passed on once it is complete.
+    - The values of a key that may occur again are passed on together, as one array.
     """
 
     def __init__(self, target: XmlTarget) -> None:
@@ -96,8 +100,8 @@ class XmlArgumentReader:
         self.complete = self.failed = self.in_string = False
 
     def read(self, text: str) -> int:
-        """Read the next piece of text. All of it belongs to the arguments, so its length is
-        returned."""
+        """Read the next piece of text. Returns its length, because all of the text belongs to the
+        arguments."""
         at = 0
         while at < len(text):
             at = (
@@ -126,8 +130,11 @@ class XmlArgumentReader:
         return found.end()
 
     def _read_tag(self, tag: str, text: str, at: int) -> int:
-        """Read text inside a tag. If the tag turns out not to be valid, it becomes plain text.
-        Returns the next position."""
+        """Read text inside a tag, from position ``at`` on. Returns the next position. ``tag``: the
+        tag so far.
+
+        If the tag turns out to be invalid, it becomes plain text.
+        """
         char = text[at]
         if not tag and char == "<":
             self._tag = char
@@ -222,8 +229,8 @@ class XmlArgumentReader:
 
 
 def _child_schema(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the schema of the element ``name`` inside an element whose schema is ``schema``. Empty
-    if the schema does not say."""
+    """Return the schema of the element ``name`` inside an element with the schema ``schema``.
+    Returns an empty mapping if ``schema`` does not describe the inner element."""
     properties = schema.get("properties")
     found = properties.get(name) if isinstance(properties, Mapping) else None
     if found is None and name == _ITEM:
