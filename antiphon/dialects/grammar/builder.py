@@ -1,8 +1,8 @@
 """Build the grammar for a reply, in llguidance's Lark.
 
 The body of the grammar is one of these: an answer that matches a schema or a user's grammar, a
-required call, or a free answer with calls that have valid arguments. The reasoning before the body
-is part of the grammar, so that the engine can enforce the grammar from the first token on.
+required call, or a free answer that may contain calls with valid arguments. The reasoning before
+the body is part of the grammar. So the engine can enforce the grammar from the first token on.
 """
 
 from __future__ import annotations
@@ -47,8 +47,11 @@ _MAX_CALLS = 16
 
 
 class GrammarBuilder:
-    """Builds the grammars for the replies of one model. ``tools``, ``reasoning``: the model's
-    formats."""
+    """Builds the grammars for the replies of one model.
+
+    ``tools``: the format in which the model writes calls. ``reasoning``: the format in which it
+    writes reasoning, or None if the model does not reason.
+    """
 
     #: The separators in the model's JSON: after an item, and after a key.
     separators = (", ", ": ")
@@ -79,9 +82,9 @@ class GrammarBuilder:
     ) -> Constraint | None:
         """Return the constraint for the next reply, or None if any text is valid.
 
-        ``thinking``: whether the prompt has already opened the reasoning. ``reasoning_done``:
-        whether the reasoning is already complete. Raises ``InvalidRequest`` for a format that
-        cannot be enforced.
+        ``prompt_tools``: the tools in the prompt. ``thinking``: whether the prompt has already
+        opened the reasoning. ``reasoning_done``: whether the reasoning is already complete. Raises
+        ``InvalidRequest`` for a format that cannot be enforced.
         """
         schema = self._format_schema(options)
         has_format = schema is not None or options.guide is not None
@@ -114,8 +117,8 @@ class GrammarBuilder:
         )
 
     def _must_enforce_tools(self, prompt_tools: PromptTools) -> bool:
-        """Return whether the engine must enforce rules for calls. It must if a call is required, if
-        some tools may not be called, or if a tool is strict or has a grammar."""
+        """Return whether the engine must enforce the rules for calls. This is necessary if a call
+        is required, if some tools may not be called, or if a tool is strict or has a grammar."""
         has_constraints = any(tool.strict or tool.grammar for tool in prompt_tools.callable)
         return has_constraints or prompt_tools.restricted or prompt_tools.required
 
@@ -144,8 +147,9 @@ class GrammarBuilder:
     def _answer(
         self, rules: LarkRules, schema: Mapping[str, Any] | None, guide: Guide | None
     ) -> str:
-        """Return the rule for an answer that matches a schema or a guide, which is a user's
-        grammar. The texts that the model writes around an answer are optional."""
+        """Return the rule for an answer that matches ``schema`` or ``guide``. A guide is a user's
+        grammar. Tags that the model may write before and after an answer are optional in this rule.
+        """
         if schema is None and guide is not None:
             rule = guide_rule(rules, guide)
         else:
@@ -162,8 +166,11 @@ class GrammarBuilder:
         options: Options,
         schema: Mapping[str, Any] | None,
     ) -> str:
-        """Return the rule for an answer in the requested format, or for calls if tools may be
-        called."""
+        """Return the rule for an answer in the requested format. If the model may call tools, the
+        rule also allows calls in place of the answer.
+
+        ``schema``: the JSON schema of the answer. If it is None, ``options.guide`` is the format.
+        """
         if schema is not None and prompt_tools.callable and self._is_json:
             return self._answer(rules, self._answer_or_call(schema, prompt_tools), None)
         answer = rules.add("answer", self._answer(rules, schema, options.guide))
@@ -173,8 +180,8 @@ class GrammarBuilder:
 
     @property
     def _is_json(self) -> bool:
-        """Whether a call is plain JSON, without a text that marks it as a call. If the answer is
-        JSON as well, only one schema for both can tell them apart."""
+        """Whether the model writes a call as plain JSON, without a tag or special token before it.
+        If the answer is JSON as well, one schema must describe both."""
         return self._form.bare == "{" and self._form.written.parameter is None
 
     def _answer_or_call(
@@ -196,8 +203,9 @@ class GrammarBuilder:
         return self._with_layout({"anyOf": arms, "$defs": bundle_definitions(schemas)})
 
     def _format_schema(self, options: Options) -> Mapping[str, Any] | None:
-        """Return the schema for the requested JSON as the grammar enforces it, or None if the
-        request asks for no JSON."""
+        """Return the schema of the JSON that the request asks for, with keywords that llguidance
+        cannot enforce relaxed. Returns None if the request asks for no JSON. Raises
+        ``InvalidRequest`` for a schema that cannot be used."""
         match options.text.format:
             case JsonObjectFormat():
                 return self._with_layout({"type": "object"})
@@ -210,20 +218,20 @@ class GrammarBuilder:
         return None
 
     def _with_layout(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the schema with options for llguidance. Options that the schema's author has set
-        are removed."""
+        """Return the schema with Antiphon's options for llguidance, such as the separators in JSON.
+        Options that the schema's author has set are removed."""
         item, key = self.separators
         layout = {**_LAYOUT, "item_separator": item, "key_separator": key}
         return {**bare(schema), "x-guidance": layout}
 
     def _check(self, schema: Mapping[str, Any], path: str) -> None:
-        """Raise ``InvalidRequest`` if the schema cannot be enforced. The result for a valid schema
-        is cached."""
+        """Raise ``InvalidRequest`` if the schema cannot be enforced. ``path``: its path in the
+        request. The result for a valid schema is cached."""
         self._check_cached(json.dumps(schema), path)
 
     def _is_enforced(self, schema: Mapping[str, Any], path: str, strict: bool) -> bool:
-        """Return whether a grammar enforces the whole schema, like ``is_enforced``. The check of a
-        schema that is fully enforced is cached."""
+        """Return whether a grammar enforces the whole schema. The function does the same as
+        ``is_enforced`` and caches the result for a schema that is fully enforced."""
         try:
             self._check(schema, path)
         except InvalidRequest:
@@ -235,8 +243,9 @@ class GrammarBuilder:
     def _calls(
         self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool, opened: str = ""
     ) -> str:
-        """Return the rule for one or more calls. ``opened``: the start of their text that another
-        rule already contains."""
+        """Return the rule for one or more calls. ``parallel``: whether more than one call is
+        allowed. ``opened``: the first part of the calls' text, if another rule already matches it.
+        """
         syntax = self._form.written
         head = (syntax.first + syntax.before)[len(opened) :]
         bodies = [self._body(rules, n, tool) for n, tool in enumerate(prompt_tools.callable)]
@@ -275,9 +284,9 @@ class GrammarBuilder:
     def _head(self, text: str, name: str) -> str:
         """Return the rule for the text before a call's arguments. ``name``: the name of the tool.
 
-        If an answer may start with the same text, the rule is one terminal, so that the lexer can
-        tell a call from an answer. If nothing marks a call, this terminal includes the white space
-        before the call.
+        If an answer may start with the same text, the rule is one regex, so that llguidance's lexer
+        can tell a call from an answer. If no tag or special token marks a call, this regex also
+        matches white space before the call.
         """
         is_marked = self._header or (self._opening and not self._form.doubtful)
         if is_marked or not self._literals.is_plain(text):
@@ -286,7 +295,8 @@ class GrammarBuilder:
         return f"/{blanks}{pattern(text, name)}/"
 
     def _body(self, rules: LarkRules, number: int, tool: PromptTool) -> str:
-        """Return the rule for a call's arguments and for the text after them."""
+        """Return the rule for a call's arguments and for the text after them. ``number``: the
+        number of the tool, which makes the rule's name unique."""
         after = self._form.written.after
         arguments = self._arguments(rules, number, tool)
         if self._form.written.ids:
@@ -322,8 +332,8 @@ class GrammarBuilder:
         return f"({' '.join(map(self._literal, form.answer))})? "
 
     def _frames(self) -> str:
-        """Return the rule for the control tokens around answers. A rule for text does not match
-        control tokens."""
+        """Return the rule for control tokens that may stand before and after an answer. They need a
+        rule of their own, because a rule for text does not match control tokens."""
         form = self._reasoning
         frames = () if form is None else dict.fromkeys((*form.answer, *form.frames))
         return " | ".join(self._literal(f) for f in frames if self._literals.is_special(f))
@@ -331,8 +341,8 @@ class GrammarBuilder:
     def _bare_answer_or_calls(
         self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool
     ) -> str:
-        """Return the rule for a free answer or for calls, for formats in which no special text
-        starts a call. Only the text before a call's arguments distinguishes a call from an answer.
+        """Return the rule for a free answer or for calls, in formats that mark calls with no tag or
+        special token. Only the text before a call's arguments distinguishes a call from an answer.
         """
         syntax = self._form.written
         calls = self._calls(rules, prompt_tools, parallel)
@@ -363,8 +373,9 @@ class GrammarBuilder:
     ) -> str:
         """Return the rule for an answer that calls may follow, or for calls only.
 
-        An answer may contain the text that opens calls. So only the whole text before a tool's
-        arguments marks a call. A prompt may already have opened the first call.
+        An answer may contain the text that opens calls. So a call is recognized only by the whole
+        text before its arguments. In some formats, the prompt already contains the text that opens
+        the first call.
         """
         syntax, opened = self._form.written, self._opening
         sign = pattern(opened or syntax.separator)
@@ -388,7 +399,9 @@ class GrammarBuilder:
     # --- arguments -------------------------------------------------------------------------------
 
     def _arguments(self, rules: LarkRules, number: int, tool: PromptTool) -> str:
-        """Return the rule for the arguments of a call."""
+        """Return the rule for the arguments of a call. ``tool``: the tool that is called.
+        ``number``: the number of the tool, which makes the names of the added rules unique.
+        ``rules``: the grammar to which rules are added."""
         parameter = self._form.written.parameter
         if tool.grammar is not None and parameter is None:
             text = tool_input_rule(rules, f"u{number}", tool, JSON)
@@ -403,12 +416,15 @@ class GrammarBuilder:
         return Parameters(self._literals, parameter).of(rules, f"p_{number}", schema)
 
     def _enforced(self, tool: PromptTool, forced: bool) -> dict[str, Any]:
-        """Return the schema of a tool's arguments as the grammar enforces it.
+        """Return the schema of a tool's arguments as the grammar enforces it. ``forced``: whether a
+        call is required.
 
-        The schema of a strict tool is enforced completely. For other tools, keywords that cannot be
-        enforced are dropped. If the schema still cannot be enforced and no call is required, the
-        arguments may be any object. ``forced``: whether a call is required. Raises
-        ``InvalidRequest`` if the schema must be enforced and cannot be.
+        - The schema of a strict tool is enforced completely.
+        - For other tools, keywords that cannot be enforced are dropped. If the rest of the schema
+          cannot be enforced either and no call is required, the arguments may be any object.
+
+        Raises ``InvalidRequest`` if the schema of a strict tool cannot be enforced, or if a call is
+        required and the rest of the schema cannot be enforced.
         """
         form = strict_form if tool.strict else closed_form if tool.strict is None else dict
         schema = self._with_layout({"type": "object", **form(tool.schema)})
@@ -427,7 +443,8 @@ class GrammarBuilder:
 
 
 def is_partial(schema: Mapping[str, Any] | None) -> bool:
-    """Return whether a grammar enforces only a part of the schema."""
+    """Return whether a grammar enforces only a part of the schema. ``schema``: the schema with its
+    options for llguidance, or None."""
     return schema is not None and bool(schema["x-guidance"].get("lenient"))
 
 

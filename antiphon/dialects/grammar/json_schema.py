@@ -80,10 +80,10 @@ def _first_line(fault: str) -> str:
 
 
 def check_schema(text: str, path: str) -> None:
-    """Raise ``InvalidRequest`` if a schema cannot be enforced. If the reason is an unknown keyword,
-    the error has the path of this keyword.
+    """Raise ``InvalidRequest`` if a schema cannot be enforced. ``text``: the schema as JSON.
+    ``path``: its path in the request.
 
-    ``text``: the schema as JSON. ``path``: its path in the request.
+    If a keyword is unknown, the error contains the path of the schema that has this keyword.
     """
     if len(text) > LONGEST or 'Items"' in text or "{" in text.partition('"pattern"')[2]:
         _check_lengths(json.loads(text), path)
@@ -116,8 +116,8 @@ def _check_lengths(schema: Any, path: str) -> None:
 
 
 def _exceeded_limit(key: str, value: Any) -> str | None:
-    """Return the limit that the value of a keyword exceeds, as a text for the error message.
-    Returns None if the value exceeds no limit."""
+    """Return a text for the error message that states the limit which the value of a keyword
+    exceeds. Returns None if the value exceeds no limit."""
     if key in ("minItems", "maxItems"):
         is_large = isinstance(value, int | float) and value > _MAX_ITEMS
         return f"may be at most {_MAX_ITEMS}" if is_large else None
@@ -132,8 +132,8 @@ def _exceeded_limit(key: str, value: Any) -> str | None:
 def _check_references(whole: Schema, path: str) -> None:
     """Raise ``InvalidRequest`` for a reference that leads only back to itself.
 
-    No value matches such a schema, but llguidance does not always reject it. Takes time linear in
-    the schema's size.
+    No value matches such a schema, but llguidance accepts some of them. The check takes time linear
+    in the schema's size. ``whole``: the schema. ``path``: its path in the request.
     """
     settled: set[str] = set()
     schemas: list[Any] = [whole]
@@ -148,7 +148,11 @@ def _check_references(whole: Schema, path: str) -> None:
 
 def _follow_reference(schema: Schema, whole: Schema, settled: set[str], path: str) -> None:
     """Follow the references of ``schema`` to a schema without ``$ref``. Raises ``InvalidRequest``
-    if they form a circle. ``settled``: references that were already followed without an error."""
+    if the references form a cycle.
+
+    ``whole``: the schema in which the references are looked up. ``settled``: references that were
+    already followed without an error.
+    """
     passed: set[str] = set()
     target: Any = schema
     while isinstance(target, Mapping) and isinstance(reference := target.get("$ref"), str):
@@ -186,11 +190,11 @@ def _spelled(pattern: str) -> int:
 
 
 def bare(schema: Schema) -> dict[str, Any]:
-    """Return the schema as llguidance gets it.
+    """Return the schema in the form that llguidance gets.
 
     Patterns are corrected. ``$schema`` is removed, because it may name a version that llguidance
-    does not know. ``x-guidance`` from the schema's author is removed, because only the server may
-    set llguidance's options.
+    does not know. ``x-guidance`` from the schema's author is removed, because only Antiphon may set
+    llguidance's options.
     """
     plain = {key: value for key, value in schema.items() if key not in ("$schema", "x-guidance")}
     right: dict[str, Any] = _with_right_patterns("", plain)
@@ -210,10 +214,11 @@ def _with_right_patterns(key: str, value: Any) -> Any:
 
 
 def _exclude_nul(pattern: str) -> str:
-    r"""Add NUL to the negated character classes of a pattern.
+    """Add NUL to the negated character classes of a pattern, such as ``[^"]``.
 
-    This works around an error in llguidance: in a JSON string, if a class contains all control
-    characters, llguidance also matches ``\\"``, even if the class excludes it.
+    This works around an error in llguidance. If such a class contains all control characters, it
+    also matches an escaped quote or backslash in a JSON string, even if the class excludes this
+    character. Without NUL, the class no longer contains all control characters.
     """
     parts: list[str] = []
     in_class = False
@@ -225,15 +230,17 @@ def _exclude_nul(pattern: str) -> str:
 
 
 def can_judge() -> bool:
-    """Return whether the validator is installed that checks what a grammar cannot enforce."""
+    """Return whether the package ``jsonschema_rs`` is installed. It validates the rules of a schema
+    that a grammar cannot enforce."""
     return find_spec("jsonschema_rs") is not None
 
 
 def is_enforced(schema: Schema, path: str, *, strict: bool) -> bool:
-    """Return whether a grammar enforces the whole schema.
+    """Return whether a grammar enforces the whole schema. ``path``: its path in the request.
 
-    Returns False if the grammar enforces only a part and a validator checks the rest. Raises
-    ``InvalidRequest`` if neither is possible. A ``strict`` schema must be enforced completely.
+    If the grammar enforces only a part of the schema and a validator can check the rest, returns
+    False. If that is not possible either, raises ``InvalidRequest``. If ``strict`` is True and the
+    grammar does not enforce the whole schema, raises ``InvalidRequest``, too.
     """
     try:
         check_schema(json.dumps(schema), path)
@@ -246,7 +253,7 @@ def is_enforced(schema: Schema, path: str, *, strict: bool) -> bool:
 
 
 def lenient(schema: Schema) -> dict[str, Any]:
-    """Return the schema with options that make a grammar ignore the keywords that it cannot
+    """Return the schema with options that make llguidance ignore the keywords that it cannot
     enforce. Values that no grammar supports, such as a pattern with a lookahead, are removed."""
     hints = schema.get("x-guidance") or {}
     return {
@@ -275,7 +282,8 @@ def _without_lookaround(key: str, value: Any) -> Any:
 
 
 def check_strict(schema: Schema, path: str) -> None:
-    """Raise ``InvalidRequest`` if a schema breaks the rules of strict mode.
+    """Raise ``InvalidRequest`` if a schema breaks the rules of strict mode. ``path``: its path in
+    the request.
 
     In strict mode, every object must exclude additional properties and require all of its
     properties. Source: OpenAI's documentation of structured outputs.
@@ -302,7 +310,8 @@ def _not_strict(path: str, why: str) -> InvalidRequest:
 
 
 def _inner(schema: Schema) -> list[tuple[str, Any]]:
-    """Return the schemas that stand directly inside a schema, with their paths relative to it."""
+    """Return the schemas that stand directly inside a schema. Each comes with its path relative to
+    ``schema``, such as ``properties.city``."""
     found: list[tuple[str, Any]] = []
     for key in ("properties", "$defs", "definitions"):
         group = schema.get(key)
@@ -325,14 +334,14 @@ def keywords_of(schema: Any) -> set[str]:
 
 
 def strict_form(schema: Schema) -> dict[str, Any]:
-    """Return the schema of a strict function as it is enforced: objects exclude additional
-    properties and require all of their properties."""
+    """Return the schema of a strict function as the grammar enforces it: each object excludes
+    additional properties and requires all of its properties."""
     return _closed(schema, required=True)
 
 
 def closed_form(schema: Schema) -> dict[str, Any]:
-    """Return the schema with objects that exclude additional properties. Without this, a small
-    model may invent properties endlessly."""
+    """Return the schema with ``additionalProperties: false`` in each object that does not set it.
+    Without this, a small model may invent properties endlessly."""
     return _closed(schema, required=False)
 
 
@@ -354,8 +363,8 @@ def _close(schema: Any, required: bool) -> None:
 
 
 def types_of(schema: Any) -> set[str]:
-    """Return the JSON types that a schema names. Empty if it names none. ``other`` stands for the
-    type of a value in ``enum`` that is not a string."""
+    """Return the JSON types that a schema states in ``type``, ``enum``, ``anyOf`` and ``oneOf``.
+    Empty if it states none. For a value of ``enum`` that is not a string, the type is ``other``."""
     if not isinstance(schema, Mapping):
         return set()
     kind = schema.get("type")
@@ -378,26 +387,27 @@ _MAX_FORMS = 64
 
 
 def object_forms(schema: Schema) -> list[Schema]:
-    """Return the alternative objects that a schema allows at its root. There is at least one, and
-    there are at most ``_MAX_FORMS``.
+    """Return the object schemas to one of which a value of ``schema`` must match. There are 1 to
+    ``_MAX_FORMS`` of them.
 
-    References are followed. Each alternative of ``anyOf`` and ``oneOf`` is one object. The parts of
-    ``allOf`` are merged.
+    References are followed. Each alternative of ``anyOf`` and ``oneOf`` becomes one object schema.
+    The parts of ``allOf`` are merged into one.
     """
     return _ObjectForms(schema).of(schema, _DEPTH) or [{}]
 
 
 class _ObjectForms:
-    """Computes the alternative objects that a schema, and each schema inside it, allows. The result
-    for each schema and depth is computed only once."""
+    """Computes the alternative object schemas that a schema, and each schema inside it, allows. The
+    result for each schema and depth is computed only once. ``root``: the schema in which references
+    are looked up."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._computed: dict[tuple[int, int], list[Schema]] = {}
 
     def of(self, schema: Any, depth: int) -> list[Schema]:
-        """Return the alternative objects that ``schema`` allows. ``depth``: how many more levels of
-        references and alternatives are followed."""
+        """Return the alternative object schemas that ``schema`` allows. ``depth``: how many more
+        levels of references and alternatives are followed."""
         if not isinstance(schema, Mapping) or not depth:
             return []
         key = (id(schema), depth)
@@ -424,7 +434,7 @@ _OF_OBJECTS = ("properties", "required", "additionalProperties")
 
 
 def _merged(forms: tuple[Schema, ...]) -> Schema:
-    """Return one object schema with the rules of all ``forms`` together."""
+    """Return one object schema that contains the properties and rules of all ``forms``."""
     if len(forms) == 1:
         return forms[0]
     merged: dict[str, Any] = {}
@@ -455,7 +465,7 @@ def bundle_definitions(schemas: Sequence[Schema]) -> dict[str, Any]:
 
 def _moved(value: Any, to: str) -> Any:
     """Return ``value`` with its references changed to the paths that ``bundle_definitions`` uses.
-    ``to``: the schema's number."""
+    ``to``: the number of the schema to which ``value`` belongs."""
     if isinstance(value, list):
         return [_moved(inner, to) for inner in value]
     if not isinstance(value, Mapping):

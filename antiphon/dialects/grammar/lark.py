@@ -35,7 +35,7 @@ def _escaped(text: str) -> str:
 
 
 class LarkRules:
-    """The rules of one grammar by name. ``forced``: whether the model must write a call. ``own``:
+    """The rules of one grammar by name. ``forced``: whether the reply must contain a call. ``own``:
     the rules of users' grammars."""
 
     def __init__(self, forced: bool) -> None:
@@ -58,7 +58,7 @@ class TokenLiterals:
     """Writes literals for the grammars of one vocabulary. A control token is written as its token
     id, and other text in quotes.
 
-    ``special``: text of a control token → its id.
+    ``special``: the text of a control token → its token id.
     """
 
     def __init__(self, special: Mapping[str, int]) -> None:
@@ -73,8 +73,9 @@ class TokenLiterals:
         return " ".join(self._token(piece) for piece in self._pieces(text)) or '""'
 
     def filled(self, text: str, **known: str) -> str:
-        """Return a text of a tool format as a literal of a grammar. ``known``: placeholder → its
-        value. Other placeholders match any valid value."""
+        """Return a text of a tool format as a literal of a grammar. ``known``: name of a
+        placeholder → its value, such as ``key="city"`` for ``{key}``. Other placeholders match any
+        valid value."""
         parts: list[str] = []
         fixed = ""
         for piece in _BLANK.split(text):
@@ -87,8 +88,8 @@ class TokenLiterals:
         return " ".join([*parts, self.literal(fixed)] if fixed or not parts else parts)
 
     def until(self, rules: LarkRules, name: str, end: str) -> str:
-        """Add a rule for any text that ends with ``end`` and does not contain ``end`` before.
-        Returns the name of the rule."""
+        """Add a rule for a text that ends with ``end`` and contains ``end`` nowhere else. Returns
+        the name of the rule."""
         if end.endswith("{line}"):
             until = self.until(rules, f"{name}_l", end.removesuffix("{line}"))
             return rules.add(name, f"{until} {_OPEN['{line}']}")

@@ -39,25 +39,30 @@ def json_rule(schema: Mapping[str, Any]) -> str:
 
 
 def _pythons(schema: Mapping[str, Any]) -> list[str]:
-    """Return the rules for Python's spellings of a value. The list is empty if the schema states
-    more than the value's type, or if Python's spelling is the same as JSON's."""
+    """Return the rules for Python's spellings of a value, such as ``True``. The list is empty if
+    the schema restricts more than the value's type, or if Python's spelling is the same as JSON's.
+    """
     named = types_of(schema) if schema.keys() <= _ABOUT else ()
     return [_PYTHON[name] for name in sorted(named) if name in _PYTHON]
 
 
 class Parameters:
     """Builds the grammar rules for the parameters of calls, in the syntax of one tool format.
-    ``spelling``: writes literals. ``form``: the syntax."""
+
+    ``spelling``: writes the literals of the grammar. ``form``: the syntax of an argument in the
+    tool format.
+    """
 
     def __init__(self, spelling: TokenLiterals, form: ParameterSyntax) -> None:
         self._spelling = spelling
         self._form = form
 
     def of(self, rules: LarkRules, name: str, schema: Mapping[str, Any]) -> str:
-        """Return the rule for the parameters of a call. They have the same order as in ``schema``.
+        """Return the rule for the parameters of a call. ``schema``: the schema of the arguments;
+        the parameters have the same order. ``name``: the start of the names of the rules that are
+        added to ``rules``.
 
-        If the schema allows several alternative objects, the rule allows each of them. ``name``:
-        the start of the names of the rules that are added to ``rules``.
+        If the schema allows several alternative objects, the rule allows each of them.
         """
         shared = {key: schema[key] for key in _SHARED if key in schema}
         forms = object_forms(schema)
@@ -67,7 +72,7 @@ class Parameters:
         return f"({' | '.join(arms)})"
 
     def text(self, key: str, body: str) -> str:
-        """Return the rule for the parameter ``key`` with a text as its value. ``body``: the rule
+        """Return the rule for the parameter ``key``, whose value is free text. ``body``: the rule
         for the text.
 
         If the format writes strings in quotes, the text stands between JSON's quotes.
@@ -83,8 +88,8 @@ class Parameters:
     def _object(
         self, rules: LarkRules, name: str, schema: Mapping[str, Any], shared: Mapping[str, Any]
     ) -> str:
-        """Return the rule for the parameters of one object schema. ``shared``: the keywords that
-        each property's schema needs."""
+        """Return the rule for the parameters of one object schema. ``name``: the start of the names
+        of added rules. ``shared``: keywords such as ``$defs`` that each property's schema needs."""
         properties = dict(schema.get("properties") or {})
         if self._form.in_order:
             properties = dict(sorted(properties.items()))
@@ -117,7 +122,9 @@ class Parameters:
     def _one(
         self, rules: LarkRules, name: str, key: str, schema: Any, shared: Mapping[str, Any]
     ) -> str:
-        """Return the rule for one parameter. ``key``: its name. ``schema``: its schema."""
+        """Return the rule for one parameter. ``name``: the name of the rule. ``key``, ``schema``:
+        the parameter's name and schema. ``shared``: keywords such as ``$defs`` that the schema
+        needs."""
         form, spelling = self._form, self._spelling
         choices = schema.get("enum") if isinstance(schema, dict) else None
         if not form.quoted and types_of(schema) == {"string"}:

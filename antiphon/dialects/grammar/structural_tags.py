@@ -67,8 +67,9 @@ class _Writer:
     """Writes the formats of a structural tag as rules. A format is a part of the structural tag,
     such as ``any_text`` or ``json_schema``.
 
-    Several methods have a parameter ``ends``. The text that the returned rule matches then ends
-    with one of these texts.
+    Several methods have these parameters. ``path``: the path of the format in the request.
+    ``ends``: the text that the returned rule matches ends with one of these texts. ``depth``: the
+    nesting depth of the format.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -122,15 +123,16 @@ class _Writer:
         return self._text_until(ends, excludes)
 
     def _text_until(self, ends: Sequence[str], excludes: Sequence[str]) -> str:
-        """Return the rule for free text that ends with the first of the texts ``ends``."""
+        """Return the rule for free text that ends with the first of the texts ``ends``.
+        ``excludes``: texts that it must not contain."""
         body = f"/(?s:.*)(?:{_regex_of(ends)})/"
         if excludes := [each for each in excludes if each not in ends]:
             body += f" & {_text_without(excludes)}"
         return self.add(body, "[lazy]")
 
     def triggered_tags(self, format: Json, path: str, ends: tuple[str, ...], depth: int = 0) -> str:
-        """Return the rule for free text in which each trigger starts one of the tags. A trigger is
-        a text with which tags begin."""
+        """Return the rule for free text with tags. A trigger is a text with which one or more tags
+        begin. Where the free text contains a trigger, one of these tags must follow."""
         _check_fields(
             format,
             ("type", "triggers", "tags", "at_least_one", "stop_after_first", "excludes"),
@@ -283,8 +285,8 @@ def _any_of(texts: Sequence[str]) -> str:
 
 
 def _is_unlimited(raw: Any, depth: int = 0) -> bool:
-    """Return whether a format is or ends with free text, so that only a text that follows it can
-    show where it ends."""
+    """Return whether a format is free text or ends with free text. Only the text after such a
+    format can show where it ends. ``raw``: the format."""
     if not isinstance(raw, dict) or depth > _MAX_DEPTH:
         return False
     inner = raw.get("elements")
@@ -330,7 +332,7 @@ def _texts(format: Json, name: str, path: str) -> tuple[str, ...]:
 
 
 def _ends(tag: Json, path: str) -> tuple[str, ...]:
-    """Return the texts of which one must end a tag. Empty if the tag ends with its content."""
+    """Return the texts that can end a tag. Empty if the tag ends with its content."""
     end = _field(tag, "end", path)
     ends = (end,) if isinstance(end, str) else _texts(tag, "end", path)
     return tuple(each for each in ends if each)

@@ -1,9 +1,10 @@
 """Convert a user's EBNF grammar to llguidance's Lark. The grammar is in the syntax of xgrammar or
 of llama.cpp (GBNF).
 
-EBNF describes characters. llguidance first splits a text into lexemes, each as long as possible. So
-each expression that is not recursive becomes one lexeme. One part of the expression then cannot
-take characters that belong to another part, and masks are computed fast.
+EBNF describes single characters, but llguidance first splits a text into lexemes, each as long as
+possible. So each expression that is not recursive becomes one lexeme. Otherwise, the lexeme for one
+part of the expression could take characters that belong to another part. Fewer lexemes also make
+the computation of masks faster.
 """
 
 from __future__ import annotations
@@ -354,7 +355,7 @@ class _Writer:
 
     def _body(self, node: _Node) -> str:
         """Return an expression as the body of a rule. Adjacent parts that can be one regex become
-        one lexeme."""
+        one lexeme, a unit of llguidance's lexer."""
         try:
             return _lexeme(self._regex(node))
         except _NotRegular:

@@ -28,18 +28,18 @@ def guide_lark(guide: Guide) -> str:
 
 
 def input_lark(tool: PromptTool) -> str:
-    """Return a grammar for only the input of a custom tool. Raises ``InvalidRequest`` if the tool's
-    grammar is invalid."""
+    """Return a grammar that matches only the input of a custom tool. Raises ``InvalidRequest`` if
+    the tool's grammar is invalid."""
     rules = LarkRules(forced=False)
     return f"start: {tool_input_rule(rules, 'g', tool, PLAIN)}\n{rules.text()}"
 
 
 def tool_input_rule(rules: LarkRules, prefix: str, tool: PromptTool, escapes: Escapes) -> str:
-    """Add the user's grammar for a custom tool's input to ``rules``. Returns the name of its start
-    rule.
+    """Add the user's grammar for a custom tool's input to ``rules``. Returns the name of the
+    grammar's start rule.
 
-    ``prefix``: the start of its rules' names. ``escapes``: how characters are written in the reply.
-    Raises ``InvalidRequest`` if the grammar is invalid.
+    ``prefix``: the start of the names of the added rules. ``escapes``: character → how it is
+    escaped in the reply. Raises ``InvalidRequest`` if the grammar is invalid.
     """
     assert tool.grammar is not None
     try:
@@ -49,8 +49,8 @@ def tool_input_rule(rules: LarkRules, prefix: str, tool: PromptTool, escapes: Es
 
 
 def guide_rule(rules: LarkRules, guide: Guide) -> str:
-    """Add the user's grammar for the answer to ``rules``. Returns the name of its start rule.
-    Raises ``InvalidRequest`` if the grammar is invalid."""
+    """Add the user's grammar for the answer to ``rules``. Returns the name of the grammar's start
+    rule. Raises ``InvalidRequest`` if the grammar is invalid."""
     try:
         return _add_grammar(rules, "g", guide, PLAIN)
     except Unwritable as reason:
@@ -62,8 +62,11 @@ def guide_rule(rules: LarkRules, guide: Guide) -> str:
 def _add_grammar(
     rules: LarkRules, prefix: str, grammar: tl.GrammarFormat | Guide, escapes: Escapes
 ) -> str:
-    """Add a user's grammar to ``rules``. Returns the name of its start rule. Raises ``Unwritable``
-    if the grammar is invalid."""
+    """Add a user's grammar to ``rules``. Returns the name of the grammar's start rule.
+
+    ``prefix``: the start of the names of the added rules. ``escapes``: character → how it is
+    escaped in the reply. Raises ``Unwritable`` if the grammar is invalid.
+    """
     match grammar:
         case Guide(syntax="ebnf", definition=definition):
             own, start = ebnf_rules(definition, prefix)

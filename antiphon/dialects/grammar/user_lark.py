@@ -58,15 +58,15 @@ _IMPORTS = re.compile(r"%import\s+common\s*\(([^)]*)\)\s*$")
 def lark_rules(definition: str, prefix: str, escapes: Escapes) -> tuple[str, str]:
     """Return the rewritten rules of a user's Lark grammar, and the name of its start rule.
 
-    The names of all rules start with ``prefix``. ``escapes``: how characters are written in the
-    reply, as in ``user_regex``. Raises ``Unwritable`` if the grammar cannot be rewritten.
+    The names of all rules start with ``prefix``. ``escapes``: character → how it is escaped in the
+    reply. Raises ``Unwritable`` if the grammar cannot be rewritten.
     """
     return _LarkRewriter(prefix, escapes).rules(definition)
 
 
 class _LarkRewriter:
-    """Rewrites one Lark grammar. The text that it ignores (``%ignore``) may stand after each
-    terminal."""
+    """Rewrites one Lark grammar. Text that the grammar ignores (``%ignore``) may stand after each
+    terminal of the grammar."""
 
     def __init__(self, prefix: str, escapes: Escapes) -> None:
         self._prefix = prefix
@@ -132,8 +132,8 @@ class _LarkRewriter:
         self._imported[alias] = _COMMON[name]
 
     def _body(self, body: str, terminal: bool) -> str:
-        """Rewrite the body of a rule or of a terminal. In a rule, ignored text may follow each
-        terminal."""
+        """Rewrite the body of a rule or of a terminal. ``terminal``: whether the body belongs to a
+        terminal. In a rule, text that the grammar ignores may follow each terminal."""
         weave = "" if terminal or not self._ignored else f" {self._skip}"
         out: list[str] = []
         tokens = list(_TOKEN.finditer(body.strip()))
@@ -153,8 +153,9 @@ class _LarkRewriter:
         return "".join(out)
 
     def _said(self, token: re.Match[str], weave: str) -> str:
-        """Rewrite one token of a rule's body. ``weave``: the rule for ignored text, which may
-        follow a terminal, or ``""``."""
+        """Rewrite one token of a rule's body. ``weave``: the rule for text that the grammar
+        ignores. This text may follow a terminal. ``weave`` is ``""`` if the grammar ignores no
+        text."""
         if token["string"] is not None:
             return f"({self._string(token['string'], bool(token['any_case']))}{weave})"
         if token["regex"] is not None:

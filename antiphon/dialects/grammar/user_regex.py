@@ -1,9 +1,9 @@
 """Rewrite a user's regex as grammar rules, so that it can be part of the grammar of a reply.
 
 A custom tool's input may have to match a regex or a Lark grammar. Most models write each argument
-inside a JSON string, where one character of the input may be written as two. So a regex is split
-into rules for single characters, and each rule says how its character is written in the reply.
-``user_lark`` uses this module for the terminals of a Lark grammar.
+inside a JSON string, where a character of the input may be escaped. So a regex is split into rules
+for single characters, and each rule matches the escaped form of its character. ``user_lark`` uses
+this module for the terminals of a Lark grammar.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _FLAGS = {"i": re.I, "m": re.M, "s": re.S, "u": re.U, "x": re.X}
 def regex_rule(pattern: str, escapes: Escapes, flags: str = "") -> str:
     """Return the body of a grammar rule for the texts that ``pattern`` matches completely.
 
-    ``escapes``: how characters are written in the reply. ``flags``: the letters of the regex's
-    flags. Raises ``Unwritable`` if the pattern is invalid or cannot be rewritten.
+    ``escapes``: character → how it is escaped in the reply. ``flags``: the letters of the regex's
+    flags, such as ``i``. Raises ``Unwritable`` if the pattern is invalid or cannot be rewritten.
     """
     value = 0
     for flag in flags:
@@ -96,19 +96,19 @@ def _weight(op: Any, argument: Any) -> int:
 
 
 class RegexRewriter:
-    """Turns the syntax tree of a regex into the bodies of grammar rules. ``escapes``: how
-    characters are written in the reply.
+    """Turns the syntax tree of a regex into the bodies of grammar rules. ``escapes``: character →
+    how it is escaped in the reply.
 
-    Each lexeme is one character or a literal. A longer lexeme could contain the start of the escape
-    that follows it.
+    llguidance first splits a text into lexemes. Here, each lexeme is one character or a fixed text.
+    A longer lexeme could contain the first half of an escape that follows it.
     """
 
     def __init__(self, escapes: Escapes) -> None:
         self._escapes = escapes
 
     def sequence(self, tree: Any, dotall: bool, any_case: bool) -> str:
-        """Return the rule for a syntax tree. ``dotall``: a dot matches line ends. ``any_case``:
-        case is ignored."""
+        """Return the rule for a syntax tree. ``dotall``: whether a dot matches line ends.
+        ``any_case``: whether case is ignored."""
         parts: list[str] = []
         literal: list[str] = []
         for op, argument in tree:
@@ -178,7 +178,8 @@ class RegexRewriter:
 
     def chars(self, inside: str, negated: bool, any_case: bool) -> str:
         """Return the rule for one character of a character class. ``inside``: the text between the
-        brackets of the class. ``negated``: the class matches all other characters."""
+        brackets of the class. ``negated``: whether the class matches all other characters instead.
+        ``any_case``: whether case is ignored."""
         flags = re.A | (re.I if any_case else 0)  # without re.A, \s matches more than in grammars
         matcher = re.compile(f"[{'^' if negated else ''}{inside}]", flags)
         if any_case:
