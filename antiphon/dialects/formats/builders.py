@@ -1,11 +1,13 @@
 """Functions that build tool formats. Each function builds a family of formats that differ only in a
 few literals.
 
-``types.ToolFormat`` says what the fields of a format mean. These parameters occur in several
-functions: ``name`` is the format's name, ``mark`` is the regex for its detection, and ``metadata``
-is its documentation. ``opening`` and ``closing`` are the terminals around one call, ``first`` and
-``last`` the terminals around all calls. ``ends`` maps the terminals that end every kind of text to
-the next state.
+``types.ToolFormat`` explains the fields of a format. These parameters occur in most functions:
+``name`` is the format's name, ``mark`` is the regex that finds the format in a chat template, and
+``metadata`` is its documentation.
+
+These variables occur in most functions. ``opening`` and ``closing`` are the texts or special tokens
+before and after one call. ``first`` and ``last`` stand before the first call and after the last
+call. ``ends`` maps the texts and special tokens that end every kind of text to the next state.
 """
 
 from __future__ import annotations
@@ -77,11 +79,16 @@ def json_calls(
     mark: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build a tool format whose calls are JSON objects with the name and the arguments.
+    """Build a tool format whose calls are JSON objects with the name and the arguments. The objects
+    may stand in a list.
 
-    The objects stand between the terminals ``opens`` and ``closes``, alone or in a list.
-    ``inside``: texts that may stand before an object. ``bare``: the character that begins an
-    object, or a list of objects, if no terminal precedes it.
+    - ``opens``, ``closes``: the texts or special tokens before and after the calls.
+    - ``inside``: texts that may stand before each object.
+    - ``bare``: the first character of a call that none of ``opens`` precedes: ``{``, ``[`` for a
+      list, or ``""`` if there are no such calls.
+    - ``written``: the syntax in which calls are written.
+    - ``name``, ``mark``, ``metadata``: the format's name, the regex that finds it in a chat
+      template, and its documentation.
     """
     ends = dict.fromkeys(closes, START) | dict.fromkeys((*opens, *inside), "records")
     return ToolFormat(
@@ -106,9 +113,11 @@ def keyed_json_calls(
     mark: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build a tool format whose calls are a list of JSON objects with one key each.
+    """Build a tool format whose calls are a list of JSON objects with one key each. The key is the
+    tool's name, and its value is the arguments.
 
-    The key is the tool's name. The key's value is the arguments.
+    ``opening``, ``closing``: the texts before and after the list. ``name``, ``mark``, ``metadata``:
+    the format's name, the regex that finds it in a chat template, and its documentation.
     """
     ends = {opening: "calls", closing: START}
     return ToolFormat(
@@ -146,9 +155,12 @@ def json_call_syntax(
 ) -> CallSyntax:
     """Return the syntax of calls that are JSON objects.
 
-    ``key``: the key of the arguments. ``name``: the key of the name, and any text before that key.
-    ``before`` and ``after``: the texts around each call. ``first`` and ``last``: the texts around
-    all calls. ``ids``: the object may end with an id.
+    - ``separator``: the text between two calls.
+    - ``key``: the key of the arguments.
+    - ``name``: the key of the tool's name, in quotes. Other text may precede this key.
+    - ``before``, ``after``: the texts before and after each call.
+    - ``first``, ``last``: the texts before the first call and after the last call.
+    - ``ids``: whether a call's object may end with an id.
     """
     return CallSyntax(
         first=first,
@@ -168,10 +180,11 @@ def deepseek_calls(
     typed: bool,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the tool format of DeepSeek V3 (if ``typed``) or DeepSeek V3.1.
+    """Build the tool format of DeepSeek V3 or V3.1.
 
-    V3 writes the type of a call, and puts its arguments into a fenced Markdown code block. V3.1
-    does neither.
+    ``typed``: True for V3, which writes the type of a call, and puts its arguments into a fenced
+    Markdown code block. False for V3.1, which does neither. ``name``, ``mark``, ``metadata``: the
+    format's name, the regex that finds it in a chat template, and its documentation.
     """
     first, last = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
     begin, sep, end = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -213,8 +226,9 @@ def mistral_calls(
     """Build the tool format of a Mistral model.
 
     Older models write calls as a list of JSON objects. From tokenizer v11 on, models write a call
-    as a name and its arguments. Every format built here parses both; ``written`` says which one is
-    written.
+    as a name and its arguments. The format parses both syntaxes. ``written``: the syntax in which
+    this model writes calls. ``name``, ``mark``, ``metadata``: the format's name, the regex that
+    finds it in a chat template, and its documentation.
     """
     again = {"[TOOL_CALLS]": "call"}
     return ToolFormat(
@@ -244,7 +258,8 @@ def inkling_calls(
     """Build the tool format of Inkling.
 
     A reply is one or more messages of several types. A call is a message with the tool's name in
-    its header. The prompt already opens the header of the first message.
+    its header. The prompt already opens the header of the first message. ``name``, ``metadata``:
+    the format's name and its documentation.
     """
     header, call, end = "<|message_model|>", "<|content_invoke_tool_json|>", "<|end_message|>"
     ends = {end: START, header: "header", call: "record"}
@@ -275,8 +290,9 @@ def solar_calls(
 ) -> ToolFormat:
     """Build the tool format of Solar Open.
 
-    Each part of a call (id, name and arguments) follows a special token for this part. All calls
-    form one message, and the end of this message ends the turn.
+    A special token precedes each part of a call: the id, the name and the arguments. All calls form
+    one message, and the end of this message ends the turn. ``name``, ``metadata``: the format's
+    name and its documentation.
     """
     first, last = "<|tool_calls|>", "<|calls|>"
     begin, name_tag, args_tag = "<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>"
@@ -309,7 +325,8 @@ def function_json_calls(
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
     """Build a tool format whose calls are ``<function=NAME>{…}</function>``. Llama 3.1 writes calls
-    of custom functions this way."""
+    of custom functions this way. ``name``, ``mark``, ``metadata``: the format's name, the regex
+    that finds it in a chat template, and its documentation."""
     opening, closing = "<function=", "</function>"
     ends = {opening: "name", closing: START}
     return ToolFormat(
@@ -335,7 +352,8 @@ def recipient_line_calls(
     text for this recipient.
 
     The recipient is a tool's name, or ``all`` for an answer. The prompt already contains the first
-    ``>>>``.
+    ``>>>``. ``name``, ``mark``, ``metadata``: the format's name, the regex that finds it in a chat
+    template, and its documentation.
     """
     opens = {">>>": "name"}
     ends = opens | {">>>all\n": START}
@@ -363,8 +381,9 @@ def harmony_template_calls(
     """Build the tool format of a model that writes harmony messages, but has a chat template of its
     own.
 
-    A message that calls a function names the function in its role or in its channel. Some
-    vocabularies write a space after their control tokens.
+    The name of the called function stands after the role or the channel of the message. Some
+    vocabularies write a space after their control tokens. ``name``, ``mark``, ``metadata``: the
+    format's name, the regex that finds it in a chat template, and its documentation.
     """
     to, message = "to=functions.", "<|message|>"
     again = "<|end|><|start|>assistant"
@@ -402,8 +421,9 @@ def plamo_calls(
     name: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the tool format of PLaMo. Each part of a call stands between two special tokens for
-    this part."""
+    """Build the tool format of PLaMo. Two special tokens surround each part of a call, and each
+    kind of part has special tokens of its own. ``name``, ``metadata``: the format's name and its
+    documentation."""
 
     def pair(what: str) -> tuple[str, str]:
         return f"<|plamo:begin_{what}:plamo|>", f"<|plamo:end_{what}:plamo|>"
@@ -450,8 +470,11 @@ def python_calls(
 ) -> ToolFormat:
     """Build a tool format whose calls are Python function calls.
 
-    ``in_list``: whether the calls are in a Python list. Otherwise each call is on a line of its
-    own. If ``opening`` is empty, calls can stand only at the start of an answer.
+    ``opening``, ``closing``: the texts before the first call and after the last call. If
+    ``opening`` is empty, calls can stand only at the start of an answer. ``in_list``: whether the
+    calls are in a Python list. Otherwise each call is on a line of its own. ``name``, ``mark``,
+    ``metadata``: the format's name, the regex that finds it in a chat template, and its
+    documentation.
     """
     ends = {opening: "calls", closing: START} if opening else {}
     left, right, line = ("[", "]", "") if in_list else ("", "", "\n" if opening else "")
@@ -496,8 +519,12 @@ def braced_calls(
     in_order: bool = False,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build a tool format whose calls are ``call:NAME{key:value}``. A special token (``quote``)
-    stands before and after each string."""
+    """Build a tool format whose calls are ``call:NAME{key:value}``.
+
+    ``opening``, ``closing``: the texts before and after each call. ``quote``: the special token
+    before and after each string. ``in_order``: whether the model writes arguments in alphabetical
+    order. ``name``, ``metadata``: the format's name and its documentation.
+    """
     ends = {opening: "call", closing: START}
     return ToolFormat(
         name=name,
@@ -548,12 +575,19 @@ def _tagged_calls(
 ) -> ToolFormat:
     """Build a tool format with one tag for each call and one tag for each parameter.
 
-    ``section``: the tags around all calls. ``call``: the texts before the name, after the name and
-    at the end of a call. ``key``: the text before a parameter's name. ``values``: the text after a
-    parameter's name → the kind of value that follows this text. ``value_end``: the text after a
-    value. ``outer_tags``: another pair of tags around each call; a word without meaning follows the
-    first of them. ``lenient``: a call may stand outside of the section, and the text after a value
-    may be missing.
+    - ``section``: the tags before the first call and after the last call.
+    - ``call``: the texts before a call's name, after its name and at its end.
+    - ``key``: the text before a parameter's name.
+    - ``values``: the text after a parameter's name → the kind of value that follows this text.
+    - ``value_end``: the text after a value.
+    - ``written``: the syntax in which calls are written.
+    - ``outer_tags``: another pair of tags around each call. A word without meaning may follow the
+      first of these tags.
+    - ``lenient``: whether a call may stand outside of the section, and the text after a value may
+      be missing.
+    - ``trims``: whether one line end on each side of a value is dropped.
+    - ``name``, ``mark``, ``metadata``: the format's name, the regex that finds it in a chat
+      template, and its documentation.
     """
     first, last = section
     opening, after_name, closing = call
@@ -593,8 +627,9 @@ def function_tags(
 ) -> ToolFormat:
     """Build a tool format whose calls are written as ``<function=NAME><parameter=KEY>value``.
 
-    ``section``: the name of the tag around each call. ``lines``: each value stands on lines of its
-    own.
+    ``section``: the name of the tag around each call. ``lines``: whether each value stands on lines
+    of its own. ``name``, ``mark``, ``metadata``: the format's name, the regex that finds it in a
+    chat template, and its documentation.
     """
     first, last = f"<{section}>", f"</{section}>"
     begin, end = (">\n", "\n</parameter>{line}") if lines else (">", "</parameter>{line}")
@@ -628,11 +663,13 @@ def invoke_tags(
     mark: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build a tool format whose calls are written as ``<invoke name="…"><parameter
-    name="…">value``.
+    """Build a tool format whose calls are written as
+    ``<invoke name="…"><parameter name="…">value``.
 
-    ``section``: the name of the tag around all calls. ``tag``: a prefix of the names of the inner
-    tags. If there is a prefix, each parameter also states whether its value is a string.
+    ``section``: the name of the tag around all calls. ``tag``: the prefix of the tag names
+    ``invoke`` and ``parameter``. If it is not empty, each parameter also states whether its value
+    is a string. ``name``, ``mark``, ``metadata``: the format's name, the regex that finds it in a
+    chat template, and its documentation.
     """
     first, last = f"<{section}>", f"</{section}>"
     key, end = f'<{tag}parameter name="', f"</{tag}parameter>"
@@ -669,8 +706,9 @@ def step_tags(
 ) -> ToolFormat:
     """Build the tool format of Step 3.
 
-    It has tags with the prefix ``steptml:`` for calls and parameters. Around them it has the
-    special tokens of DeepSeek's format in another spelling.
+    Tags with the prefix ``steptml:`` stand around calls and parameters. Around these tags stand the
+    special tokens of DeepSeek's format in another spelling. ``name``, ``metadata``: the format's
+    name and its documentation.
     """
     first, last = "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"
     begin, sep, end = "<｜tool_call_begin｜>", "<｜tool_sep｜>", "<｜tool_call_end｜>"
@@ -712,7 +750,8 @@ def cdata_tags(
 ) -> ToolFormat:
     """Build a tool format whose calls are written as ``<function name="…"><param name="…">value``.
 
-    A value that could be mistaken for a tag stands in a CDATA section.
+    A value that could be mistaken for a tag stands in a CDATA section. ``name``, ``metadata``: the
+    format's name and its documentation.
     """
     opening, closing = '<function name="', "</function>"
     key, end = '<param name="', "</param>"
@@ -765,8 +804,9 @@ def element_tags(
 ) -> ToolFormat:
     """Build the tool format of MiniMax M3.
 
-    A special token (``quote``) precedes each tag. A parameter's name is the name of a tag. These
-    tags can be nested.
+    For each parameter, the model writes a tag with the parameter's name. These tags can be nested.
+    ``quote``: the special token that precedes each tag. ``name``, ``metadata``: the format's name
+    and its documentation.
     """
     first, last = f"{quote}<tool_call>", f"{quote}</tool_call>"
     opening, closing = f'{quote}<invoke name="', f"{quote}</invoke>"
@@ -807,6 +847,7 @@ def typed_tags(
     """Build the tool format of Kimi K3.
 
     Tags are made of special tokens and have attributes as in XML. Each value states its type.
+    ``name``, ``metadata``: the format's name and its documentation.
     """
     opening, sep, closing = "<|open|>", "<|sep|>", "<|close|>"
     first, last = f"{opening}tools{sep}", f"{closing}tools{sep}"
@@ -863,8 +904,9 @@ def recipient_tags(
 ) -> ToolFormat:
     """Build the tool format of Muse.
 
-    Every message names its recipient. The prompt does not write the first recipient, so the reply
-    begins with it. A call is a message to the tool, with tags for the arguments.
+    Each message of a reply starts with its recipient. A call is a message to the tool, with tags
+    for the arguments. ``tag``: the prefix of the names of these tags. ``name``, ``metadata``: the
+    format's name and its documentation.
     """
     to, message, section = " to=", "<|message|>", f"<{tag}function_calls>"
     again = "<|start|>assistant"
@@ -907,8 +949,12 @@ def channel_tags(
     tag: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build the tool format of Beam. It uses harmony messages. The arguments of a call stand in
-    tags, and each value stands on lines of its own."""
+    """Build the tool format of Beam.
+
+    The model writes harmony messages. The arguments of a call stand in tags, and each value stands
+    on lines of its own. ``tag``: the prefix of the names of these tags. ``name``, ``metadata``: the
+    format's name and its documentation.
+    """
     to, message = " to=", "<|channel|>analysis <|constrain|>xml<|message|>"
     again, last = "<|end|><|start|>assistant", "<|call|>"
     key, end = f'<{tag}parameter name="', f"\n</{tag}parameter>"
@@ -947,8 +993,8 @@ def shell_tags(
     """Build the tool format of the Code World Model: ``<tool: NAME>``, followed by the call's only
     argument without markup.
 
-    vLLM's parser also accepts the tag ``<tool: function>``. The name then follows the tag, and the
-    argument follows the name.
+    vLLM's parser also accepts the tag ``<tool: function>``. After this tag come the tool's name and
+    then the argument. ``name``, ``metadata``: the format's name and its documentation.
     """
     opening, label, closing = "<tool: ", "<tool: function>", "</tool>"
     ends = {label: "command", opening: "name", closing: START}
@@ -984,10 +1030,13 @@ def key_value_tags(
     """Build a tool format whose calls have the tool's name first, then a tag for each key and a tag
     for each value.
 
-    ``call``: the tags around a call. ``tags``: the opening tags of keys and values, such as
-    ``<arg_key>`` and ``<arg_value>``. ``key_end`` and ``value_end``: the end tags. By default they
-    are like the opening tags, with a slash. If ``key_end`` is empty, a key ends where its value
-    begins. ``line``: the text between a key and its value.
+    - ``call``: the tags before and after a call.
+    - ``tags``: the opening tags of keys and values, such as ``<arg_key>`` and ``<arg_value>``.
+    - ``key_end``, ``value_end``: the closing tags of keys and values. None means the opening tag
+      with a slash. If ``key_end`` is ``""``, a key ends where its value begins.
+    - ``line``: the text between the name, keys and values. By default, it is an optional line end.
+    - ``name``, ``mark``, ``metadata``: the format's name, the regex that finds it in a chat
+      template, and its documentation.
     """
     opening, closing = call
     key, value = tags
@@ -1035,12 +1084,15 @@ def sectioned_key_value_tags(
     lenient: bool = False,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build a tool format like the one of ``key_value_tags``, but with tags around all calls
-    together.
+    """Build a tool format with a tag for each key and a tag for each value, as in
+    ``key_value_tags``. In addition, tags stand before the first call and after the last call.
 
-    ``tag``: the prefix and the suffix of every tag's name. ``after_name``: the name of the tag
-    after a tool's name, or ``""`` if there is no such tag. ``line``: the text between keys and
-    values. ``lenient``: a call may be JSON instead, and may state the types of its values.
+    - ``tag``: the prefix and the suffix of every tag's name.
+    - ``after_name``: the name of the tag after a tool's name, or ``""`` if there is no such tag.
+    - ``line``: the text between the name, keys and values. By default, it is an optional line end.
+    - ``lenient``: whether a call may be JSON instead, and may state the types of its values.
+    - ``name``, ``mark``, ``metadata``: the format's name, the regex that finds it in a chat
+      template, and its documentation.
     """
 
     def pair(word: str) -> tuple[str, str]:
@@ -1095,6 +1147,7 @@ def sectioned_key_value_tags(
 
 
 def _parameter(key: str, between: str, end: str) -> ParameterSyntax:
-    """Return the syntax of an argument that looks the same whether its value is a string or
-    JSON."""
+    """Return the syntax of an argument that is written in the same way for strings and for other
+    values. ``key``: the text before the key. ``between``: the text between key and value. ``end``:
+    the text after the value."""
     return ParameterSyntax(before=key, text=between, text_end=end, json=between, json_end=end)

@@ -1,6 +1,7 @@
 """The table of reasoning formats: one row for each way in which model families write reasoning.
 
-Formats with more specific marks come first, because detection takes the first match.
+Detection takes the first row whose ``mark``, a regex, matches the model's chat template. So rows
+with more specific marks come first.
 """
 
 from __future__ import annotations

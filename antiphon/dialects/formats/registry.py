@@ -29,15 +29,15 @@ _SUFFIX = re.compile(r"<(?:tool_calls|think)(:\w+)>")
 
 
 class Formats(Struct, frozen=True, kw_only=True):
-    """The known tool formats and reasoning formats by name. Formats with more specific marks come
-    first, because detection takes the first match."""
+    """The known tool formats and reasoning formats by name. Detection takes the first format whose
+    ``mark``, a regex, matches. So formats with more specific marks come first."""
 
     tools: Mapping[str, ToolFormat]
     reasoning: Mapping[str, ReasoningFormat]
 
     def extend(self, others: Formats) -> Formats:
-        """Return these formats, followed by the formats in ``others``. If both have a format of the
-        same name, the result contains only the one in ``self``."""
+        """Return a table with these formats, followed by the formats in ``others``. A format of
+        ``others`` is left out if ``self`` has a format of the same name."""
         return Formats(
             tools={**self.tools, **_without(others.tools, self.tools)},
             reasoning={**self.reasoning, **_without(others.reasoning, self.reasoning)},
@@ -45,11 +45,12 @@ class Formats(Struct, frozen=True, kw_only=True):
 
     def detect(self, template: str, special: Collection[str] = ()) -> tuple[str | None, str | None]:
         """Detect a model's formats. Returns the name of its reasoning format and the name of its
-        tool format, or None in place of a name if the model has no such format.
+        tool format. A name is None if the model has no such format.
 
-        A format is detected if its ``mark`` matches the chat template. If no mark matches the
-        template, the marks are compared with the special tokens. A template that mentions neither
-        tools nor calls has no tool format.
+        ``template``: the model's chat template. ``special``: the model's special tokens. A format
+        is detected if its ``mark``, a regex, matches the template. If no mark matches the template,
+        the marks are compared with the special tokens. A template that mentions neither tools nor
+        calls has no tool format.
         """
         texts = (template, " ".join(special))
         has_tools = "tools" in template or "tool_calls" in template
@@ -84,8 +85,12 @@ _NO_FORMAT = ("", "none", "identity")
 def _find_row(
     table: Mapping[str, _Row], shipped: Mapping[str, _Row], name: str, option: str
 ) -> _Row | None:
-    """Find the format with this name or alias in ``table``. Aliases of the built-in formats
-    (``shipped``) come first. ``option``: the setting's name, for error messages."""
+    """Find the format with this name or alias in ``table``. An alias of a built-in format
+    (``shipped``) wins over the same alias of another format.
+
+    ``option``: the name of the setting that contains ``name``, for error messages. Raises
+    ``SetupError`` for an unknown name.
+    """
     if name in _NO_FORMAT:
         return None
     normalized = re.sub(r"[\W_]+", "_", name.lower())
@@ -108,8 +113,9 @@ def _resolve_alias(table: Mapping[str, ToolFormat | ReasoningFormat], name: str)
 
 
 def _first_match(table: Mapping[str, _Row], texts: tuple[str, ...]) -> str | None:
-    """Return the name of the first format whose mark matches one of ``texts``, or None. All formats
-    are tried with the first text before the second text is tried."""
+    """Return the name of the first format in ``table`` whose ``mark``, a regex, matches the first
+    text. If there is none, the next text is tried. Returns None if no mark matches any of
+    ``texts``."""
     matches = (
         name
         for text in texts

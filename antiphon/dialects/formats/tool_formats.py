@@ -1,9 +1,10 @@
 """The table of tool formats: one row for each way in which model families write tool calls.
 
-A terminal is a text or special token that has a meaning in a format. A terminal that is a special
-token of the model is matched by its token id, so text that only looks like it stays text. Other
-terminals are matched as text. Sources: the chat templates published with the models, and the
-parsers of vLLM and SGLang.
+A terminal is a text or special token that has a meaning in a format. If a terminal is a special
+token of the model, the parser matches its token id. The same characters as ordinary tokens are then
+plain text. The parser matches all other terminals as text.
+
+Sources: the chat templates published with the models, and the parsers of vLLM and SGLang.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The types of which the tables of tool formats and reasoning formats consist.
+"""The types of the entries in the tables of tool formats and reasoning formats.
 
 A tool format is a state machine that reads calls. A terminal, which is a text or a special token,
 leads from one state to the next. Each state says how its text is read (``reads``) and to which
@@ -39,12 +39,14 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
     """How a model family writes its reasoning. A terminal is a tag or other text that the parser
     looks for.
 
-    - ``open``, ``close``: the terminals before and after the reasoning. ``opening_text`` and
-      ``closing_text`` write the first of each. The others are only parsed. If both tuples have the
-      same length, they form pairs. If both are empty, the format has no tags for reasoning, and
-      describes only the texts around answers.
+    - ``name``: the format's name.
+    - ``open``, ``close``: the terminals before and after the reasoning. In a prompt, only the first
+      of each is written. The parser accepts all. If both tuples have the same length, they form
+      pairs. If both are empty, the format has no tags for reasoning, and describes only the texts
+      around answers.
     - ``answer``: the texts that may stand before and after an answer.
-    - ``header``: the text before each further message, for models whose reply is several messages.
+    - ``header``: for models whose reply is several messages, the text before each message except
+      the first.
     - ``leads``: further texts that may stand before the answer's first word.
     - ``frames``: further texts that have no meaning and are dropped wherever they stand.
     - ``kept``: whether the reasoning stays in the answer, with its tags.
@@ -69,7 +71,8 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
 
     @property
     def closing_tags(self) -> tuple[str, ...]:
-        """The terminals that end the reasoning and after which an answer follows."""
+        """The terminals (tags or other texts) that end the reasoning and that an answer can
+        follow."""
         return self.close if len(self.open) == len(self.close) else self.close[:1]
 
     @property
@@ -78,14 +81,14 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
         return self.open[0].rstrip() + ("" if self.header else "\n")
 
     def closing_text(self, prompt: str) -> str:
-        """Return the text that closes the reasoning when it is appended to ``prompt``. An answer or
-        a call may follow the text."""
+        """Return the text that closes the reasoning at the end of ``prompt``. After this text, the
+        model can write an answer or a call."""
         close = self.closing_tag(prompt) or self.close[0]
         return f"{close}{self.header}" if self.header else f"\n{close}\n\n"
 
     def closing_tag(self, prompt: str) -> str:
-        """Return the closing tag that matches the opening tag at the end of ``prompt``. Returns
-        ``""`` if the prompt does not end with an opening tag."""
+        """Return the closing tag for the reasoning that is open at the end of ``prompt``. Returns
+        ``""`` if ``prompt`` does not end with an opening tag."""
         end = prompt.rstrip()
         pairs = zip(self.open, self.close * len(self.open), strict=False)
         return next((close for begin, close in pairs if end.endswith(begin.rstrip())), "")
@@ -98,10 +101,11 @@ class ParameterSyntax(Struct, frozen=True, kw_only=True):
     ``before`` KEY ``json`` VALUE ``json_end``.
 
     - ``separator``: the text between two arguments.
-    - ``quoted``: strings are written like other values, as JSON or Python values in quotes.
+    - ``quoted``: whether strings are written like other values, as JSON or Python values in quotes.
     - ``plain``: a regex. A string that matches it may also be written between ``json`` and
       ``json_end``.
-    - ``in_order``: arguments are written in alphabetical order, not in the schema's order.
+    - ``in_order``: whether arguments are written in alphabetical order. Otherwise they have the
+      schema's order.
 
     Placeholders in these texts: ``{key}`` repeats the key, ``{type}`` is the value's JSON type,
     ``{line}`` is an optional line end.
@@ -134,8 +138,9 @@ class CallSyntax(Struct, frozen=True, kw_only=True):
     Calls are written as ``first`` (``before`` NAME ``between`` ARGUMENTS ``after``) ``separator`` …
     ``last``. The part in parentheses is one call, and ``separator`` stands between two calls.
 
-    ARGUMENTS is a JSON object if ``parameter`` is None. Otherwise it is a list of arguments that
-    are written as ``parameter`` says. ``ids``: a call that is one JSON object may end with an id.
+    If ``parameter`` is None, ARGUMENTS is a JSON object. Otherwise it is a list of arguments, and
+    ``parameter`` is the syntax of each. ``ids``: whether a call that is one JSON object may end
+    with an id.
 
     Placeholders: ``{line}`` is an optional line end and may stand in any of the texts. In
     ``before`` and ``between``, ``{n}`` is the call's number from 0, ``{n+1}`` is its number from 1,
@@ -261,27 +266,27 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     """How a model family writes tool calls, as a state machine. A terminal is a text or special
     token that leads from one state to another.
 
+    - ``name``: the format's name.
     - ``states``: state name → state, for the states inside and between calls.
     - ``opens``: terminal → state, for the terminals in an answer or in reasoning that start calls.
     - ``bare``: a character that starts a call without a terminal, but only at the start of an
       answer. It leads to the state ``bare_state``. If ``bare`` is empty, the answer's first word
-      leads to ``bare_state``. A text that no special token marks as a call is a call only if it
-      names a known tool.
+      leads to ``bare_state``. The text after it is a call only if it names a known tool.
     - ``doubtful``: whether the terminals of ``opens`` may also be plain text. If so, the text after
       them is a call only if it names a known tool.
     - ``begins``: the state in which a reply starts, if the prompt has already opened this state.
-    - ``quote``: if arguments are ``pairs``, the quote around strings. If they are ``elements``, the
-      prefix of each tag.
+    - ``quote``: for arguments of the kind ``pairs``, the quote around strings. For arguments of the
+      kind ``elements``, the prefix of each tag.
     - ``written``: how a call is written, for grammars and for prompts.
     - ``mark``: a regex. A model whose chat template matches it has this format.
-    - ``trims``: whether a value starts after one line end and ends before one line end, which are
-      not part of the value.
+    - ``trims``: whether one line end before and after each value is dropped.
 
     The other fields are documentation:
 
     - ``models``: the models that write this way.
-    - ``aliases``: the names that vLLM, SGLang, TensorRT-LLM or llama.cpp give the format, if they
-      differ in more than case and punctuation. The registry also finds the format by these names.
+    - ``aliases``: other names of the format in vLLM, SGLang, TensorRT-LLM or llama.cpp. The
+      registry also finds the format by these names. Names that differ only in case and punctuation
+      are not listed.
     - ``source``: where the format is described.
     - ``from_template``: True if ``source`` is a chat template, either published with the model or
       written for it by a server. False if ``source`` is only a parser.

@@ -203,9 +203,8 @@ class GrammarBuilder:
         return self._with_layout({"anyOf": arms, "$defs": bundle_definitions(schemas)})
 
     def _format_schema(self, options: Options) -> Mapping[str, Any] | None:
-        """Return the schema of the JSON that the request asks for, with keywords that llguidance
-        cannot enforce relaxed. Returns None if the request asks for no JSON. Raises
-        ``InvalidRequest`` for a schema that cannot be used."""
+        """Return the schema that the grammar enforces if the request asks for JSON. Returns None if
+        it does not. Raises ``InvalidRequest`` for a schema that cannot be enforced."""
         match options.text.format:
             case JsonObjectFormat():
                 return self._with_layout({"type": "object"})

@@ -334,14 +334,14 @@ def keywords_of(schema: Any) -> set[str]:
 
 
 def strict_form(schema: Schema) -> dict[str, Any]:
-    """Return the schema of a strict function as the grammar enforces it: each object excludes
-    additional properties and requires all of its properties."""
+    """Return the schema of a strict function as the grammar enforces it: each object with
+    properties requires all of them and excludes additional properties."""
     return _closed(schema, required=True)
 
 
 def closed_form(schema: Schema) -> dict[str, Any]:
-    """Return the schema with ``additionalProperties: false`` in each object that does not set it.
-    Without this, a small model may invent properties endlessly."""
+    """Return the schema with ``additionalProperties: false`` in each object that has properties and
+    no ``additionalProperties``. Without this, a small model may invent properties endlessly."""
     return _closed(schema, required=False)
 
 
