@@ -1,9 +1,10 @@
 """The tool ``container.exec``, with which gpt-oss was trained to run commands.
 
-The shell function is shown to the model under this name, and its calls are translated in both
-directions. The model writes one command as a list of words, with a folder, environment variables
-and a time limit in seconds. Source: the fields that vLLM passes to its container tool. Shell
-sessions are left out, so each call has a shell of its own.
+gpt-oss sees Antiphon's shell function under this name. Past calls are translated for the prompt,
+and new calls are translated back to calls of the shell function. The model writes one command as a
+list of words, with a folder, environment variables and a time limit in seconds. Each call has a
+shell of its own, because shell sessions are not supported. Source: the fields that vLLM passes to
+its container tool.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def is_shell(tool: PromptTool) -> bool:
-    """Return whether ``tool`` is the server's shell function, and not a client's function of this
-    name."""
+    """Return whether ``tool`` is Antiphon's shell function, and not a function of the client with
+    the same name."""
     shape = tool.shape
     return (
         (shape.wire_name, shape.namespace, shape.custom) == ("shell", None, False)
@@ -55,13 +56,15 @@ def is_shell(tool: PromptTool) -> bool:
 
 
 def exec_tool(tool: PromptTool) -> PromptTool:
-    """Return the shell function with the parameters of ``container.exec``, which the model sees."""
+    """Return ``tool``, the shell function, with the parameters of ``container.exec`` in place of
+    its own. The model sees these parameters."""
     return replace(tool, schema=_SCHEMA)
 
 
 def exec_arguments(arguments: Any) -> Any:
     """Translate the arguments of a past call of the shell function to arguments of
-    ``container.exec``, for the prompt. Other arguments are returned unchanged."""
+    ``container.exec``, for the prompt. Arguments without a list of commands are returned unchanged.
+    """
     parsed = _parse(arguments) if isinstance(arguments, str) else arguments
     commands = parsed.get("commands") if isinstance(parsed, Mapping) else None
     if not isinstance(commands, list | tuple) or not all(isinstance(c, str) for c in commands):
@@ -77,8 +80,8 @@ def _shell_arguments(text: str) -> str:
     """Translate the arguments of a call of ``container.exec`` to arguments of the shell function.
     ``text``: the arguments as JSON.
 
-    Arguments with another structure are returned unchanged, because the shell function also accepts
-    text that is not JSON.
+    Arguments without a valid command are returned unchanged, because the shell function also
+    accepts text that is not JSON.
     """
     parsed = _parse(text)
     words = parsed.get("cmd") if isinstance(parsed, Mapping) else None
@@ -104,7 +107,7 @@ def _parse(text: str) -> Any:
 
 def _script(words: list[str]) -> str:
     """Return the command line for a list of words. If the words only start a shell with a script,
-    return the script."""
+    as in ``bash -lc SCRIPT``, return the script."""
     if len(words) == 3 and words[0] in _SHELLS and words[1] in _SCRIPT_FLAGS:
         return words[2]
     return shlex.join(words)
@@ -125,8 +128,7 @@ def _prelude(arguments: Mapping[str, Any]) -> str:
 
 class ExecCall:
     """Reads a call of ``container.exec`` and emits it as a call of the shell function ``shape``.
-    The arguments are collected until they are complete, because only complete arguments can be
-    translated."""
+    The arguments are collected until they are complete, and then translated."""
 
     def __init__(self, sink: CallSink, shape: ToolShape) -> None:
         self._sink = sink

@@ -1,8 +1,8 @@
 """The harmony dialect, for the prompts and the output of gpt-oss.
 
-A conversation becomes one system message, one developer message and the messages of the turns.
-These become token ids. Source: the harmony response format, and OpenAI's library, which renders the
-prompts.
+A prompt consists of one system message, one developer message and the messages of the
+conversation's turns. The messages are encoded as token ids. Source: the harmony response format,
+and OpenAI's library, which renders the prompts.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ class HarmonyDialect:
     """``dialects.base.Dialect`` for gpt-oss and models derived from it.
 
     - ``encoding``: the encoding of OpenAI's library, from ``vocabulary.load``.
-    - ``settings``: name from ``SETTINGS`` → value.
-    - ``unreadable``: what happens to images. The harmony format has no images.
+    - ``settings``: name of a setting of the system message → value. ``SETTINGS`` contains the
+      names.
+    - ``unreadable``: what happens to images, because the harmony format has no images.
     - ``today``: returns the current date, for the system message.
 
     Raises ``SetupError`` for models with another vocabulary, and for unknown or invalid settings.
@@ -124,16 +125,17 @@ class HarmonyDialect:
         )
 
     def reasoning_retention(self, options: Options) -> ReasoningRetention:
-        """Return which reasoning later prompts contain. OpenAI recommends the reasoning of the
-        current tool loop only. If the request asks for the reasoning of all turns, they contain all
-        of it."""
+        """Return ``all_turns`` if the request asks for the reasoning of all turns in later prompts.
+        Otherwise, return ``current_turn``: later prompts contain only the reasoning of the current
+        tool loop, as OpenAI recommends."""
         reasoning = options.reasoning
         is_all = reasoning is not None and reasoning.context == "all_turns"
         return "all_turns" if is_all else "current_turn"
 
     def _reasoning_end_fields(self, options: Options, prompt_tools: PromptTools) -> dict[str, Any]:
         """Return the fields of ``Rendered`` that end the reasoning when its budget is used up.
-        After the reasoning, the model writes the answer, or a call if a call is required."""
+        After the reasoning, the model writes a call if a call is required, and otherwise the
+        answer."""
         if options.thinking_budget is None:
             return {}
         ids, encoder = self._encoder.ids, self._encoder
@@ -154,7 +156,8 @@ class HarmonyDialect:
 
     def _system_message(self, options: Options, tools: Sequence[PromptTool]) -> Message:
         """Build the system message. It contains the model's identity, the date, the reasoning
-        effort and ``tools``, the tools with which gpt-oss was trained."""
+        effort and ``tools``. These are the tools of the request that gpt-oss was trained to call.
+        """
         from openai_harmony import Message, ReasoningEffort, Role, SystemContent
 
         for name, why in _invalid_settings(options.template):
@@ -213,8 +216,8 @@ def _developer_message(
 ) -> Message | None:
     """Build the developer message. Returns None if it would be empty.
 
-    It contains, in this order, the instructions, the texts of the conversation's system and
-    developer messages, the tools and the output format.
+    It contains, in this order, ``instructions``, the texts of the conversation's system and
+    developer messages, ``tools`` and the output format.
     """
     from openai_harmony import DeveloperContent, Message, Role, TextContent
 
@@ -237,8 +240,8 @@ def _developer_message(
 
 
 def _native_namespaces(tools: Sequence[PromptTool]) -> Iterator[ToolNamespaceConfig]:
-    """Yield the namespaces for the system message. They declare ``tools``, which gpt-oss was
-    trained to call: the Python interpreter, the container and the browser."""
+    """Yield the namespaces of tools for the system message. ``tools``: the tools that gpt-oss was
+    trained to call, which are the Python interpreter, the container and the browser."""
     from openai_harmony import ToolNamespaceConfig
 
     browser = [tool for tool in tools if tool.shape.namespace == BROWSER]
@@ -264,8 +267,8 @@ def _tool_description(tool: PromptTool, name: str) -> ToolDescription:
 
 
 def _format_section(options: Options) -> str:
-    """Return the section of the developer message that describes the requested JSON, or ``""`` if
-    the request does not ask for JSON. In addition, a grammar enforces the JSON."""
+    """Return the section of the developer message that describes the requested JSON. Returns ``""``
+    if the request does not ask for JSON."""
     match options.text.format:
         case JsonSchemaFormat(name=name, schema=schema, description=description):
             about = f"// {' '.join(description.split())}\n" if description else ""

@@ -50,12 +50,14 @@ class HarmonyGrammar(Base):
         *,
         reasoning_done: bool = False,
     ) -> Constraint | None:
-        """Return the constraint for the next reply, or None if any text is valid.
+        """Return the constraint for the next reply, or None if any text is valid. Raises
+        ``InvalidRequest`` for a format that cannot be enforced.
 
-        ``open_kind``: the kind of message inside which the prompt ends; None if it ends after the
-        model's role. ``reasoning_done``: whether the reasoning was cut short because its budget was
-        used up. The reply then goes on after the model's role if a call is required, and otherwise
-        inside the answer. Raises ``InvalidRequest`` for a format that cannot be enforced.
+        - ``open_kind``: the kind of message inside which the prompt ends. None means that the
+          prompt ends after the model's role.
+        - ``reasoning_done``: whether the reasoning was ended because its budget was used up. If a
+          call is required, the reply then goes on after the model's role. Otherwise, it goes on
+          inside the answer.
         """
         schema = self._format_schema(options)
         has_format = schema is not None or options.guide is not None
@@ -80,8 +82,9 @@ class HarmonyGrammar(Base):
     def _preceding_messages(
         self, rules: LarkRules, open_kind: MessageKind | None, kinds: str
     ) -> str:
-        """Return the rule for the messages before the answer or the call. ``kinds``: the rule for
-        their channels."""
+        """Return the rule for the messages before the answer or the call. ``open_kind``: the kind
+        of message inside which the prompt ends, or None. ``kinds``: the rule for the channels of
+        the messages."""
         text_rule = rules.add("said", f"TEXT {self._literal(_NEXT_TURN)}")
         message = f"{self._literal(_CHANNEL)} {kinds} {self._literal(_MESSAGE)} {text_rule}"
         before = f"{rules.add('earlier', message)}{{0,{_MAX_MESSAGES}}} "
@@ -108,7 +111,9 @@ class HarmonyGrammar(Base):
         return rules.add("ends", " | ".join([*calls, f"{head} answer"]))
 
     def _call_rule(self, rules: LarkRules, number: int, recipient: str) -> str:
-        """Return the rule for a call. The recipient may stand before or after the channel."""
+        """Return the rule for a call. ``number``: the number of the tool, which makes the rule's
+        name unique. ``recipient``: the tool's name in the header. It may stand before or after the
+        channel."""
         to = json.dumps(f" to={recipient}")
         name = "commentary" if recipient.startswith(FUNCTIONS) else "analysis"
         channel = f"{self._literal(_CHANNEL)} {json.dumps(name)}"

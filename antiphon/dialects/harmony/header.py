@@ -2,8 +2,8 @@
 and recipient.
 
 The parser finds known words in any order, before and after the channel. All other words go into
-``rest``. They are text of the reply if no ``<|message|>`` follows the header. Source: the harmony
-response format, and the mistakes that gpt-oss makes in it.
+``Header.rest``. If no ``<|message|>`` follows the header, these words are text of the reply.
+Source: the harmony response format, and the mistakes that gpt-oss makes in it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Header(Struct, frozen=True, kw_only=True):
     """The parsed header of a message.
 
     ``channel``, ``recipient``: None if the header contains no valid one. ``is_own``: whether the
-    model is the author. ``rest``: the words that cannot belong to a header.
+    model is the message's author. ``rest``: the words that cannot belong to a header.
     """
 
     channel: str | None = None
@@ -55,11 +55,11 @@ class Header(Struct, frozen=True, kw_only=True):
 
 
 def read_header(text: str, *, ended: bool = True) -> Header:
-    """Parse the text of a header. The characters ``CHANNEL`` and ``CONSTRAIN`` stand for the
-    control tokens.
+    """Parse the text of a header. In ``text``, the characters ``CHANNEL`` and ``CONSTRAIN`` stand
+    for the control tokens of these names.
 
-    ``ended``: whether ``<|message|>`` follows the header. If not, the words after the known words
-    are text of the reply.
+    ``ended``: whether ``<|message|>`` follows the header. If it does not, the words after the known
+    words are text of the reply.
     """
     is_own = _OTHERS.match(text) is None
     channel: str | None = None
@@ -81,10 +81,11 @@ def read_header(text: str, *, ended: bool = True) -> Header:
 
 
 def _read(region: str) -> tuple[str | None, list[str], str]:
-    """Parse one part of a header, which ends before a ``CHANNEL`` or at the end. Returns its
-    channel, its recipients, and the text after the known words.
+    """Parse one part of a header: the text between two ``CHANNEL`` characters. Returns its channel,
+    its recipients, and the text after the known words.
 
-    The beginning of a known word at the end, where the output was cut off, is not text.
+    If the output was cut off inside a known word, such as ``comm``, this word is not part of the
+    returned text.
     """
     region, *types = region.split(CONSTRAIN)
     found = _REGION.match(region)
@@ -102,8 +103,9 @@ def _read(region: str) -> tuple[str | None, list[str], str]:
 
 
 def bare_text(text: str) -> int | None:
-    """Return the position where the message begins in a text that contains no control tokens. The
-    text before the position is a header. Returns None as long as the whole text may be a header."""
+    """Return the position where the message's text begins, for a text that contains no control
+    tokens. The text before the position is a header. Returns None as long as the whole text may be
+    a header."""
     found = _BARE.match(text)
     assert found is not None
     left = text[found.end() :]

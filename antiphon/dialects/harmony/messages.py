@@ -1,5 +1,5 @@
-"""Convert a conversation's items to messages of the harmony format. Each reasoning, text, call and
-result becomes a message of its own.
+"""Convert a conversation's items to messages of the harmony format. Each reasoning item, text, call
+and result becomes a message of its own.
 
 Instructions are collected separately, because harmony puts all of them into one developer message.
 """
@@ -66,11 +66,11 @@ class HarmonyConversation(Struct, frozen=True, kw_only=True):
 
 
 def native_tools(prompt_tools: PromptTools) -> Mapping[str, str]:
-    """Return the tools in the prompt that gpt-oss was trained to call, as name in the prompt →
-    recipient of their calls.
+    """Return the tools in the prompt that gpt-oss was trained to call: name in the prompt →
+    recipient of the tool's calls.
 
-    These tools are a custom tool ``python``, the functions of a namespace ``browser``, and the
-    server's shell function.
+    These tools are a custom tool ``python``, the functions of a namespace ``browser``, and
+    Antiphon's shell function.
     """
     found = {}
     for tool in prompt_tools.tools:
@@ -94,10 +94,10 @@ def build_conversation(
 ) -> HarmonyConversation:
     """Convert a conversation's items to messages of the harmony format.
 
-    ``past_count``: how many of the items come from earlier responses. By default, the reasoning
-    before the last final answer is dropped, as OpenAI recommends, so that only the reasoning of the
-    current tool loop stays. If ``keeps_reasoning`` is True, all reasoning stays. Raises
-    ``InvalidRequest`` with the path of an item or part that cannot be shown to the model.
+    ``past_count``: how many of the items come from earlier responses. ``keeps_reasoning``: whether
+    all reasoning stays. If False, the reasoning before the last final answer is dropped, as OpenAI
+    recommends. Raises ``InvalidRequest`` with the path of an item or part that cannot be shown to
+    the model.
     """
     builder = _ConversationBuilder(prompt_tools, unreadable)
     builder.read(items, past_count)
@@ -176,8 +176,8 @@ class _ConversationBuilder(Builder):
         )
 
     def _recipient(self, name: str) -> str:
-        """Return the name of a tool as it stands in a message's header. White space would end it
-        there, so underscores replace it."""
+        """Return the name of a tool as it stands in a message's header. White space in the name is
+        replaced with underscores, because it would end the name."""
         return self._native_tools.get(name) or FUNCTIONS + "_".join(name.split())
 
 

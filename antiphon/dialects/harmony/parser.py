@@ -50,9 +50,9 @@ _FINAL_KINDS = ("final", "call")
 class TokenCodes(Struct, frozen=True):
     """The meaning of the token ids of one tokenizer.
 
-    ``controls``: id of a control token → its name. ``marks``: id of a special token → ``""``,
-    because special tokens are never text. ``text_cache``: id of any other token → its text, for the
-    tokens seen so far.
+    - ``controls``: id of a control token of harmony → its name.
+    - ``marks``: id of a special token → the text that it stands for. This is always ``""``.
+    - ``text_cache``: id of any other token → its text. The detokenizers add entries.
     """
 
     controls: Mapping[int, ControlName]
@@ -61,14 +61,14 @@ class TokenCodes(Struct, frozen=True):
 
     @staticmethod
     def from_tokenizer(tokenizer: Tokenizer) -> TokenCodes:
-        """Build the table for ``tokenizer``."""
+        """Build the token codes of ``tokenizer``."""
         special = tokenizer.special
         controls = {special[text]: name for name, text in CONTROL_TOKENS.items() if text in special}
         return TokenCodes(controls, dict.fromkeys(special.values(), ""))
 
 
 class _PlainInputCall:
-    """Emits a call whose input is the plain text of the message, not JSON."""
+    """Emits a call whose input is plain text, not JSON, such as code for the Python interpreter."""
 
     def __init__(self, sink: ParserDeltaBuilder, shape: ToolShape) -> None:
         self._sink = sink
@@ -84,15 +84,15 @@ class _PlainInputCall:
 class HarmonyParser:
     """``dialects.base.Parser`` for the harmony format.
 
-    - ``shapes``: name in the prompt → the tool on the wire. If empty, the parser recognizes no
-      calls.
-    - ``native_tools``: recipient → name in the prompt, for the tools with which gpt-oss was
-      trained.
+    - ``shapes``: name of a tool in the prompt → the tool as the API shows it. If empty, the parser
+      recognizes no calls.
+    - ``native_tools``: recipient of calls → name of the tool in the prompt, for the tools with
+      which gpt-oss was trained.
     - ``parallel``: whether the reply may have more than one call.
     - ``open_kind``: the kind of message inside which the prompt ends. None means that the prompt
       ends after the model's role, so the reply starts with a header.
-    - ``constrained``: whether the engine enforces a format. The first answer or call is then also
-      the last one.
+    - ``constrained``: whether the engine enforces a format. If so, the reply ends after the first
+      answer or call.
     - ``json_answer``: whether the answer must be JSON. If the engine enforces JSON, a control token
       inside a JSON string is text.
     """
@@ -173,8 +173,8 @@ class HarmonyParser:
     # --- the machine ------------------------------------------------------------------------------
 
     def _is_text(self, control: ControlName) -> bool:
-        """Return whether a control token is text because it stands inside a JSON string. The
-        grammar allows it there."""
+        """Return whether a control token is text because it stands inside a JSON string that the
+        engine enforces. The grammar allows such tokens there."""
         in_string = self._json_span is not None and self._json_span.in_string
         return in_string and control not in ("return", "call")
 
@@ -221,8 +221,8 @@ class HarmonyParser:
     # --- headers ----------------------------------------------------------------------------------
 
     def _add_to_header(self, text: str, tokens: int = 1) -> None:
-        """Add text to the header. If this shows that the text is not a header, start a message with
-        it."""
+        """Add text to the header. If the text so far cannot be a header, start a message with it.
+        ``tokens``: the number of tokens from which ``text`` comes."""
         self._header_tokens += tokens
         if text in (CHANNEL, CONSTRAIN):
             self._header += self._detokenizer.finish()
@@ -246,10 +246,11 @@ class HarmonyParser:
         return self._header
 
     def _begin_unmarked(self, at: int) -> None:
-        """Start a message whose text follows no control token. The message is an answer, or the
-        arguments of a call if the text before ``at`` names a recipient.
+        """Start a message after a header without control tokens. ``at``: the position where the
+        header ends and the message's text starts.
 
-        ``at``: the position in the header's text where the message's text starts.
+        If the header names the recipient of a call, the text is the arguments of this call.
+        Otherwise, the message is an answer.
         """
         text, header = self._header, read_header(self._header[:at])
         if at and self._resolve_recipient(header.recipient, is_header=False) is None:
@@ -258,8 +259,8 @@ class HarmonyParser:
         self._add_content(text[at:])
 
     def _begin_overlong(self) -> None:
-        """Start a message because the header is too long. The words after its valid part become the
-        message's text."""
+        """Start a message because the header is too long. The valid words at the start of the
+        header are used as its header. All other words become the message's text."""
         header = read_header(self._finish_header(), ended=False)
         self._begin_message(header)
         self._add_content(header.rest)
@@ -305,11 +306,11 @@ class HarmonyParser:
         return call
 
     def _resolve_recipient(self, recipient: str | None, *, is_header: bool = True) -> str | None:
-        """Return the name in the prompt of the tool that a recipient stands for. Returns None if
-        the recipient stands for no tool, or if there are no tools.
+        """Return the name that the tool ``recipient`` has in the prompt. Returns None if
+        ``recipient`` is no tool, or if there are no tools.
 
         ``is_header``: whether the recipient certainly stands in a header. If so, the name of an
-        unknown tool is returned as well, so that the client can report it.
+        unknown tool is returned as well, so that the client can report the unknown tool.
         """
         if recipient is None or not self._shapes:
             return None
@@ -370,10 +371,11 @@ class HarmonyParser:
         self._logprobs.clear()
 
     def _rescue_header(self, *, is_cut: bool) -> None:
-        """Emit the words of a header that no message follows as text of the reply.
+        """Emit the words of a header that no message follows as text of the reply. ``is_cut``:
+        whether the output was cut off.
 
-        Words that form a valid header are left out. They are text, too, if no control token marks
-        the header and the words can be an answer.
+        Words that form a valid header are not emitted. Exception: if the header contains no control
+        token and its words can be an answer, all of them are emitted.
         """
         text = self._header if is_cut else self._finish_header()
         is_unmarked = self._is_unmarked_header and not is_cut

