@@ -1,8 +1,8 @@
 """The chat dialect, for models whose prompts are written by a chat template.
 
-A conversation becomes messages, then text, then token ids. The parser reads the output in the
-model's tool format and reasoning format. ``fallback`` rewrites messages that the template does not
-support.
+A conversation is converted to messages, then rendered as text, then encoded as token ids. The
+parser reads the output in the model's tool format and reasoning format. The module ``fallback``
+rewrites messages that the template does not support.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ _PLAIN_STOPS = ("\n\nuser:", "\n\nassistant:", "\n\nsystem:")
 
 
 class _PreparedTemplate(Struct, frozen=True, kw_only=True):
-    """A template, its capabilities, and the token ids and strings that end the model's turn in
-    addition to the tokenizer's end tokens."""
+    """A template with its capabilities. ``stop_ids``, ``stop``: the token ids and strings that end
+    the model's turn, in addition to the tokenizer's end tokens."""
 
     template: Template
     capabilities: TemplateCapabilities
@@ -82,9 +82,9 @@ class ChatDialect:
     - ``reasoning_format``, ``tool_format``: names of formats in ``formats``. None means that the
       format is detected, and ``""`` means no format.
     - ``settings``: variables that the template gets with every request.
-    - ``images``: how the engine learns the position of an image. ``apart``: the position is passed
-      separately from the text. ``template``: the text that the template writes for an image marks
-      the position. None: the model has no vision.
+    - ``images``: how the engine gets the position of an image. ``apart``: as a number, separate
+      from the prompt's text. ``template``: from the text that the template writes for an image.
+      None: the model has no vision.
     - ``unreadable``: what happens to images if the model has no vision.
     - ``today``: returns the current date, for templates that state it.
 
@@ -203,8 +203,8 @@ class ChatDialect:
         )
 
     def reasoning_retention(self, options: Options) -> ReasoningRetention:
-        """Return whether the template shows the reasoning of all turns or only of the current turn.
-        Found out by rendering a sample conversation."""
+        """Return whether later prompts contain the reasoning of all turns or only of the current
+        turn. The method renders a sample conversation with the template to find this out."""
         prepared = self._plain
         if prepared.capabilities.reasoning is None:
             return "current_turn"
@@ -244,8 +244,8 @@ class ChatDialect:
 
     @property
     def supports_images(self) -> bool:
-        """Whether prompts can contain images, because the dialect can tell the engine where they
-        stand."""
+        """Whether prompts can contain images. This is the case if the dialect can tell the engine
+        where each image stands."""
         return self._image is not None
 
     def _prompt(
@@ -268,11 +268,11 @@ class ChatDialect:
         prompt_tools: PromptTools,
         prepared: _PreparedTemplate,
     ) -> tuple[str, bool, PromptImages | None]:
-        """Render the prompt's text, with a mark for each image. Returns the text, whether it ends
-        inside the reasoning, and the images.
+        """Render the prompt's text. In the text, one special character (the mark) stands for each
+        image. Returns the text, whether it ends inside the reasoning, and the images.
 
-        The mark must be a character that the rest of the text does not contain. If the first
-        rendering shows that it contains the mark, the text is rendered again with another mark.
+        No other text of the prompt may contain the mark. If the first rendering shows that it does,
+        the text is rendered again with another mark.
         """
         if self._image is None:
             return *self._text(conversation, options, prompt_tools, prepared, None), None
@@ -302,8 +302,8 @@ class ChatDialect:
         prepared: _PreparedTemplate,
         prompt_images: PromptImages | None,
     ) -> tuple[str, bool]:
-        """Return the prompt's text, and whether it ends inside the reasoning. In texts from users,
-        control tokens are masked; see ``prompt``."""
+        """Return the prompt's text, and whether it ends inside the reasoning. Control tokens that
+        users wrote are masked in this text; see the module ``prompt``."""
         mask = self._encoder.mask
         messages: list[Message] = mask(
             build_messages(
@@ -357,8 +357,8 @@ class ChatDialect:
         return bos + text if self._card.add_bos and bos and not text.startswith(bos) else text
 
     def _unfinished_answer(self, message: Message, text: str) -> str:
-        """Return the start of an answer that the model must continue, as it follows the prompt
-        ``text``. ``message``: the unfinished answer."""
+        """Return the start of an answer that the model must continue. The returned text is appended
+        to the prompt ``text``. ``message``: the unfinished answer."""
         reasoning, answer = message.get("reasoning_content", ""), str(message["content"])
         form = self.reasoning
         if form is not None and answer and (form.header or not form.open):
@@ -377,10 +377,13 @@ class ChatDialect:
 
     def _closed_reasoning(self, template: Template, options: Options, text: str) -> str:
         """Return text that closes the reasoning at the end of the prompt ``text``, so that the
-        model answers at once.
+        model immediately writes its answer.
 
-        Returns ``""`` if it is not needed: the effort is not ``none``, the template itself can
-        switch reasoning off, or the prompt already closes the reasoning.
+        Returns ``""`` if this text is not needed:
+
+        - The requested reasoning effort is not ``none``.
+        - The template itself can switch reasoning off.
+        - The prompt already closes the reasoning.
         """
         effort, form = _effort_of(options), self._reasoning_tags
         if form is None or effort != "none" or any(map(template.mentions, _REASONING_SWITCHES)):
@@ -397,9 +400,9 @@ class ChatDialect:
         """Move reasoning into the content of its message, for templates that have no key for
         reasoning.
 
-        There it is written as in the model's output. Reasoning from before the last user message is
-        dropped, as the models' makers recommend. The messages stay unchanged if the format writes
-        reasoning as a message of its own.
+        In the content, the reasoning is written as in the model's output. Reasoning from before the
+        last user message is not written, as the models' makers recommend. If the format writes
+        reasoning as a message of its own, all messages stay unchanged.
         """
         form = self._reasoning_tags
         if form is None or form.header:
@@ -419,7 +422,7 @@ class ChatDialect:
 
     def _template_variables(self, prepared: _PreparedTemplate, options: Options) -> dict[str, Any]:
         """Return the values of the template's variables: the model's settings, the request's
-        arguments, and variables for the reasoning effort and budget."""
+        template variables, and variables for the reasoning effort and budget."""
         template = prepared.template
         settings = {**self._settings, **options.template}
         effort = _effort_of(options)
@@ -439,8 +442,8 @@ class ChatDialect:
 
 
 def _format_name(name: str | None, detected: str | None) -> str:
-    """Return the configured name of a format. If none is configured, or the name requests
-    detection, return the detected name, or ``""`` if nothing was detected."""
+    """Return the configured name of a format. If no name is configured, or if the name requests
+    detection, return the detected name. Returns ``""`` if no format was detected."""
     return (detected if name is None or name in DETECTION_NAMES else name) or ""
 
 
@@ -449,12 +452,12 @@ def _effort_of(options: Options) -> str | None:
 
 
 def _template_effort(prepared: _PreparedTemplate, accepted: Collection[str], effort: str) -> str:
-    """Return the word with which the template expresses a reasoning effort. ``accepted``: the words
-    that the template's variable accepts.
+    """Return the word that the template uses for a reasoning effort. ``accepted``: the words that
+    the template's variable accepts.
 
-    The template's own word for the effort comes first, then the nearest of the levels ``low``,
-    ``medium`` and ``high``, then ``high``, then ``low``. If none of these is accepted, ``effort``
-    itself is returned.
+    The function tries, in this order, the template's own word for the effort, the nearest of the
+    levels ``low``, ``medium`` and ``high``, then ``high``, then ``low``. If none of these is
+    accepted, it returns ``effort`` itself.
     """
     own = [word for word in _EFFORT_WORDS.get(effort, ()) if prepared.template.quotes(word)]
     words = (*own, LEVELS.get(effort, effort), "high", "low")
@@ -462,12 +465,12 @@ def _template_effort(prepared: _PreparedTemplate, accepted: Collection[str], eff
 
 
 def _turn_end(text: str, special: Mapping[str, int], terminals: Collection[str]) -> frozenset[int]:
-    """Return the id of the special token that ends a turn in the template, in a set. The set is
-    empty if no special token does.
+    """Return a set with the id of the special token that ends a turn in the template. The set is
+    empty if a turn ends without a special token.
 
-    ``text``: the text that the template writes after an answer. ``terminals``: the texts that have
-    a meaning in the model's formats. A special token in them separates parts of a turn and does not
-    end it.
+    ``text``: the text that the template writes after an answer. ``special``: text of a special
+    token → its id. ``terminals``: the texts that have a meaning in the model's formats. A special
+    token in one of these texts separates parts of a turn, so it does not end the turn.
     """
     marked = [literal for literal in terminals if any(token in literal for token in special)]
     rest = text.lstrip()
@@ -480,7 +483,8 @@ def _turn_end(text: str, special: Mapping[str, int], terminals: Collection[str])
 
 
 def _append_instructions(messages: list[Message], text: str) -> list[Message]:
-    """Append ``text`` to the system message at the start. If there is none, insert one."""
+    """Append ``text`` to the first message if it is a system message. Otherwise, insert a system
+    message with ``text`` at the start."""
     if messages and messages[0]["role"] == "system":
         first = {**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}
         return [first, *messages[1:]]

@@ -1,9 +1,9 @@
 """Rewrite messages that a chat template does not support, for example roles that the template
 lacks, or tools that it does not show.
 
-The tool prompt is the text that describes the tools. It is the one with which Hermes and Qwen
-models were trained. Models without a tool format of their own follow this text best. With
-constrained decoding, even the smallest of these models write calls correctly.
+The tool prompt is the text that describes the tools. Hermes and Qwen models were trained with this
+text, and models without a tool format of their own follow it best. With constrained decoding, even
+the smallest of these models write calls correctly.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def tool_prompt(definitions: Iterable[Mapping[str, Any]], tool_format: ToolForma
 
 
 def tools_as_text(messages: Sequence[Message], tool_format: ToolFormat) -> list[Message]:
-    """Rewrite calls as text in ``tool_format``, and tool results as user messages."""
+    """Rewrite each call as text in ``tool_format``, and each tool result as a user message."""
     out: list[Message] = []
     for message in messages:
         if message["role"] == "tool":
@@ -89,7 +89,7 @@ def adapt_messages(
 ) -> list[Message]:
     """Rewrite messages so that they have only roles and formats that the template accepts.
 
-    No text is lost, and the order stays the same where possible. Where the template requires it,
+    No text is lost, and the order stays the same where possible. Depending on the template,
     developer messages become system messages, later system messages are merged into the first one,
     and system messages become part of user messages.
     """
@@ -140,8 +140,8 @@ def _system_to_user(messages: list[Message]) -> list[Message]:
 
 
 def _split_parallel_calls(messages: list[Message]) -> list[Message]:
-    """Split a message with several calls into one message per call. Each of them stands directly
-    before its result."""
+    """Split a message with several calls into one message per call. The result of each call follows
+    its message."""
     out: list[Message] = []
     later: dict[str, Message] = {}
     for message in messages:
@@ -159,8 +159,9 @@ def _split_parallel_calls(messages: list[Message]) -> list[Message]:
 
 
 def _merge_consecutive(messages: list[Message]) -> list[Message]:
-    """Merge consecutive messages of the same role, for templates that require user and assistant to
-    alternate. If an answer comes first, an empty user message is inserted before it."""
+    """Merge consecutive user messages and consecutive assistant messages, for templates that
+    require these roles to alternate. If an answer comes first, an empty user message is inserted
+    before it."""
     out: list[Message] = []
     for message in messages:
         last = out[-1] if out else {"role": "system"}
@@ -250,7 +251,7 @@ def _format_call(call: Mapping[str, Any], capabilities: TemplateCapabilities) ->
     """Return a call whose fields have the format that the template accepts.
 
     Models sometimes write arguments that are not an object. If the template accepts only objects,
-    the function wraps such arguments in an object, as the value of the key ``arguments``.
+    such arguments are put into an object, as the value of the key ``arguments``.
     """
     function = dict(call["function"])
     arguments = function["arguments"]

@@ -1,8 +1,9 @@
 """Encode a rendered prompt as token ids, and reuse the token ids of earlier turns.
 
-Templates write control tokens as text. If a user's text contains the same characters, they must not
-become the control token. So they are masked before the prompt is rendered: private-use characters
-replace them. When the prompt is encoded, they become plain text again.
+Templates write control tokens as text. If a user's text contains the same characters, these
+characters must not become the control token. So they are masked before the prompt is rendered:
+private-use characters replace them. When the prompt is encoded, the private-use characters become
+the user's text again.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _TAIL = 16
 
 
 class _Beginning(Struct, frozen=True):
-    """The ids of a prompt from its start to some control token, and the masked text that these ids
-    spell."""
+    """The token ids of a prompt from its start to some control token, and the text of these ids. In
+    the text, private-use characters mask the control tokens that users wrote."""
 
     ids: tuple[int, ...]
     text: str
@@ -49,7 +50,8 @@ class _Beginning(Struct, frozen=True):
         return len(self.ids), len(self.text)
 
     def starts(self, ids: Sequence[int], masked: str) -> bool:
-        """Return whether ``ids`` and the text ``masked`` start with this beginning."""
+        """Return whether ``ids`` start with the ids of this beginning, and ``masked`` with its
+        text. ``masked``: text in which the control tokens that users wrote are masked."""
         size = len(self.ids)
         return (
             self.ids[-_TAIL:] == ids[size - _TAIL : size]
@@ -59,10 +61,10 @@ class _Beginning(Struct, frozen=True):
 
 
 class _Beginnings:
-    """A cache of the beginnings of the latest prompts. For each beginning, the ids have already
-    been compared with the text.
+    """A cache of the beginnings of the latest prompts. A beginning is the first part of a prompt's
+    token ids with its text. Ids and text of each cached beginning have already been compared.
 
-    So in each turn of a long conversation, only the part after a remembered beginning is compared.
+    In each turn of a long conversation, only the part after a cached beginning must be compared.
     Several threads may use the cache, because prompts are encoded in several threads.
     """
 
@@ -72,16 +74,17 @@ class _Beginnings:
         self._size = 0
 
     def find(self, ids: Sequence[int], masked: str) -> tuple[_Beginning, ...]:
-        """Return the remembered beginnings with which ``ids`` and the text ``masked`` start. The
-        shortest one comes first."""
+        """Return the cached beginnings with which both ``ids`` and the text ``masked`` start. The
+        shortest beginning comes first."""
         with self._lock:
             entries = tuple(self._entries)
         found = (entry for entry in entries if entry.starts(ids, masked))
         return tuple(sorted(found, key=lambda entry: len(entry.ids)))
 
     def remember(self, added: _Beginning, shorter: Collection[_Beginning]) -> None:
-        """Remember a beginning. It replaces ``shorter``, beginnings of the same prompt. If all
-        beginnings together are too long, the oldest ones are removed."""
+        """Add the beginning ``added`` to the cache. ``shorter``: beginnings of the same prompt,
+        which are removed. If the cache is then too large, its oldest entries are removed as well.
+        """
         if not _MIN_BEGINNING <= len(added.ids) <= _MAX_REMEMBERED:
             return
         replaced = {id(entry) for entry in shorter}
@@ -94,9 +97,12 @@ class _Beginnings:
 
 
 class ChatPromptEncoder:
-    """Encodes texts for one tokenizer. A text is called masked if private-use characters replace
-    the control tokens that a user wrote in it. ``fingerprint``: identifies the tokenizer of stored
-    token ids."""
+    """Encodes texts for one tokenizer. In a masked text, private-use characters replace the control
+    tokens that a user wrote.
+
+    ``fingerprint``: the tokenizer's identifier in stored prompts. Stored token ids are reused only
+    if they have the same identifier.
+    """
 
     def __init__(self, tokenizer: Tokenizer, fingerprint: str) -> None:
         self._tokenizer = tokenizer
@@ -113,8 +119,9 @@ class ChatPromptEncoder:
         self._beginnings = _Beginnings()
 
     def mask(self, value: Any) -> Any:
-        """Return ``value`` with all strings in it masked. ``value``: a string, or lists and objects
-        that contain strings."""
+        """Return ``value`` with all strings in it masked: private-use characters replace the
+        control tokens that a user wrote. ``value``: a string, or lists and objects that contain
+        strings."""
         if isinstance(value, str):
             for char in self._first_chars:  # a search for one character is much faster
                 if char in value:
@@ -130,8 +137,9 @@ class ChatPromptEncoder:
         return _ESCAPE + self._codes[match.group()]
 
     def unmask(self, masked: str) -> str:
-        """Return the original text of a masked text. An incomplete escape at the end is dropped; it
-        occurs if a template truncates text."""
+        """Return the original text of ``masked``, in which private-use characters replace control
+        tokens. If a template has truncated the text inside a masked token, this token is dropped.
+        """
         return _MASKED.sub(self._literal, masked) if _ESCAPE in masked else masked
 
     def _literal(self, sign: re.Match[str]) -> str:
@@ -141,12 +149,12 @@ class ChatPromptEncoder:
     def encode(self, masked: str, stored: PromptTokens | None) -> tuple[int, ...]:
         """Return the token ids of a prompt's text. ``masked``: the text, in which private-use
         characters replace the control tokens that users wrote. ``stored``: the ids of an earlier
-        prompt and its reply.
+        prompt and its reply, or None.
 
         If the text starts with the text of ``stored``, the result starts with the ids of
-        ``stored``, so that an engine finds them in its cache. If only a part of the stored text is
-        equal, the result starts with the ids of this part. The part consists of whole control
-        tokens and of whole texts between two control tokens.
+        ``stored``, so that an engine finds them in its cache. If only the first part of both texts
+        is equal, the result starts with the ids of this part. The ids are then reused only up to a
+        control token, or up to the text before one.
         """
         masked = replace_lone_surrogates(masked)
         if stored is None or stored.fingerprint != self._fingerprint:
@@ -175,11 +183,13 @@ class ChatPromptEncoder:
     def encode_with_images(
         self, masked: str, mark: str, image_text: str
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the token ids of a text with image marks, and the index among the ids at which
-        each image stands.
+        """Return the token ids of a text with images, and the index among the ids at which each
+        image stands.
 
-        ``image_text``, which may contain control tokens, replaces each mark. The texts before and
-        after a mark are encoded separately.
+        ``masked``: the text, in which private-use characters replace the control tokens that users
+        wrote. ``mark``: the character that stands for each image. ``image_text``: the text that
+        replaces each mark. It may contain control tokens. The texts before and after a mark are
+        encoded separately.
         """
         ids: list[int] = []
         positions: list[int] = []
@@ -207,7 +217,7 @@ class ChatPromptEncoder:
 
     def _runs(self, ids: Sequence[int], start: int) -> Iterator[tuple[int, int, str | None]]:
         """Split ``ids`` from index ``start`` on into control tokens and runs of other ids between
-        them. Yields (start, end, masked text) for each control token and each run.
+        control tokens. Yields (start, end, masked text) for each control token and each run.
 
         The text is None if the bytes of a run are not valid UTF-8.
         """
@@ -228,8 +238,9 @@ class ChatPromptEncoder:
         return str(self.mask(text))
 
     def _possible_texts(self, text: str | None) -> Iterator[str]:
-        """Yield the texts that a run of ids can stand for in a prompt. At the start of a run, a
-        SentencePiece tokenizer may have inserted a space."""
+        """Yield the texts that a run of token ids can stand for in a prompt. ``text``: the text of
+        the ids, or None. A SentencePiece tokenizer may have inserted a space at its start, so the
+        text without this space is yielded as well."""
         if text:
             yield text
             if self._adds_space and text.startswith(" ") and text != " ":

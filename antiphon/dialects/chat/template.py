@@ -69,7 +69,8 @@ def _tojson(
 ) -> str:
     """Serialize a value to JSON, without the HTML escapes of jinja2's own filter ``tojson``.
 
-    Private-use characters are never escaped, because they stand for masked text.
+    Private-use characters are never escaped, because they stand for control tokens that users
+    wrote.
     """
     text = json.dumps(
         value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys
@@ -106,7 +107,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 @lru_cache(maxsize=16)
 def _compile(source: str) -> tuple[CodeType, frozenset[str]]:
-    """Compile a template. Returns its code and the names of the variables that it reads.
+    """Compile a template. Returns its compiled code and the names of the variables that it reads.
 
     The result is cached, because a model that is unloaded and loaded again has the same template.
     """
@@ -117,8 +118,8 @@ def _compile(source: str) -> tuple[CodeType, frozenset[str]]:
 
 
 class Template:
-    """The chat template of one model. ``bos``, ``eos``: the model's start and end tokens.
-    ``today``: returns the current date."""
+    """The chat template of one model. ``source``: its text. ``bos``, ``eos``: the model's start and
+    end tokens. ``today``: returns the current date."""
 
     def __init__(
         self,
@@ -149,11 +150,11 @@ class Template:
         prompt: bool = True,
         settings: Mapping[str, Any] | None = None,
     ) -> str:
-        """Render ``messages`` as text. If ``prompt`` is True, the start of the model's turn
-        follows.
+        """Render ``messages`` as text. ``prompt``: whether the start of the model's turn is written
+        after the messages.
 
-        ``settings``: variables for the template. Raises ``RenderError`` if the template rejects the
-        messages.
+        ``tools``: the definitions of the tools. ``settings``: variables for the template. Raises
+        ``RenderError`` if the template rejects the messages.
         """
         try:
             return self._template.render(
@@ -176,8 +177,8 @@ class Template:
             raise RenderError(f"{type(error).__name__}: {error}"[:200]) from None
 
     def _tools_as(self, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
-        """Return the tools under the other variable names that some templates read: ``functions``,
-        a JSON text (FireFunction), and ``xml_tools`` (SmolLM3)."""
+        """Return the tools under other variable names, if the template reads these variables:
+        ``functions``, a JSON text (FireFunction), and ``xml_tools`` (SmolLM3)."""
         tool_forms = {"functions": _tojson(tools or [], indent=4), "xml_tools": tools}
         return {name: value for name, value in tool_forms.items() if self.mentions(name)}
 

@@ -36,8 +36,8 @@ _NAME_ID = f"functions.{_TOOL}:0"
 
 
 class TemplateCapabilities(Struct, frozen=True, kw_only=True):
-    """What one chat template supports. ``fallback`` rewrites the messages that the template does
-    not support.
+    """What one chat template supports. The module ``fallback`` rewrites the messages that the
+    template does not support.
 
     - ``content_parts``: whether the content of a message must be a list of parts.
     - ``system``: whether there is a system role. ``system_anywhere``: whether a system message may
@@ -49,8 +49,8 @@ class TemplateCapabilities(Struct, frozen=True, kw_only=True):
       results.
     - ``argument_objects``, ``argument_strings``: whether the arguments of a call may be an object,
       and whether they may be a string.
-    - ``unquoted_strings``: whether the template writes strings in arguments without the quotes that
-      Python calls need.
+    - ``unquoted_strings``: whether the template writes strings in arguments without quotes,
+      although the model's calls need quotes.
     - ``parallel_calls``: whether an answer may have several calls.
     - ``short_ids``: whether call ids must have ``SHORT_ID`` characters.
     - ``named_ids``: whether call ids must contain the tool's name, as in ``functions.NAME:0``,
@@ -58,9 +58,10 @@ class TemplateCapabilities(Struct, frozen=True, kw_only=True):
     - ``reasoning``: the key of an answer's reasoning, or None if the template never shows
       reasoning. ``requires_reasoning``: whether every answer must have this key.
     - ``end``: the text that the template writes after an answer.
-    - ``no_tools``: the value of the variable ``tools`` if there are no tools. Some templates
-      iterate over it in any case, so it may have to be an empty tuple.
-    - ``efforts``: template variable for the reasoning effort → the values that it accepts.
+    - ``no_tools``: the value of the template variable ``tools`` if there are no tools: None or an
+      empty tuple. Some templates always iterate over this variable, so they need a tuple.
+    - ``efforts``: name of a template variable for the reasoning effort → the values that the
+      variable accepts.
     - ``image``: the text that the template writes for an image among the parts of a message, or
       None if it shows no images.
     """
@@ -88,8 +89,8 @@ class TemplateCapabilities(Struct, frozen=True, kw_only=True):
 
 
 def probe(template: Template) -> TemplateCapabilities:
-    """Find out the capabilities of a template by rendering samples. Raises ``SetupError`` if the
-    template cannot show a user message."""
+    """Find out the capabilities of a template by rendering sample conversations. Raises
+    ``SetupError`` if the template cannot show a user message."""
     samples = _Samples(template)
     user, second = _message("user", _FIRST), _message("user", _SECOND)
     answer = _message("assistant", _ANSWER)
@@ -153,8 +154,9 @@ class _Samples:
         return all(word in text for word in words)
 
     def shows_call(self, form: Sequence[Message]) -> bool:
-        """Return whether the template shows a call and its result. A template that prints the
-        arguments as a Python dict does not count. ``form``: a question, a call and its result."""
+        """Return whether the template shows a call and its result. ``form``: a question, a call and
+        its result, as messages. Returns False if the template prints the arguments as a Python
+        dict."""
         if not self.shows(form, _TOOL, _VALUE, _RESULT):
             return False
         if self.shows(form, repr({"city": _VALUE})):
@@ -185,9 +187,12 @@ class _Samples:
         return self._template.render(messages, tools=tools, prompt=prompt, settings=settings)
 
     def reasoning_key(self, messages: Sequence[Message]) -> str | None:
-        """Return the key under which the template reads an answer's reasoning, or None if it shows
-        no reasoning. ``messages``: a current tool loop, because many templates show reasoning only
-        there."""
+        """Return the message key under which the template reads reasoning, or None if the template
+        shows no reasoning.
+
+        ``messages``: a question, an answer and the messages after it. Many templates show reasoning
+        only in a tool loop, so the answer should be a call that its result follows.
+        """
         user, answer, *rest = messages
         for key in _REASONING_KEYS:
             if self.shows([user, {**answer, key: _THOUGHT}, *rest], _THOUGHT):
@@ -195,8 +200,8 @@ class _Samples:
         return None
 
     def efforts(self) -> dict[str, frozenset[str]]:
-        """Return template variable for the reasoning effort → the values that the template
-        accepts."""
+        """Return name of a template variable for the reasoning effort → the values that the
+        variable accepts."""
         variables = filter(self._template.mentions, _EFFORT_VARIABLES)
         return {
             name: frozenset(word for word in _EFFORTS if self._accepts_effort(name, word))
@@ -252,8 +257,8 @@ def _tool() -> dict[str, Any]:
 
 
 def _call_samples() -> list[list[dict[str, Any]]]:
-    """Return sample conversations of a question, a call and its result, one for each format of call
-    that a template may require."""
+    """Return sample conversations that consist of a question, a call and its result. There is one
+    for each format of calls that a template may require."""
     forms: list[list[dict[str, Any]]] = []
     for id in ("call_alpha", "a" * SHORT_ID, _NAME_ID):
         for arguments in ({"city": _VALUE}, f'{{"city": "{_VALUE}"}}'):
