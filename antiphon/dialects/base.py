@@ -2,8 +2,8 @@
 that family's output.
 
 Rendering and parsing are one contract because they are inverses of each other. A dialect does no
-input or output itself (sans-IO). It uses neither a clock nor random numbers. If the model writes no
-id for a call, the parser leaves the call's ``call_id`` empty, and the run assigns an id.
+input or output itself (sans-IO), and it uses no random numbers. If the model writes no id for a
+call, the parser leaves the call's ``call_id`` empty, and the run assigns an id.
 
 Another package can add a dialect, or formats for reasoning and tool calls, through an entry point
 of the group ``antiphon.dialects``; see ``DialectPlugin``.
@@ -51,8 +51,8 @@ class Parser(Protocol):
         delta is ``SampledTokens``."""
 
     def finish(self, reason: FinishReason) -> Iterable[Delta]:
-        """Return the last deltas, at the end of the output. They contain text that the parser held
-        back, and close the open item.
+        """End the output and return the last deltas. They contain text that the parser held back,
+        and close the open item.
 
         The deltas do not include ``Finish``, because the backend emits it with the token usage. If
         ``reason`` is ``length``, the parser leaves an unfinished item open, and the run closes it
@@ -60,11 +60,11 @@ class Parser(Protocol):
         """
 
     def set_unconstrained(self) -> None:
-        """Tell the parser, before the first chunk, that the engine does not enforce the requested
-        format.
+        """Tell the parser that the engine does not enforce the requested format. Must be called
+        before the first chunk.
 
-        If the engine enforces a format, the parser treats a control token inside a JSON string as
-        text. After this call, a control token is markup there as well.
+        If the engine enforces a format, the parser reads a control token inside a JSON string as
+        text. After a call of this method, such a control token has its special meaning.
         """
 
     @property
@@ -78,10 +78,7 @@ class Parser(Protocol):
     @property
     def done(self) -> bool:
         """Whether the parser ignores all further output, for example after the only call that the
-        request allows.
-
-        If True, the backend stops the engine.
-        """
+        request allows. If it does, the backend stops the engine."""
 
 
 class Rendered(Struct, frozen=True, kw_only=True):
@@ -107,7 +104,8 @@ class Rendered(Struct, frozen=True, kw_only=True):
 
 
 class Dialect(Protocol):
-    """Renders prompts for one model and parses its replies. Built from the model's files."""
+    """Renders prompts for one model and parses its replies. A ``DialectFactory`` builds the dialect
+    from the model's files."""
 
     @property
     def supports_images(self) -> bool:
@@ -116,9 +114,9 @@ class Dialect(Protocol):
     def render(self, conversation: Conversation, options: Options) -> Rendered:
         """Render the prompt of the next turn.
 
-        If the prompt's text begins with the text of ``conversation.stored_tokens``, the prompt
-        reuses the stored token ids for this beginning. Raises ``InvalidRequest`` for requests that
-        this model cannot serve.
+        ``conversation.stored_tokens`` are the token ids of an earlier prompt and its reply. If the
+        new prompt's text begins with their text, the new prompt reuses these ids. Raises
+        ``InvalidRequest`` for requests that this model cannot serve.
         """
 
     def reasoning_retention(self, options: Options) -> ReasoningRetention:
@@ -130,13 +128,13 @@ class DialectOptions(Struct, frozen=True, kw_only=True):
     """The settings of one model that concern its dialect.
 
     - ``template``: the source of a chat template that replaces the model's own.
-    - ``reasoning_format``, ``tool_format``: names of formats in ``formats``. "" means no format.
-      None means that the dialect detects the format.
+    - ``reasoning_format``, ``tool_format``: names of formats in ``formats``. ``""`` means no
+      format. None means that the dialect detects the format.
     - ``formats``: the known formats.
     - ``template_kwargs``: variables for the chat template.
-    - ``images``: how the engine learns the position of an image. ``apart``: the position is passed
-      separately from the text. ``template``: the text that the template writes for an image marks
-      the position. None: the model has no vision.
+    - ``images``: how the engine gets the position of an image. ``apart``: as a number, separate
+      from the prompt's text. ``template``: from the text that the template writes for an image.
+      None: the model has no vision.
     - ``unreadable``: what happens to images if the model has no vision.
     """
 
@@ -150,7 +148,7 @@ class DialectOptions(Struct, frozen=True, kw_only=True):
 
 
 class DialectFactory(Protocol):
-    """Builds the dialect of one model. The server calls it in a worker thread, so it may read
+    """Builds the dialect of one model. Antiphon calls it in a worker thread, so it may read
     files."""
 
     def __call__(

@@ -71,17 +71,18 @@ class TokenOrigins:
         self.pending: deque[tuple[int, int, TokenLogprob | None]] = deque()
 
     def add(self, start: int, length: int, logprob: TokenLogprob | None) -> None:
-        """Add a token and the range of its text. ``length``: the length of the text. It is 0 if the
-        token's bytes are only the start of a character."""
+        """Add a token and the range of its text. ``start``: the position where the text starts.
+        ``length``: the length of the text. If the token's bytes are only the first part of a
+        character, the length is 0."""
         self.pending.append((start, start + (length or 1), logprob))
 
     def take(self, start: int, end: int) -> list[TokenLogprob | None]:
         """Return the log probabilities of the tokens that have text between two positions, and
-        remove these tokens. The value is None for a token without log probability.
+        remove these tokens. For a token without log probability, the value is None.
 
-        Each token is returned only once, with the first range that contains some of its text.
-        ``start`` must not decrease from call to call. Tokens whose text ends before ``start`` are
-        discarded.
+        If the text of a token continues after ``end``, the token is returned now and not again
+        later. Tokens whose text ends before ``start`` are removed and not returned. ``start`` must
+        not decrease from call to call.
         """
         found: list[TokenLogprob | None] = []
         tokens = self.pending

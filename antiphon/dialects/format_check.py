@@ -1,5 +1,5 @@
-"""Check that the parser can read the calls that a tool format renders. A wrong tool format fails at
-startup."""
+"""Check that the parser can read the calls that a tool format renders. Antiphon runs this check at
+startup, so that it reports a wrong tool format immediately."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class _Bytes:
 
 
 def round_trip_failure(form: ToolFormat) -> str | None:
-    """Render two sample calls in a tool format and parse them again.
+    """Render two sample calls in a tool format and parse them again. Returns None if the parser
+    finds the same calls, and otherwise the rendered text.
 
-    Returns None if the parser finds the same calls, and otherwise the rendered text. The function
-    does not check a format whose prompt starts the reply (``begins``) and returns None for it: only
-    control tokens mark its calls, and the check has none.
+    Also returns None for every format in which the prompt starts the reply (``begins``). Only
+    control tokens mark the calls of such a format, and the check has no control tokens.
     """
     how = form.written
     text = how.render_calls((_NAME, how.render_arguments(call)) for call in _CALLS)
@@ -57,8 +57,8 @@ def round_trip_failure(form: ToolFormat) -> str | None:
 
 
 def _called(deltas: Iterable[Delta]) -> Iterable[object]:
-    """Yield the parsed arguments of each item. Yields None for an item that is not a call of the
-    sample tool, or whose arguments are not JSON."""
+    """Yield the parsed arguments of each item in ``deltas``. Yields None for an item that is not a
+    call of the sample tool, or whose arguments are not JSON."""
     texts: list[str] = []
     for delta in deltas:
         if isinstance(delta, Open):

@@ -1,5 +1,5 @@
-"""Images in a prompt. Each image leaves a mark, one special character, in the text until the text
-becomes token ids.
+"""Images in a prompt. In the prompt's text, one special character (the mark) stands for each image
+until the text is encoded as token ids.
 
 The module also writes the notes that replace images for models without vision.
 """
@@ -34,15 +34,18 @@ _FIRST, _LAST = 0x10F000, 0x10FF00
 
 
 class PromptImage(Struct, frozen=True):
-    """An image from a data URL."""
+    """An image from a data URL: its bytes and its MIME type."""
 
     content: bytes
     mime: str
 
 
 class ImageMarkup(Struct, frozen=True):
-    """The text that a chat template writes for an image, and the text that it writes before and
-    after the image if other parts of the message stand there."""
+    """The texts that a chat template writes for an image.
+
+    ``text``: the text for the image itself. ``before``, ``after``: the texts between the image and
+    the part of the message that precedes or follows it.
+    """
 
     text: str
     before: str = ""
@@ -50,10 +53,10 @@ class ImageMarkup(Struct, frozen=True):
 
 
 class PromptImages:
-    """The images of one rendered prompt, in the order of their marks in the text.
+    """The images of one rendered prompt, in the order in which they stand in the text.
 
-    ``mark``: the character that stands for each image. ``markup``: the texts that the model's
-    template writes for an image and around it.
+    ``mark``: the character that stands for each image in the text. ``markup``: the texts that the
+    model's template writes for an image and around it.
     """
 
     def __init__(self, mark: str, markup: ImageMarkup | None = None) -> None:
@@ -62,8 +65,8 @@ class PromptImages:
         self.images: list[PromptImage] = []
 
     def add(self, part: it.InputImage | it.ComputerScreenshot) -> str | None:
-        """Add an image and return its mark. Returns None and adds nothing if the part contains no
-        image data."""
+        """Add an image. Returns the mark, the character that stands for the image in the prompt's
+        text. Returns None and adds nothing if ``part`` contains no image data."""
         url = part.image_url
         if url is UNSET or not url.startswith("data:image/"):
             return None
@@ -79,17 +82,17 @@ class PromptImages:
 
 
 def unused_characters(text: str) -> Iterator[str]:
-    """Yield private-use characters that ``text`` does not contain. They can serve as marks for
-    images."""
+    """Yield private-use characters that ``text`` does not contain. Such a character can stand for
+    each image in the text."""
     return (chr(code) for code in range(_FIRST, _LAST) if chr(code) not in text)
 
 
 def omission_note(what: str, path: str, unreadable: Unreadable) -> str:
-    """Return the note that replaces content that a text model cannot read.
+    """Return the note that replaces content that a text model cannot read, such as an image.
+    ``what``: the kind of content. ``path``: the path of the content in the request.
 
-    The model can mention the note, and a conversation that once had an image stays usable.
-    ``what``: the kind of content, such as ``image``. ``path``: the path of the content in the
-    request. Raises ``InvalidRequest`` if ``unreadable`` is ``refuse``.
+    With the note, the model can tell the user about the omitted content. Raises ``InvalidRequest``
+    if ``unreadable`` is ``refuse``.
     """
     if unreadable == "refuse":
         raise InvalidRequest(

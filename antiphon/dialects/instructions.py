@@ -1,5 +1,5 @@
 """Texts for the prompts of all models: instructions for the verbosity, the output format and
-namespaces. Also the levels of reasoning effort."""
+namespaces of tools. The module also maps reasoning efforts to the levels that models know."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def json_format_instructions(options: Options) -> list[str]:
 
 def format_instructions(options: Options, apart: Collection[str] = ()) -> list[str]:
     """Return the instructions for the verbosity, for the grammar that the answer must match, and
-    for namespaces.
+    for namespaces of tools. The instructions for JSON come from ``json_format_instructions``.
 
     ``apart``: names of namespaces that the prompt already shows as namespaces. They get no
-    instructions. For the requested JSON, see ``json_format_instructions``.
+    instructions.
     """
     lines = [] if options.tool_choice.mode == "none" else namespace_notes(options.tools, apart)
     if (guide := options.guide) is not None:

@@ -74,8 +74,8 @@ class JsonSpan:
         self.complete = False
 
     def read(self, text: str, at: int = 0) -> int:
-        """Read ``text`` from position ``at`` and return the position up to which it belongs to the
-        value. Sets ``complete`` if the value ends there."""
+        """Read ``text`` from position ``at`` on. Returns the position up to which the text belongs
+        to the JSON value. Sets ``complete`` if the value ends there."""
         while at < len(text) and not self.complete:
             at = self._read_string(text, at) if self.in_string else self._read_structure(text, at)
         return at
@@ -126,10 +126,12 @@ class StringDecoder:
     """Decodes a string literal, from the character after its opening quote to its closing quote.
     The text may arrive in pieces.
 
-    By default, the literal is JSON. For Python's literals, ``escapes`` and ``digits`` are set.
-    ``escapes``: the character after a backslash → the character that is meant. ``digits``: the
-    character after a backslash → the number of hexadecimal digits that follow it. If ``escapes`` is
-    empty, a backslash is a plain character. An invalid escape stays as written. Half a surrogate
+    - ``quote``: the quote character around the string.
+    - ``escapes``: the character after a backslash → the character that the escape stands for. If it
+      is empty, a backslash is a plain character.
+    - ``digits``: the character after a backslash → the number of hexadecimal digits that follow it.
+
+    By default, the literal is a JSON string. An invalid escape stays as written. Half a surrogate
     pair becomes U+FFFD.
     """
 
@@ -175,7 +177,8 @@ class StringDecoder:
         return self._flush_surrogate() + escape
 
     def _read_escape(self, char: str, at: int, parts: list[str]) -> int:
-        """Read one more character of an escape. Returns the next position."""
+        """Read the character ``char`` of an escape. Returns the next position. If the escape is
+        complete, its text is added to ``parts``."""
         if len(self._escape) > 1 and char not in _HEX:
             parts.append(self.finish())
             return at

@@ -45,8 +45,10 @@ _TEXTS = (it.InputText, it.OutputText, it.ReasoningText, it.SummaryText)
 class _PartReader:
     """Converts the parts of an item, such as texts, files and images, to one text.
 
-    ``path``: the request path of the current item, for error messages. If ``images`` is given, an
-    image becomes its mark. Otherwise a note replaces it.
+    ``path``: the request path of the current item, for error messages. ``unreadable``: whether a
+    note replaces a part that the model cannot read, or the request is rejected. ``images``:
+    collects the images for a model with vision, or None. In the text, one special character (the
+    mark) stands for each collected image.
     """
 
     def __init__(self, unreadable: Unreadable, images: PromptImages | None) -> None:
@@ -91,8 +93,8 @@ class _PartReader:
         return part.text
 
     def _file(self, part: it.InputFile, path: str) -> str:
-        """Return the content of a text file under its name. For a file that is not text, return a
-        note."""
+        """Return the content of a text file, after a line with its name. For a file that is not
+        text, return a note instead."""
         label = "" if part.filename is UNSET else f" '{part.filename}'"
         text = None if part.file_data is UNSET else _decode_text(part.file_data)
         return self._omitted(f"file{label}", path) if text is None else f"[file{label}]\n{text}"
@@ -131,9 +133,9 @@ def _search_result_text(tools: tuple[Tool, ...]) -> str:
 
 
 def _code_output_text(item: it.CodeInterpreterCall) -> str:
-    """Return what the code of an interpreter call printed, if the item includes outputs, and
-    otherwise the call's status. Images are files in the container, so a placeholder stands for
-    them."""
+    """Return the output that the code of an interpreter call printed. If the item includes no
+    outputs, return the call's status. A placeholder stands for each image, because images are files
+    in the container."""
     lines = [str(each.get("logs", "[picture]")) for each in item.outputs or ()]
     return "\n".join(lines) or _dump(_present_fields(item, "status"))
 
@@ -197,8 +199,8 @@ UNREADABLE = (it.Compaction, it.CompactionTrigger, it.ConfigurationUpdate, it.It
 
 
 def render_hosted_call(item: it.Item) -> tuple[str, Any, str]:
-    """Return a hosted tool call, which runs on the server, as its name, its arguments and the text
-    of its result."""
+    """Return the name, the arguments and the text of the result of a hosted tool call. Antiphon
+    itself runs hosted tools, such as ``web_search``."""
     name, arguments = CALLS[type(item)](item)
     return name, arguments, OUTPUTS[type(item)](item, _PartReader("note", None))
 
@@ -213,11 +215,12 @@ def build_messages(
     """Convert items to messages: one message per turn of the user or the model, and each result
     directly after its call.
 
-    System and developer messages stay where they are. The last message has the key ``open`` set if
-    the model must continue it. ``past_count``: how many of the items come from earlier responses
-    and not from this request. ``images`` collects the images for a model with vision.
+    System and developer messages stay where they are. If the model must continue the last message,
+    this message has the key ``open`` set to True.
 
-    Raises ``InvalidRequest`` with the path of an item or part that cannot be shown to the model.
+    ``past_count``: how many of the items come from earlier responses and not from this request.
+    ``images`` collects the images for a model with vision. Raises ``InvalidRequest`` with the path
+    of an item or part that cannot be shown to the model.
     """
     builder = _MessageBuilder(prompt_tools, unreadable, images)
     builder.read(items, past_count)
@@ -237,8 +240,9 @@ def is_unfinished(items: Sequence[it.Item]) -> bool:
 
 
 class Builder:
-    """Base class that visits the items of a conversation, decides what each one is, and calls a
-    method for it: ``message``, ``reasoning``, ``call`` or ``result``.
+    """Base class of the builders that convert the items of a conversation to messages. It visits
+    the items and calls one of the methods ``message``, ``reasoning``, ``call`` and ``result`` for
+    each item that the model is shown.
 
     A subclass implements these methods and builds the messages of one prompt format.
     """
@@ -318,8 +322,9 @@ class Builder:
             self._add_result(call_id, answer(item, self.reader), item)
 
     def _add_approval(self, item: it.McpApprovalResponse) -> None:
-        """Add a call that the user refused to approve, with the refusal as its result. Adds nothing
-        for an approved call, because the call follows as an item of its own."""
+        """Process the user's response to an approval request of an MCP call. If the user refused,
+        add the call with the refusal as its result. If the user approved, add nothing, because the
+        call follows as an item of its own."""
         request = self._approval_requests.get(item.approval_request_id)
         if request is None or item.approve:
             return
@@ -409,8 +414,8 @@ class _MessageBuilder(Builder):
         }
 
     def _turn(self) -> Message:
-        """Return the model's current message. Starts a new message if there is none, or if a call
-        of the current one already has a result."""
+        """Return the current message of the model, to which reasoning, text or calls can be added.
+        If there is none, or if one of its calls already has a result, start a new message."""
         last = self._messages[-1] if self._messages else None
         if last is None or last["role"] != "assistant":
             return self._new_turn()

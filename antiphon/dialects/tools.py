@@ -1,8 +1,9 @@
 """The tools in a prompt, as one flat list of functions. The list contains the functions and the
 custom tools of a request.
 
-A custom tool becomes a function with one string parameter. Functions in a namespace get flat names,
-and ``PromptTools`` maps a name on the wire to its flat name.
+A custom tool becomes a function with one string parameter. A function in a namespace gets a flat
+name, which consists of the namespace and the function's name. ``PromptTools`` maps the names in the
+API to the flat names.
 """
 
 from __future__ import annotations
@@ -47,13 +48,14 @@ _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 class PromptTool(Struct, frozen=True, kw_only=True):
     """One function as the model sees it.
 
-    - ``name``: its flat name in the prompt. ``shape``: the tool on the wire.
-    - ``path``: where the request declares the function.
-    - ``strict``: if True, the arguments must match the schema. If None, the schema is enforced only
-      where the engine can do it.
-    - ``grammar``: the grammar for the input of a custom tool.
-    - ``found``: whether a tool search of the model added the function. The prompt then shows it in
-      the search's result, so that the start of the prompt does not change.
+    - ``name``: its flat name in the prompt, which contains its namespace. ``shape``: the tool as
+      the API shows it.
+    - ``path``: the path in the request where the function is declared.
+    - ``strict``: True means that the arguments must match the schema. None means that the engine
+      enforces the schema if it can.
+    - ``grammar``: the grammar for the input of a custom tool, or None.
+    - ``found``: whether a tool search of the model added the function. If so, the prompt shows the
+      function in the search's result, and the start of the prompt does not change.
     """
 
     name: str
@@ -81,7 +83,7 @@ class PromptTools(Struct, frozen=True, kw_only=True, dict=True):
     """The tools in a prompt.
 
     ``tools``: all tools that the model sees. ``callable``: the tools that the model may call.
-    ``required``: whether the model must call one.
+    ``required``: whether the model must call a tool.
     """
 
     tools: tuple[PromptTool, ...] = ()
@@ -90,13 +92,13 @@ class PromptTools(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def shapes(self) -> Mapping[str, ToolShape]:
-        """Flat name in the prompt → the tool on the wire."""
+        """Flat name of a tool in the prompt → the tool as the API shows it."""
         return {tool.name: tool.shape for tool in self.tools}
 
     @property
     def declared(self) -> tuple[PromptTool, ...]:
-        """The tools that the start of the prompt lists. These are all tools except those that a
-        tool search of the model found."""
+        """The tools that the start of the prompt lists: all tools except those that a tool search
+        of the model found."""
         return tuple(tool for tool in self.tools if not tool.found)
 
     @property
@@ -105,17 +107,17 @@ class PromptTools(Struct, frozen=True, kw_only=True, dict=True):
         return len(self.callable) < len(self.tools)
 
     def name_of(self, name: str, namespace: str | None) -> str:
-        """Return the flat name in the prompt of the tool that has this name and namespace on the
-        wire.
+        """Return the name that a tool has in the prompt. ``name``, ``namespace``: the tool's name
+        and namespace in the API.
 
-        A past call may name a tool that the request no longer declares. Its flat name is made from
-        the name and the namespace.
+        A past call may name a tool that the request no longer declares. For such a tool, the
+        returned name consists of the namespace and the name.
         """
         return self._names.get((name, namespace)) or _flat_name(name, namespace)
 
     @cached_property
     def _names(self) -> Mapping[tuple[str, str | None], str]:
-        """Name and namespace on the wire → the name in the prompt."""
+        """(name, namespace) of a tool in the API → its name in the prompt."""
         return {
             (tool.shape.wire_name, tool.shape.namespace): tool.name for tool in reversed(self.tools)
         }
@@ -125,7 +127,7 @@ def collect_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
     """Collect the tools that the request declares, and the tools that items of the conversation
     add.
 
-    If a tool is declared twice, the last declaration counts, because clients declare a tool again
+    If a tool is declared twice, the last declaration is used, because clients declare a tool again
     after a search has found it. Raises ``InvalidRequest`` if the request requires a call but allows
     no tool.
     """
@@ -157,8 +159,9 @@ def collect_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
 def restrict_tools(options: Options, items: Iterable[it.Item]) -> Options:
     """Return the options without the tools that the model may not call.
 
-    The function is for models whose output cannot be constrained. Tools that items of the
-    conversation add are not removed. Raises ``InvalidRequest`` like ``collect_tools``.
+    This function is for models whose output cannot be constrained. It does not remove tools that
+    items of the conversation add. Raises ``InvalidRequest`` if the request requires a call but
+    allows no tool.
     """
     if options.tool_choice.allowed is None:
         return options
@@ -172,8 +175,9 @@ def restrict_tools(options: Options, items: Iterable[it.Item]) -> Options:
 def _filter_tools(
     tools: tuple[tl.Tool, ...], left: Collection[tuple[str, str | None]]
 ) -> Iterator[tl.Tool]:
-    """Yield the tools without the functions and custom tools that are not in ``left``, a collection
-    of (name, namespace) pairs. Tools of other types stay."""
+    """Yield ``tools`` without the functions and custom tools that are missing in ``left``.
+    ``left``: the (name, namespace) pairs of the tools that stay. Tools of other types always stay.
+    """
     for tool in tools:
         if isinstance(tool, tl.Namespace):
             inner = tuple(each for each in tool.tools if (each.name, tool.name) in left)
@@ -184,8 +188,7 @@ def _filter_tools(
 
 
 def tool_definitions(tools: tuple[tl.Tool, ...]) -> list[dict[str, Any]]:
-    """Return the definitions of ``tools`` in the format of chat templates. The function needs no
-    conversation."""
+    """Return the definitions of ``tools`` in the format of chat templates."""
     taken: set[str] = set()
     return [
         _prompt_tool(tool, namespace, path, taken).definition()
@@ -194,8 +197,8 @@ def tool_definitions(tools: tuple[tl.Tool, ...]) -> list[dict[str, Any]]:
 
 
 def namespace_notes(tools: Iterable[tl.Tool], apart: Collection[str] = ()) -> list[str]:
-    """Return one line for each namespace, with its description. The lines are needed because the
-    prompt lists the functions one by one.
+    """Return one line with the description of each namespace. The lines are needed because the
+    prompt lists the functions without their namespaces.
 
     ``apart``: names of namespaces that the prompt already shows as namespaces. They get no line.
     """
@@ -211,9 +214,8 @@ def namespace_notes(tools: Iterable[tl.Tool], apart: Collection[str] = ()) -> li
 def _flat(
     tools: tuple[tl.Tool, ...], items: Iterable[it.Item]
 ) -> Iterator[tuple[tl.Function | tl.Custom, str | None, str, bool]]:
-    """Yield each function and custom tool, from the request and from items of the conversation.
-    Yields it with its namespace, its path in the request, and whether a tool search of the model
-    found it."""
+    """Yield each function and custom tool of a request and of its items. Each is yielded as (tool,
+    namespace, path in the request, whether a tool search of the model found it)."""
     sources = [(tools, "tools", False)]
     searches: set[str] = set()
     for item in items:

@@ -153,8 +153,8 @@ class ChatPromptEncoder:
 
         If the text starts with the text of ``stored``, the result starts with the ids of
         ``stored``, so that an engine finds them in its cache. If only the first part of both texts
-        is equal, the result starts with the ids of this part. The ids are then reused only up to a
-        control token, or up to the text before one.
+        is equal, the result starts with the ids of this part. The part never ends in the middle of
+        the text between two control tokens.
         """
         masked = replace_lone_surrogates(masked)
         if stored is None or stored.fingerprint != self._fingerprint:
