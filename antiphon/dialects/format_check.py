@@ -1,5 +1,5 @@
-"""Check that the parser can read the calls that a tool format renders. Antiphon runs this check at
-startup, so that it reports a wrong tool format immediately."""
+"""Check that the parser can read the calls that a tool format renders. Antiphon checks the formats
+in the operator's files at startup, so that it reports a wrong format immediately."""
 
 from __future__ import annotations
 

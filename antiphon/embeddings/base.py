@@ -20,8 +20,8 @@ Role = Literal["query", "passage"]
 
 
 class Prefixes(Struct, frozen=True, kw_only=True):
-    """Texts that a model expects before each query and before each passage. The model's card states
-    them."""
+    """Texts that an embedding model expects before each query and before each passage. A passage is
+    a text that is searched. The model's card states the prefixes."""
 
     query: str = ""
     passage: str = ""
@@ -39,8 +39,8 @@ class EmbeddingResult(Struct, frozen=True):
 
 
 class Embedder(Protocol):
-    """Computes vectors with one embedding model. The factories in ``embeddings`` create embedders.
-    The owner of an embedder must close it."""
+    """Computes vectors with one embedding model. Each module of ``embeddings`` for a kind of model
+    has a function ``load`` that creates an embedder. The owner of an embedder must close it."""
 
     @property
     def dimensions(self) -> int:
@@ -68,8 +68,8 @@ class Embedder(Protocol):
 def truncate_vector(vector: Vector, dimensions: int) -> Vector:
     """Return the first ``dimensions`` numbers of a vector, normalized to length 1.
 
-    Models with Matryoshka training are made for this and lose little accuracy. For other models the
-    result is an approximation.
+    Models with Matryoshka training are made for such shortened vectors and lose little accuracy.
+    For other models, the result is an approximation.
     """
     shorter = vector[:dimensions]
     length = math.sqrt(sum(number * number for number in shorter))

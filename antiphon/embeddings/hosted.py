@@ -1,4 +1,4 @@
-"""``Embedder`` that calls a loaded embedder in another process of the same server."""
+"""``Embedder`` for a model that another process of the same Antiphon server has loaded."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ __all__ = ["EmbedderDescription", "HostedEmbedder", "PackedEmbeddings"]
 
 
 class EmbedderDescription(Struct, frozen=True):
-    """The constant properties of an embedder, which its process sends to other processes."""
+    """The properties of an embedder that never change. The process that has loaded the model sends
+    them to other processes."""
 
     dimensions: int
     vocabulary_size: int | None
 
 
 class PackedEmbeddings(Struct, frozen=True):
-    """An ``EmbeddingResult`` in the form in which it is sent between processes: each vector is the
-    bytes of its numbers."""
+    """An ``EmbeddingResult`` in the form in which processes send it to each other. Each vector is
+    the bytes of its 32-bit floats."""
 
     vectors: tuple[bytes, ...]
     tokens: int
 
 
 class HostedEmbedder:
-    """``Embedder`` that sends its calls to the process that has loaded the model ``name``."""
+    """``Embedder`` for a model that another process has loaded. ``name``: the model's name.
+    ``description``: its properties. ``calls``: the client that sends RPC calls to that process."""
 
     def __init__(self, name: str, description: EmbedderDescription, calls: CallClient) -> None:
         self._name = name

@@ -36,11 +36,14 @@ async def load(
     pooling: str | None = None,
     prefixes: Prefixes | None = None,
 ) -> ThreadedEmbedder:
-    """Load the GGUF file at ``path`` and return its embedder.
+    """Load the GGUF file at ``path`` and return its embedder. Raises ``SetupError`` if the file or
+    an argument cannot be used.
 
-    ``context_size``: the maximum length of a text in tokens. It is limited by the length that the
-    model was trained for, and is 2048 by default. ``pooling``: one of ``POOLINGS``, for a file that
-    does not name its pooling. Raises ``SetupError`` if the file or an argument cannot be used.
+    - ``context_size``: the maximum length of a text in tokens, by default 2048. If the model was
+      trained for shorter texts, that length is the maximum.
+    - ``gpu_layers``: how many layers of the model run on the GPU. By default, as many as fit.
+    - ``pooling``: one of ``POOLINGS``, for a file that does not name its pooling.
+    - ``prefixes``: texts that are put before queries and passages.
     """
     require_llama()
     head = await asyncio.to_thread(read_gguf, path)

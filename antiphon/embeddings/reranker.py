@@ -26,8 +26,8 @@ _INVALID_RESPONSE = "The upstream's response is not a list of reranked documents
 
 
 class RerankResult(Struct, frozen=True):
-    """The relevance of each text to the query, from 0 to 1 and in the order of the texts, and the
-    number of tokens that the model read."""
+    """The relevance of each text to the query, and the number of tokens that the model read. A
+    score is from 0 to 1, and the scores have the order of the texts."""
 
     scores: tuple[float, ...]
     tokens: int
@@ -52,11 +52,15 @@ async def load(
     model: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> UpstreamReranker:
-    """Return the reranker for a model at the server ``url``.
+    """Return the reranker for a model on another server, whose address is ``url``.
 
-    ``name``: the name of the model in Antiphon's configuration. ``model``: the name of the model on
-    that server. If None, the first model that the server lists is used. Raises ``SetupError`` if
-    the server cannot be used.
+    - ``name``: the name of the model in Antiphon's configuration.
+    - ``key``: the API key of the other server.
+    - ``model``: the name of the model on the other server. If None, the first model that this
+      server lists is used.
+    - ``options``: the engine options of the model in the configuration.
+
+    Raises ``SetupError`` if the other server cannot be used.
     """
     upstream, parsed = open_upstream(name, url, key, options or {})
     try:
@@ -72,8 +76,8 @@ async def load(
 class UpstreamReranker:
     """``Reranker`` that sends requests to another server.
 
-    ``upstream``: the client of that server; ``close`` closes it. ``body``: extra fields for every
-    request.
+    ``upstream``: the client of that server. The reranker's ``close`` closes this client. ``body``:
+    extra fields for every request.
     """
 
     def __init__(self, upstream: Upstream, body: Mapping[str, Any]) -> None:
@@ -109,8 +113,8 @@ class UpstreamReranker:
 
 
 def _as_relevance(scores: Sequence[float]) -> tuple[float, ...]:
-    """Convert scores to the range from 0 to 1. Scores already in this range stay as they are. Other
-    scores are taken for logits, which some servers return, such as llama-server."""
+    """Convert scores to the range from 0 to 1. If all scores are already in this range, they stay
+    as they are. Otherwise they are logits, which some servers return, such as llama-server."""
     if all(0 <= score <= 1 for score in scores):
         return tuple(scores)
     return tuple(0.5 * (1 + math.tanh(score / 2)) for score in scores)

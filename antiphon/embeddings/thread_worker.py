@@ -1,6 +1,7 @@
-"""Embedders for models whose calls block. A dedicated thread computes the vectors in small batches.
+"""Embedders for models that block while they compute. A thread of its own computes the vectors in
+small batches of texts.
 
-A cancelled request stops after its current batch.
+A cancelled request stops after its current batch of texts.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _BATCH_SIZE = 16
 
 
 class ThreadedEmbedder:
-    """``Embedder`` that runs a blocking function on one thread, so that its calls never overlap.
+    """``Embedder`` that runs a blocking function on a thread of its own, so that two computations
+    never overlap.
 
     ``call``: computes the vectors of one batch of texts and counts their tokens. ``release``: frees
     the model.

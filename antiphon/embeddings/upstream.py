@@ -31,12 +31,17 @@ async def load(
     prefixes: Prefixes | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> UpstreamEmbedder:
-    """Return the embedder for a model at the server ``url``.
+    """Return the embedder for a model on another server, whose address is ``url``.
 
-    ``name``: the name of the model in Antiphon's configuration. ``model``: the name of the model on
-    that server. If None, the first model that the server lists is used. The function sends one
-    request to find out the length of the vectors. Raises ``SetupError`` if the server cannot be
-    used.
+    - ``name``: the name of the model in Antiphon's configuration.
+    - ``key``: the API key of the other server.
+    - ``model``: the name of the model on the other server. If None, the first model that this
+      server lists is used.
+    - ``prefixes``: texts that are put before queries and passages.
+    - ``options``: the engine options of the model in the configuration.
+
+    The function sends one text to find out the length of the vectors. Raises ``SetupError`` if the
+    other server cannot be used.
     """
     upstream, parsed = open_upstream(name, url, key, options or {})
     try:
@@ -56,8 +61,8 @@ async def load(
 class UpstreamEmbedder:
     """``Embedder`` that sends requests to another server.
 
-    ``upstream``: the client of that server; ``close`` closes it. ``body``: extra fields for every
-    request. ``prefixes``: texts that are put before queries and passages.
+    ``upstream``: the client of that server. The embedder's ``close`` closes this client. ``body``:
+    extra fields for every request. ``prefixes``: texts that are put before queries and passages.
     """
 
     vocabulary_size: int | None = None

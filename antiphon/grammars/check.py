@@ -1,8 +1,8 @@
-"""Check grammars from clients before llguidance compiles them in the server's process.
+"""Check grammars from clients before llguidance compiles them in Antiphon's main process.
 
 On long chains of references, llguidance overflows the stack, and it cannot be interrupted. So a
-grammar that is not obviously cheap to compile is first compiled in a separate process (``worker``).
-If this process dies, the grammar is refused.
+grammar that may be costly to compile is first compiled in a separate process (``worker``). If this
+process dies, the grammar is refused.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def grammar_fault(lark: str) -> str | None:
     """Return the error message for an invalid grammar in llguidance's Lark, or None if the grammar
     is valid.
 
-    Also returns None if llguidance is not installed. This is safe because every engine that
-    enforces grammars installs llguidance. The function blocks while llguidance compiles, up to a
-    few seconds for a complex grammar. Call it from a thread.
+    The function blocks while llguidance compiles, up to 15 seconds for a complex grammar. Call it
+    from a thread. If llguidance is not installed, it returns None. This is safe because every
+    engine that enforces grammars needs llguidance.
     """
     if find_spec("llguidance") is None:
         return None
@@ -59,8 +59,8 @@ def _cached_fault(lark: str) -> str | None:
 
 
 def is_cheap(lark: str) -> bool:
-    """Return whether a grammar is small and flat enough to compile it in the server's process at
-    once, without a check in a separate process.
+    """Return whether a grammar is so small and flat that Antiphon can compile it in its main
+    process. Other grammars are first checked in a separate process.
 
     Takes time linear in the grammar's length.
     """

@@ -52,12 +52,11 @@ def split_text(text: str, size: int, overlap: int) -> list[Passage]:
 
 
 def _find_boundary(text: str, starts: list[int], first: int, last_candidate: int) -> int:
-    """Return the best token boundary from ``first`` to ``last_candidate``, as an index into
-    ``starts``.
+    """Return the best token boundary from ``first`` to ``last_candidate``. These two and the result
+    are indices into ``starts``, the positions in ``text`` where tokens start.
 
-    The last boundary before an empty line is best. If there is none, the last boundary before a
-    line end is returned, and otherwise the last boundary before a space. If there is none of these,
-    ``last_candidate`` is returned.
+    The last boundary before an empty line is best, then the last one before a line end, then the
+    last one before a space. If there is none of these, ``last_candidate`` is returned.
     """
     for mark in ("\n\n", "\n", " "):
         for index in range(last_candidate, first - 1, -1):

@@ -35,8 +35,8 @@ def fuse_rankings(rankings: Iterable[tuple[float, Sequence[_T]]]) -> dict[_T, fl
 
 
 def best_scores(scores: Iterable[Mapping[_T, float]]) -> list[tuple[_T, float]]:
-    """Merge the scores of several queries. Return each entry with its highest score, and the entry
-    with the highest score first."""
+    """Merge the scores of several queries. Returns pairs of an entry and its highest score. The
+    pair with the highest score comes first."""
     highest: dict[_T, float] = {}
     for query_scores in scores:
         for entry, score in query_scores.items():

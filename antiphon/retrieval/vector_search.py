@@ -1,8 +1,8 @@
 """Search for the chunks whose vectors are nearest to a query's vector. The search uses the vector
 index of the database. If the database has no vector index, this module compares the query with all
-vectors.
+vectors of the vector store.
 
-The vectors that are compared are cached for each vector store until they change.
+For this comparison, the vectors of each vector store are cached until they change.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _CACHE_BYTES = 2**30
 class _CachedStore(Struct, frozen=True):
     """The vectors of one vector store in memory.
 
-    ``version``: changes when the store's vectors change. ``rows``: the vectors as a numpy array,
-    one row per chunk.
+    ``version``: changes when the vectors in the database change. ``matrix``: the chunks and the
+    bytes of their vectors. ``rows``: the same vectors as a numpy array, one row per chunk.
     """
 
     version: VectorsVersion
@@ -39,8 +39,8 @@ class _CachedStore(Struct, frozen=True):
 
 
 def require_numpy() -> None:
-    """Raise ``SetupError`` if numpy is not installed. The function does not import numpy; the first
-    search does."""
+    """Raise ``SetupError`` if numpy is not installed. This function does not import numpy, because
+    the first search imports it."""
     if find_spec("numpy") is None:
         raise SetupError(
             needs_extra("numpy, which searches by meaning, is not installed", "embeddings")
@@ -48,8 +48,8 @@ def require_numpy() -> None:
 
 
 class VectorSearch:
-    """Searches vector stores for the chunks nearest to a vector. ``cache_bytes``: maximum size of
-    the cached vectors, in bytes."""
+    """Searches vector stores for the chunks nearest to a vector. ``vectors``: the vectors in the
+    database. ``cache_bytes``: maximum size of the cached vectors, in bytes."""
 
     def __init__(self, vectors: VectorIndex, *, cache_bytes: int = _CACHE_BYTES) -> None:
         self._vectors = vectors
@@ -67,10 +67,10 @@ class VectorSearch:
         limit: int,
     ) -> tuple[ChunkHit, ...]:
         """Return the ``limit`` chunks of a vector store that are nearest to ``vector``, nearest
-        first.
+        first. Each chunk's score is its cosine similarity to ``vector``.
 
-        ``files``: ids of the files to search; None means all files. Each chunk's score is its
-        cosine similarity to ``vector``.
+        ``model``: the embedding model that computed the vectors. ``files``: ids of the files to
+        search; None means all files.
         """
         hits = await self._vectors.search_vectors(
             tenant, store_id, model, vector.tobytes(), files, limit
