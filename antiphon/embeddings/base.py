@@ -31,8 +31,8 @@ class Prefixes(Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingResult(Struct, frozen=True):
-    """The vectors of a list of texts, one per text and in their order, and the number of tokens
-    that the model read."""
+    """The result of embedding a list of texts. ``vectors``: one vector per text, in the order of
+    the texts. ``tokens``: the number of tokens that the model read."""
 
     vectors: tuple[Vector, ...]
     tokens: int

@@ -62,10 +62,11 @@ class _Beginning(Struct, frozen=True):
 
 class _Beginnings:
     """A cache of the beginnings of the latest prompts. A beginning is the first part of a prompt's
-    token ids with its text. Ids and text of each cached beginning have already been compared.
+    token ids, with the text that these ids spell.
 
-    In each turn of a long conversation, only the part after a cached beginning must be compared.
-    Several threads may use the cache, because prompts are encoded in several threads.
+    In each turn of a long conversation, only the ids after a cached beginning must be compared with
+    the prompt's text. Several threads may use the cache, because prompts are encoded in several
+    threads.
     """
 
     def __init__(self) -> None:

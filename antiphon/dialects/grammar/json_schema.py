@@ -116,8 +116,8 @@ def _check_lengths(schema: Any, path: str) -> None:
 
 
 def _exceeded_limit(key: str, value: Any) -> str | None:
-    """Return a text for the error message that states the limit which the value of a keyword
-    exceeds. Returns None if the value exceeds no limit."""
+    """Return the limit that the value of the keyword ``key`` exceeds, as a text for the error
+    message. Returns None if the value exceeds no limit."""
     if key in ("minItems", "maxItems"):
         is_large = isinstance(value, int | float) and value > _MAX_ITEMS
         return f"may be at most {_MAX_ITEMS}" if is_large else None
@@ -236,11 +236,13 @@ def can_judge() -> bool:
 
 
 def is_enforced(schema: Schema, path: str, *, strict: bool) -> bool:
-    """Return whether a grammar enforces the whole schema. ``path``: its path in the request.
+    """Return whether a grammar enforces the whole schema. ``path``: the schema's path in the
+    request.
 
-    If the grammar enforces only a part of the schema and a validator can check the rest, returns
-    False. If that is not possible either, raises ``InvalidRequest``. If ``strict`` is True and the
-    grammar does not enforce the whole schema, raises ``InvalidRequest``, too.
+    - If the grammar enforces all of it, returns True.
+    - If the grammar enforces only a part, ``strict`` is False and a validator can check the rest,
+      returns False.
+    - Otherwise, raises ``InvalidRequest``.
     """
     try:
         check_schema(json.dumps(schema), path)
@@ -448,10 +450,10 @@ def _merged(forms: tuple[Schema, ...]) -> Schema:
 
 
 def bundle_definitions(schemas: Sequence[Schema]) -> dict[str, Any]:
-    """Return several schemas as the definitions of one schema. Their paths in it are ``#/$defs/0``,
-    ``#/$defs/1`` and so on.
+    """Return a mapping that is the value of ``$defs`` in a new schema. The schemas in ``schemas``
+    get the paths ``#/$defs/0``, ``#/$defs/1`` and so on.
 
-    The definitions inside each schema are moved there, too, and get new names.
+    The definitions inside each of ``schemas`` are moved to the same mapping and get new names.
     """
     shared: dict[str, Any] = {}
     for number, schema in enumerate(schemas):

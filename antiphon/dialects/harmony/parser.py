@@ -246,11 +246,11 @@ class HarmonyParser:
         return self._header
 
     def _begin_unmarked(self, at: int) -> None:
-        """Start a message after a header without control tokens. ``at``: the position where the
-        header ends and the message's text starts.
+        """Start a message after a possible header without control tokens. ``at``: the position
+        where this header ends.
 
-        If the header names the recipient of a call, the text is the arguments of this call.
-        Otherwise, the message is an answer.
+        If the header names the recipient of a call, the text after it is the arguments of this
+        call. Otherwise, the text with the words of the header is an answer.
         """
         text, header = self._header, read_header(self._header[:at])
         if at and self._resolve_recipient(header.recipient, is_header=False) is None:

@@ -214,5 +214,5 @@ class JsonObjectWriter:
         return escape_string(text)
 
     def close(self) -> str:
-        """Write the end of the object."""
+        """Return the end of the object."""
         return "}" if self._has_keys else "{}"

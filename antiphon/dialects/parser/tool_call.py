@@ -1,4 +1,5 @@
-"""A tool call while it is parsed. No part of the call is emitted before its name is complete."""
+"""A tool call while it is parsed. The parser emits no part of a call before the call's name is
+complete."""
 
 from __future__ import annotations
 

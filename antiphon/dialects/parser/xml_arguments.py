@@ -87,7 +87,8 @@ class XmlArgumentReader:
 
     - A string is passed on to ``target`` piece by piece.
     - A nested value is passed on once it is complete.
-    - The values of a key that may occur again are passed on together, as one array.
+    - If a key may occur again, all its values are passed on together once they are complete.
+      Several values become an array.
     """
 
     def __init__(self, target: XmlTarget) -> None:
