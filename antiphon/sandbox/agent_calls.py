@@ -1,5 +1,5 @@
-"""Requests to the agent (the program inside a box), and its answers. This module is independent of
-how they are transported.
+"""Requests to the agent (the program inside a box, which is a sandbox environment), and its
+answers. This module is independent of the transport.
 
 A box is untrusted. So everything that it returns is validated like the body of a client's request.
 """
@@ -38,8 +38,8 @@ ENDED = "The sandbox has ended; its variables and files are gone."
 
 
 class LimitsFrame(msgspec.Struct, frozen=True):
-    """The answer to the first request, which sets the limits. It contains the Python version of the
-    box."""
+    """The answer of the agent (the program inside a box) to the first request, which sets the
+    resource limits. ``python``: the version of the Python interpreter in the box."""
 
     python: str
 
@@ -54,7 +54,7 @@ class _RunFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputFrame(msgspec.Struct, frozen=True):
-    """New output of a running command: standard output and standard error."""
+    """New output of a running command. ``written``: new standard output, new standard error."""
 
     written: tuple[str, str]
 
@@ -64,7 +64,8 @@ class _ListFrame(msgspec.Struct, frozen=True):
 
 
 class ReadFrame(msgspec.Struct, frozen=True):
-    """The answer to a request to read a file: its content. None if there is no such file."""
+    """The answer of the agent (the program inside a box) to a request to read a file. ``content``:
+    the content of the file, or None if there is no such file."""
 
     content: bytes | None
 
@@ -74,12 +75,12 @@ class _RemoveFrame(msgspec.Struct, frozen=True):
 
 
 class NetworkFrame(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The answer to a request to open the network. It has no content."""
+    """The empty answer of the agent (the program inside a box) to a request to open the network."""
 
 
 class WriteFrame(msgspec.Struct, frozen=True):
-    """The answer to a request to write a file: the reason why the file could not be written. The
-    reason is empty if the file was written."""
+    """The answer of the agent (the program inside a box) to a request to write a file. ``error``:
+    the reason why the file could not be written. It is empty if the file was written."""
 
     error: str = ""
 
@@ -89,8 +90,8 @@ class _ErrorFrame(msgspec.Struct, frozen=True):
 
 
 class AgentCalls:
-    """The methods of ``Box`` that are the same for all ways to reach the agent. A subclass
-    implements ``_request``."""
+    """The methods of ``Box`` that send a request to the agent (the program inside the box). They do
+    not depend on the transport. A subclass implements ``_request``, which sends the request."""
 
     async def python(self, code: str, *, timeout_s: float, max_chars: int) -> ExecutionResult:
         frame = {"op": "python", "code": code, "timeout": timeout_s, "most": max_chars}
@@ -128,11 +129,13 @@ class AgentCalls:
         wait_s: float,
         on_output: OutputCallback | None = None,
     ) -> _T:
-        """Send a request to the agent, and return the agent's answer. Raises ``ToolError``.
+        """Send a request to the agent (the program inside the box), and return the agent's answer.
+        Raises ``ToolError``.
 
         - ``frame``: the request.
         - ``kind``: the type of the answer.
         - ``wait_s``: maximum time to wait for the answer, in seconds.
+        - ``on_output``: receives the output of the command while the command runs.
         """
         raise NotImplementedError
 
@@ -160,7 +163,8 @@ class AgentCalls:
 
 
 def limits_request(limits: Limits) -> dict[str, Any]:
-    """Return the first request to an agent. It sets the resource limits of the box."""
+    """Return the first request to an agent (the program inside a box). It sets the resource limits
+    of the box."""
     return {
         "op": "limits",
         "memory": limits.memory_bytes,
@@ -170,8 +174,9 @@ def limits_request(limits: Limits) -> dict[str, Any]:
 
 
 def decode_answer(raw: bytes, kind: type[_T]) -> _T:
-    """Decode an answer of the agent. ``kind``: the expected type. Raises ``ToolError`` if the agent
-    reports an error, and ``msgspec.DecodeError`` for any other answer."""
+    """Decode an answer of the agent (the program inside a box). ``kind``: the expected type. Raises
+    ``ToolError`` if the agent reports an error, and ``msgspec.DecodeError`` for any other
+    answer."""
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.DecodeError:
@@ -180,8 +185,8 @@ def decode_answer(raw: bytes, kind: type[_T]) -> _T:
 
 
 def _limit_output(on_output: OutputCallback, max_chars: int) -> OutputCallback:
-    """Return a callback that passes output on to ``on_output``, but at most ``max_chars``
-    characters of each stream."""
+    """Return a callback that passes output on to ``on_output``: at most ``max_chars`` characters of
+    standard output, and at most ``max_chars`` characters of standard error."""
     room_left = [max_chars, max_chars]
 
     def forward(*pieces: str) -> None:

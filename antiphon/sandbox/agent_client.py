@@ -1,5 +1,5 @@
-"""The server's side of the agent protocol for bubblewrap boxes. It sends requests to the agent, the
-program inside a box, and reads the agent's answers.
+"""Client of the agent, the program inside a bubblewrap box (a sandbox environment). It sends
+requests to the agent and reads the agent's answers.
 
 A box is untrusted. So everything that it sends is validated like the body of a client's request.
 """
@@ -81,13 +81,15 @@ class AgentBox(AgentCalls):
         wait_s: float,
         group: BoxGroup | None = None,
     ) -> AgentBox:
-        """Create the box for an agent that has been started in ``process``, and wait until the
-        agent answers.
+        """Create the box for an agent (the program inside the box) that has been started in
+        ``process``, and wait until the agent answers.
 
+        - ``shared``: the folder that the server shares with the box.
         - ``wait_s``: maximum time to wait, in seconds.
         - ``group``: the control group of the box. None if it has no control group.
 
-        Raises ``ToolError`` with the last line that the process wrote to standard error.
+        Raises ``ToolError`` if the agent does not answer in time. The message is the last line that
+        the process wrote to standard error.
         """
         box = cls(process, limits, shared, group)
         try:
@@ -202,8 +204,9 @@ class AgentBox(AgentCalls):
         self._process.stdin.write(struct.pack(">I", len(body)) + body)
 
     async def _read_response(self, on_output: OutputCallback | None) -> bytes:
-        """Read an answer of the agent. Pass its output frames to ``on_output`` and return its last
-        frame.
+        """Read frames from the agent (the program inside the box) until its answer is complete.
+        Frames with new output are passed to ``on_output``. Return the last frame, which is the
+        answer.
 
         Raises ``EOFError`` or ``OSError`` if the agent has ended, and ``ValueError`` if a frame is
         too long or malformed.

@@ -77,8 +77,8 @@ class Box(Protocol):
     """An isolated environment for code. It has a Python interpreter that keeps its variables, a
     shell, and the folder ``/mnt/data``.
 
-    Calls run one at a time. After the box has ended, methods raise ``ToolError``. Cancelling a call
-    interrupts the code that the call runs.
+    Method calls run one at a time. After the box has ended, methods raise ``ToolError``. If a
+    method call is cancelled, the code that it runs is interrupted.
     """
 
     @property
@@ -128,8 +128,8 @@ class Box(Protocol):
 
     async def open_network(self, proxy: EgressProxy) -> None:
         """Give code in the box network access through ``proxy`` only. This sets the proxy's
-        environment variables and makes programs trust its certificate. Must be called once, before
-        any code runs. Raises ``ToolError``."""
+        environment variables, and makes programs trust the proxy's certificate. Must be called
+        once, before any code runs. Raises ``ToolError`` if the network cannot be opened."""
 
     async def close(self) -> None:
         """End all processes and delete all files of the box."""

@@ -91,11 +91,12 @@ class BoxSetup(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def detect(cls, python: str | None = None) -> BoxSetup:
-        """Find the parts on this machine. This blocks the thread briefly. Raises ``SetupError`` if
-        a part is missing. The error names it.
+        """Find the parts of the setup on this machine. This blocks the thread briefly. Raises
+        ``SetupError`` if a part is missing. The message names the missing part.
 
         ``python``: the interpreter that runs the code. None means the interpreter of the operating
-        system. If the system has none, the server's own interpreter is used, without its packages.
+        system. If the system has none, the server's own interpreter is used, without the server's
+        packages.
         """
         machine = platform.machine()
         if sys.platform != "linux" or machine not in seccomp.ARCHITECTURES:
@@ -116,8 +117,13 @@ class BoxSetup(Struct, frozen=True, kw_only=True):
     def command_line(
         self, limits: Limits, shared: SharedFolder, filter_fd: int, source_fds: Mapping[str, int]
     ) -> list[str]:
-        """Return the command that starts a box. bwrap reads the seccomp filter and the agent's code
-        from the given file descriptors."""
+        """Return the command that starts a box (a sandbox environment).
+
+        - ``shared``: the folder that the server shares with the box.
+        - ``filter_fd``: the file descriptor from which bwrap reads the seccomp filter.
+        - ``source_fds``: the file descriptors from which bwrap reads the files of the agent, the
+          program inside the box: path inside the box → file descriptor.
+        """
         size = str(limits.disk_bytes)
         return [
             self.bwrap,
@@ -147,11 +153,13 @@ class BoxSetup(Struct, frozen=True, kw_only=True):
 
 
 class Bubblewrap:
-    """The ``Sandbox`` that opens bubblewrap boxes.
+    """The ``Sandbox`` that opens bubblewrap boxes (sandbox environments).
 
-    - ``pool_size``: the number of idle boxes, with the default limits, that are started in advance.
-    - ``groups``: the control groups of this server. If it is None, only the agents inside the boxes
-      enforce the limits.
+    - ``setup``: the parts that all boxes share.
+    - ``default_limits``: the resource limits of the boxes that are started in advance.
+    - ``pool_size``: the number of idle boxes that are started in advance.
+    - ``groups``: the control groups of this server. If it is None, only the agents (the programs
+      inside the boxes) enforce the limits.
     """
 
     def __init__(
@@ -173,9 +181,9 @@ class Bubblewrap:
     async def check(self) -> str:
         """Start a box to test whether boxes work. Return the version of its Python interpreter.
 
-        This also deletes what crashed servers have left behind. Raises ``SetupError`` with a
-        one-line message if no box can be started. In this case no code runs, because code never
-        runs outside a box.
+        This also deletes the folders and control groups of boxes that crashed servers have left
+        behind. Raises ``SetupError`` with a one-line message if no box can be started. The server
+        then runs no code at all, because code never runs outside a box.
         """
         await asyncio.to_thread(SharedFolder.remove_abandoned, _box_owner())
         if self._groups is not None:

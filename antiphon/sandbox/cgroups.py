@@ -72,7 +72,8 @@ class BoxGroup:
 
 
 class ControlGroups:
-    """The control groups of one server. Use ``detect`` to create an object."""
+    """The control groups of the boxes (sandbox environments) of one server. Use ``detect`` to
+    create an object."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -141,9 +142,12 @@ def _candidates(root: Path, own: Path) -> Iterator[Path]:
 
 
 def _is_delegated(group: Path, root: Path) -> bool:
-    """Whether this process may manage a control group (section 2.5). systemd marks delegated groups
-    with an extended attribute. The root of a cgroup namespace counts as delegated if it is
-    writable."""
+    """Whether this process may manage the control group ``group``. ``root``: the folder where the
+    cgroup hierarchy is mounted.
+
+    systemd marks delegated groups with an extended attribute. The root of a cgroup namespace counts
+    as delegated if it is writable. See section 2.5 of the kernel's documentation.
+    """
     if not os.access(group / "cgroup.subtree_control", os.W_OK):
         return False
     if not _NEEDED <= _controllers(group / "cgroup.controllers"):
@@ -158,8 +162,8 @@ def _is_delegated(group: Path, root: Path) -> bool:
 
 
 def _enable(group: Path) -> None:
-    """Enable the controllers for the children of a group. Only then can the children have limits.
-    Raises ``OSError``."""
+    """Enable the controllers ``memory``, ``pids`` and, if available, ``cpu`` for the child groups
+    of a control group. Without controllers, child groups cannot have limits. Raises ``OSError``."""
     wanted = _controllers(group / "cgroup.controllers") & (_NEEDED | _OPTIONAL)
     missing = sorted(wanted - _controllers(group / "cgroup.subtree_control"))
     if not missing:

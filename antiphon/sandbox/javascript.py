@@ -1,10 +1,11 @@
-"""Run untrusted JavaScript programs with QuickJS, in a WebAssembly virtual machine.
+"""Run untrusted JavaScript programs with QuickJS, in a WebAssembly virtual machine. A program is
+JavaScript code of the model. It calls tools and waits for the outcomes of these tool calls.
 
 A program has no access to files, the network, the real clock or real randomness. So it always
-behaves in the same way if its calls have the same outcomes.
+behaves in the same way if its tool calls have the same outcomes.
 
-A program calls tools and waits for the outcomes. It is not kept alive while it waits. Instead, each
-step runs it again from its beginning, with all outcomes that are known.
+A program is not kept alive while it waits. When new outcomes are known, it runs again from its
+beginning, with all outcomes that are known. Each such execution is called a step.
 """
 
 from __future__ import annotations
@@ -39,25 +40,28 @@ _TRAP_MESSAGE = "It was aborted: it used too much memory or recursed without end
 
 
 class ProgramCall(Struct, frozen=True, array_like=True):
-    """A call of a function of the object ``tools``. ``path``: the names that lead from ``tools`` to
-    the function. ``argument``: the argument as JSON. It is empty if the call has no argument."""
+    """A tool call of a JavaScript program: the program calls a function of the object ``tools``.
+    ``path``: the names that lead from ``tools`` to the function. ``argument``: the argument as
+    JSON. It is empty if the call has no argument."""
 
     path: tuple[str, ...]
     argument: str
 
 
 class CallOutcome(Struct, frozen=True, array_like=True):
-    """The outcome of a call that a program made. ``value``: the result as JSON. If ``failed`` is
-    true, the call throws an error, and ``value`` is the message of the error as JSON."""
+    """The outcome of a tool call that a JavaScript program made. ``value``: the result as JSON. If
+    ``failed`` is true, the call throws an error, and ``value`` is the message of the error as
+    JSON."""
 
     value: str
     failed: bool = False
 
 
 class ProgramState(Struct, frozen=True, kw_only=True):
-    """The state of a program after a step. The program either waits for ``pending_calls`` or has
-    ended.
+    """The state of a JavaScript program after a call of ``advance``. The program has ended if
+    ``pending_calls`` is empty.
 
+    - ``pending_calls``: the tool calls for which the program waits.
     - ``output``: all the text that the program has printed.
     - ``error``: the reason why the program failed. None if it did not fail.
     """
@@ -74,8 +78,8 @@ class JavaScript:
     """Runs JavaScript programs, up to ``max_concurrent`` at a time. Each program has its own
     virtual machine.
 
-    ``step_s``: the computing time of one step, in seconds. ``memory_bytes``: memory limit of one
-    program.
+    ``step_s``: the maximum computing time of one call of ``advance``, in seconds. ``memory_bytes``:
+    memory limit of one program.
     """
 
     def __init__(
@@ -112,11 +116,11 @@ class JavaScript:
         time_ms: int = 0,
         tenant: str = "",
     ) -> ProgramState:
-        """Run ``code`` from its beginning until it ends or waits for a call that has no outcome
-        yet. Return the state of the program.
+        """Run the JavaScript program ``code`` from its beginning until it ends or waits for a tool
+        call that has no outcome yet. Return the state of the program.
 
-        - ``paths``: paths of the functions below ``tools``.
-        - ``outcomes``: outcomes of the first calls, in the order of the calls.
+        - ``paths``: the paths of the functions below the object ``tools``.
+        - ``outcomes``: the outcomes of the first tool calls, in the order of the calls.
         - ``time_ms``: the time that the program sees, in Unix milliseconds. It is also the seed of
           the program's random numbers.
         - ``tenant``: the tenant of the program. If programs have to wait, the tenants take turns.

@@ -29,11 +29,12 @@ async def resolve(host: str, port: int) -> Sequence[tuple[str, int]]:
 
 
 class Dialer:
-    """Connects to servers on behalf of boxes. A server must have a public address or an address in
-    ``networks``.
+    """Connects to servers on behalf of boxes (sandbox environments). A server must have a public
+    address or an address in ``networks``.
 
-    ``tls``: the context that verifies the certificates of servers. By default, it trusts the
-    certificate authorities of the operating system.
+    - ``resolver``: resolves host names.
+    - ``tls``: the context that verifies the certificates of servers. By default, it trusts the
+      certificate authorities of the operating system.
     """
 
     def __init__(

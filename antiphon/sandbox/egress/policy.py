@@ -1,5 +1,5 @@
-"""The domains that a box (sandbox environment) may reach, and the secrets for requests to them. The
-code in the box cannot read these secrets."""
+"""The domains that a box (sandbox environment) may reach, and the secrets for requests to these
+domains. The code in the box cannot read these secrets."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class EgressPolicy(Struct, frozen=True, kw_only=True):
         return {secret.name: secret.placeholder for secret in self.secrets}
 
     def insert_secrets(self, domain: str, text: str) -> str:
-        """Return ``text``, a part of a request to ``domain``. The placeholders of this domain's
-        secrets are replaced with the secrets."""
+        """Replace the placeholders of secrets in ``text``, which is a part of a request to
+        ``domain``, and return the new text. Only the secrets of this domain are inserted."""
         for secret in self.secrets:
             if secret.domain == domain:
                 text = text.replace(secret.placeholder, secret.value)

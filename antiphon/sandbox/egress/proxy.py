@@ -1,10 +1,10 @@
 """The proxy of one box (sandbox environment). It forwards HTTP and HTTPS requests to allowed
-domains, and inserts secrets into them.
+domains, and inserts secrets into HTTPS requests.
 
 Programs in the box trust the certificate authority of the proxy. So the proxy can decrypt their TLS
-connections. It opens its own TLS connection to the server. This has two advantages: the proxy can
-check every request, not only the host name in a CONNECT request. And the secrets never enter the
-box. A connection carries only one request.
+connections. The proxy opens its own TLS connection to the server. This has two advantages: the
+proxy can check every request, not only the host name in a CONNECT request. And the secrets never
+enter the box. A connection carries only one request.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 It runs Python code and shell commands, enforces their limits, and reads and writes files. It uses
 only the standard library, because it runs in the Python interpreter of the box.
 
-In a bubblewrap box, the agent is the first process. So code cannot send signals to it, and all
-processes of the box end with it. In a pod (``pod.py``), the agent is one of several processes.
-Kubernetes ends the pod.
+In a bubblewrap box, the agent is the first process. So code cannot send signals to the agent, and
+all processes of the box end when the agent ends. In a pod (``pod.py``), the agent is one of several
+processes. They end when Kubernetes deletes the pod.
 
 Requests and answers are frames: four bytes of length (big-endian), then JSON.
 """
@@ -82,8 +82,9 @@ class _OutputBuffer:
         del self.last[: -self.half]
 
     def new_text(self, ended: bool = False) -> str:
-        """Return the text that has arrived since the last call. Once the buffer drops bytes in the
-        middle, the text after them is not returned."""
+        """Return the text that has arrived since the last call. After the buffer has dropped bytes
+        in the middle, only text before the dropped bytes is returned. ``ended``: whether the output
+        is complete."""
         kept = bytes(self.first + self.last) if self.size <= 2 * self.half else bytes(self.first)
         piece = kept[self.reported :]
         self.reported += len(piece)
@@ -139,7 +140,8 @@ def _set_dumpable(enabled: bool) -> None:
 
 
 def _memory_used() -> int:
-    """Return the number of bytes of memory that all other processes, sockets and file metadata use.
+    """Return the number of bytes of memory that are in use in the box: by all processes except the
+    agent, by sockets, and by file metadata.
 
     File metadata is counted because the size limit of a tmpfs does not limit the number of files.
     In a pod, only processes are counted, because Kubernetes limits all other memory.
@@ -191,9 +193,10 @@ class _KernelExchange:
     """One request to the Python kernel (the process that runs Python code), and the kernel's
     answer.
 
-    Sending and receiving never block, because untrusted code can access the kernel's end of the
-    socket. ``answer`` is None until a whole frame has arrived. It stays None if the frame is
-    malformed.
+    Sending and receiving never block. Untrusted code can access the kernel's end of the socket and
+    stop reading from it. With a blocking call, the agent would then wait forever.
+
+    ``answer`` is None until a whole frame has arrived. It stays None if the frame is malformed.
     """
 
     def __init__(self, connection: socket.socket, request: Any) -> None:
@@ -251,8 +254,8 @@ def _is_first() -> bool:
 
 def _other_pids() -> set[int]:
     """Return the ids of the processes that code has started. In a bubblewrap box, these are all
-    processes except this one. In a pod, these are the descendants of this process. Orphaned
-    descendants become its children (see ``pod.py``)."""
+    processes except the agent. In a pod, these are the descendants of the agent. Orphaned
+    descendants become children of the agent (see ``pod.py``)."""
     pids = {int(name) for name in os.listdir("/proc") if name.isdigit()} - {os.getpid()}
     if _is_first():
         return pids
@@ -326,8 +329,9 @@ def _kill_others() -> None:
 
 
 class Agent:
-    """The agent of a box: serves the requests of the server for this box. ``input_fd``: receives
-    the requests. ``output_fd``: gets the answers."""
+    """The agent, the program inside a box (sandbox environment) that serves the server's requests.
+    ``input_fd``: the file descriptor from which the agent reads requests. ``output_fd``: the file
+    descriptor to which it writes answers."""
 
     def __init__(self, input_fd: int, output_fd: int) -> None:
         self.input_fd, self.output_fd = input_fd, output_fd
@@ -516,11 +520,13 @@ class Agent:
 
         - ``outputs``: the output buffers of the code.
         - ``end_fds``: file descriptors. One of them becomes readable when the code ends.
-        - ``interrupt``: interrupts the code.
-        - ``exchange``: the request to the Python kernel. When it is over, the code has ended.
+        - ``request``: the server's request, with the time limit and the output limit.
+        - ``interrupt``: a function that interrupts the code.
+        - ``exchange``: the request to the Python kernel. When it is over, the code has ended. None
+          for a shell command.
 
         Code that exceeds a limit is interrupted. If it still runs after ``GRACE_S`` seconds, it is
-        killed. ``self.end_reason`` names the limit.
+        killed. ``self.end_reason`` then names the limit.
         """
         deadline = time.monotonic() + request["timeout"]
         kill_at, interrupt_at, report_at, share_at = None, 0.0, 0.0, 0.0
@@ -556,8 +562,9 @@ class Agent:
                 interrupt()
 
     def wait_for_activity(self, outputs: Any, end_fds: Any, exchange: Any) -> Any:
-        """Wait until a file descriptor is readable. Then read the outputs and advance the exchange
-        with the Python kernel. Return the readable file descriptors."""
+        """Wait until a file descriptor is readable, but at most ``POLL_S`` seconds. Then read the
+        new output, and continue the ``exchange`` with the Python kernel. Return the readable file
+        descriptors."""
         watched = {self.input_fd, *end_fds, *(output.read_fd for output in outputs)}
         if exchange is not None:
             watched.add(exchange.fd)
@@ -570,13 +577,20 @@ class Agent:
         return ready
 
     def report_output(self, outputs: Any, ended: bool = False) -> None:
-        """Send the server the output that was written since the last report."""
+        """Send the server the output that was written since the last report. ``ended``: whether the
+        command has ended."""
         written = [output.new_text(ended) for output in outputs]
         if any(written):
             send_frame(self.output_fd, {"written": written})
 
     def limit_exceeded(self, readable: Any, deadline: float, is_flooding: bool) -> str | None:
-        """Return the reason why the running code must end. Return None if it may continue."""
+        """Return the reason why the running code must end. Return None if it may continue.
+
+        - ``readable``: the readable file descriptors. If ``input_fd`` is readable, the server wants
+          to stop the code, or it has ended.
+        - ``deadline``: the end of the time limit, in seconds of ``time.monotonic``.
+        - ``is_flooding``: whether the code has written too much output.
+        """
         if self.input_fd in readable:
             if receive_frame(self.input_fd) is None and _is_first():  # the server has ended
                 os._exit(0)
@@ -589,7 +603,7 @@ class Agent:
 
     def readable_fds(self, fds: Any, wait_s: float = 0, exchange: Any = None) -> Any:
         """Wait until one of ``fds`` is readable or the ``exchange`` with the Python kernel can send
-        data. Return the readable file descriptors."""
+        data, but at most ``wait_s`` seconds. Return the readable file descriptors."""
         sending = [exchange.fd] if exchange is not None and exchange.is_sending else []
         return set(select.select(list(fds), sending, [], wait_s)[0])
 
@@ -624,8 +638,8 @@ class Agent:
             self.forget_kernel()
 
     def forget_kernel(self) -> None:
-        """Read the last output of the Python kernel, which has ended. Then remove the reference to
-        it."""
+        """Read the last output of the Python kernel process, which has ended. Then forget its
+        process id, so that the next request starts a new kernel."""
         if self.kernel_pid is not None:
             assert self.kernel_output is not None
             self.kernel_output.drain()
@@ -633,8 +647,8 @@ class Agent:
 
 
 def main() -> None:
-    """Run the agent: serve requests from standard input, with answers on standard output, until the
-    server closes them."""
+    """Run the agent, the program inside the box. It reads requests from standard input and writes
+    answers to standard output, until the server closes standard input."""
     input_fd, output_fd = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):

@@ -80,7 +80,8 @@ class _PodAgent(Agent):
 
 
 def serve() -> None:
-    """Start an agent in the background, and wait until it listens."""
+    """Start the agent (the program that serves the server's requests) in the background, and wait
+    until it listens."""
     for folder in (HOME, SKILLS, FOLDER):
         os.makedirs(folder, exist_ok=True)
     listener = socket.socket(socket.AF_UNIX)
@@ -103,7 +104,8 @@ def serve() -> None:
 
 
 def listen(listener: socket.socket) -> None:
-    """Serve connections at ``listener`` until the pod ends. This is the main loop of the agent."""
+    """Serve connections at ``listener`` until the pod ends. This is the main loop of the agent, the
+    program that serves the server's requests."""
     import ctypes
 
     # Orphaned processes become children of the agent. So the agent can end them.

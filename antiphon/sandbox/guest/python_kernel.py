@@ -21,8 +21,9 @@ HOME = "/mnt/data"
 
 
 def receive_frame(fd: int, max_bytes: int = 1 << 31) -> Any:
-    """Read the next frame and return its content. Return None at the end of the stream. Raises
-    ``ValueError`` if the frame is malformed or longer than ``max_bytes``."""
+    """Read the next frame (four bytes of length, then JSON) from ``fd`` and return its content.
+    Return None at the end of the stream. Raises ``ValueError`` if the frame is malformed or longer
+    than ``max_bytes``."""
     head = _read_exactly(fd, 4)
     if head is None:
         return None
@@ -45,7 +46,8 @@ def _read_exactly(fd: int, size: int) -> bytes | None:
 
 
 def send_frame(fd: int, frame: Any) -> None:
-    """Write a frame. ``frame``: its content, which is encoded as JSON."""
+    """Write a frame (four bytes of length, then JSON) to ``fd``. ``frame``: the content of the
+    frame, which is encoded as JSON."""
     body = json.dumps(frame).encode()
     remaining = memoryview(struct.pack(">I", len(body)) + body)
     while remaining:
@@ -53,8 +55,9 @@ def send_frame(fd: int, frame: Any) -> None:
 
 
 class Kernel:
-    """Executes cells (pieces of Python code) in one namespace, which keeps the variables.
-    ``control_fd``: the connection to the agent."""
+    """Executes cells (pieces of Python code) in one namespace, which keeps the variables. The cells
+    come from the agent, another program in the same sandbox. ``control_fd``: the file descriptor of
+    the connection to the agent."""
 
     def __init__(self, control_fd: int) -> None:
         self.control_fd = control_fd
@@ -64,7 +67,8 @@ class Kernel:
         self.variables: dict[str, Any] = {}
 
     def serve(self) -> None:
-        """Execute the code of each frame that arrives, until the connection to the agent closes."""
+        """Execute the code of each frame that the agent (the program that controls the kernel)
+        sends, until the connection to the agent closes."""
         main = type(sys)("__main__")
         self.variables = main.__dict__
         self.variables["display"] = self.display

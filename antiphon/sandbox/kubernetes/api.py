@@ -39,7 +39,7 @@ class ClusterError(Exception):
 
 
 class ClaimLost(ClusterError):
-    """The claim does not exist any more, or the pod of the claim has ended."""
+    """The sandbox claim (the request for a pod) does not exist any more, or its pod has ended."""
 
 
 class _Condition(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ class _Metadata(msgspec.Struct, frozen=True):
 
 
 class SandboxClaim(msgspec.Struct, frozen=True):
-    """A sandbox claim, which is a request for a pod. Only the fields that this server needs are
+    """A sandbox claim, which is a request for a pod. Only the fields that Antiphon needs are
     decoded."""
 
     metadata: _Metadata
@@ -154,8 +154,8 @@ class KubernetesApi:
         return _decode(await self._send("GET", f"sandboxclaims/{name}"))
 
     async def extend(self, name: str, shutdown_time: str) -> SandboxClaim:
-        """Set a new time at which the cluster deletes the claim. Raises the same errors as
-        ``get``."""
+        """Set a new time at which the cluster deletes the claim. ``shutdown_time``: this time in
+        RFC 3339 format. Raises the same errors as ``get``."""
         body = {"spec": {"lifecycle": {"shutdownTime": shutdown_time}}}
         return _decode(await self._send("PATCH", f"sandboxclaims/{name}", body))
 

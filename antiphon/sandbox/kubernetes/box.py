@@ -158,8 +158,9 @@ class PodBox(AgentCalls):
 
     @asynccontextmanager
     async def _pod(self) -> AsyncIterator[PodRuntime]:
-        """Return a context manager for one call to the pod. Only one call runs at a time. If the
-        pod is lost, the context manager closes the box and raises ``ToolError``."""
+        """Return a context manager for one request to the runtime in the pod. Only one request runs
+        at a time. If the pod is lost, the context manager closes the box and raises
+        ``ToolError``."""
         async with self._call_lock:
             if not self.is_alive:
                 raise ToolError(ENDED)
@@ -171,8 +172,8 @@ class PodBox(AgentCalls):
                 raise ToolError(ENDED) from None
 
     async def _interrupt(self, running: asyncio.Future[bytes]) -> None:
-        """Interrupt the running request. ``running``: the request. If it does not end in time, the
-        box is closed."""
+        """Interrupt the running request. ``running``: the task that waits for the answer. If the
+        request does not end in time, the box is closed."""
         with suppress(PodLost):
             await self._runtime.execute(f"{_COMMAND} stop", timeout_s=_STOP_S)
         done, _ = await asyncio.wait({running}, timeout=_STOP_S)
