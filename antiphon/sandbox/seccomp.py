@@ -166,6 +166,6 @@ def _for_call(number: int, instructions: list[bytes]) -> list[bytes]:
 
 
 def _instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
-    """Encode a BPF instruction. ``yes`` and ``no``: the number of instructions to skip if a
-    comparison is true or false."""
+    """Encode a BPF instruction. ``code``: the operation. ``value``: its constant operand. ``yes``
+    and ``no``: the number of instructions to skip if a comparison is true or false."""
     return struct.pack("=HBBI", code, yes, no, value)

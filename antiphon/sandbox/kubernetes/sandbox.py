@@ -1,5 +1,6 @@
-"""A sandbox that takes its boxes from a warm pool of agent-sandbox. Each box is the pod of one
-claim.
+"""A sandbox whose boxes (sandbox environments) are pods. It takes the pods from a warm pool of
+agent-sandbox, a supply of started pods. For each box, it creates a claim, which is a request for a
+pod.
 
 The cluster deletes a claim at the claim's ``shutdownTime``. A running server postpones this time
 for the claims of its boxes. So a server that crashes leaves no pods behind.
@@ -44,13 +45,13 @@ _NO_LABEL, _LABEL_CHARS = re.compile(r"[^A-Za-z0-9_.-]"), 63
 
 
 class PodSettings(Struct, frozen=True, kw_only=True):
-    """Settings for boxes that are pods.
+    """Settings for boxes (sandbox environments) that are pods.
 
     - ``pool``: name of the SandboxWarmPool from which pods are taken.
-    - ``owner``: value of the label that marks the claims of this installation.
-    - ``router``: URL of the sandbox router. If it is None, the server connects to the IP addresses
-      of the pods.
-    - ``port``: port of the runtime in the pods.
+    - ``owner``: value of the label that marks the sandbox claims of this Antiphon installation.
+    - ``router``: URL of the sandbox router. If it is None, Antiphon connects to the IP addresses of
+      the pods.
+    - ``port``: port of the runtime, the HTTP server in each pod.
     """
 
     pool: str
@@ -123,7 +124,8 @@ class KubernetesSandbox:
         await self._api.close()
 
     async def renew(self) -> None:
-        """Extend all claims of this server. If the claim of a box was deleted, close the box."""
+        """Postpone the time at which the cluster deletes the claims (requests for pods) of this
+        server. If the claim of a box was deleted, close the box."""
         for name, box in tuple(self._boxes.items()):
             try:
                 # ``is_ready`` raises if the pod will never be ready. A pod that is briefly not
