@@ -1,4 +1,5 @@
-"""The tool field ``allowed_callers``: whether the model, its programs or both may call a tool."""
+"""The tool field ``allowed_callers``: whether a tool may be called by the model, by its programs
+(JavaScript code that the model writes), or by both."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ def callers_of(tool: Any) -> Sequence[str]:
 
 
 def check_callers(tools: Sequence[tl.Tool]) -> None:
-    """Raise ``InvalidRequest`` if only programs may call a tool, but the request has no tool that
-    runs programs."""
+    """Raise ``InvalidRequest`` if only programs (JavaScript code of the model) may call a tool, but
+    the request has no tool of type ``programmatic_tool_calling``."""
     programs = any(isinstance(tool, tl.ProgrammaticToolCalling) for tool in tools)
     for path, tool in _tools_with_paths(tools):
         if "direct" in callers_of(tool):
@@ -58,8 +59,9 @@ def callable_by_model(tools: Iterable[tl.Tool]) -> tuple[tl.Tool, ...]:
 
 
 def callable_by_programs(tools: Iterable[tl.Tool]) -> tuple[ToolFunction, ...]:
-    """Return the client's tools that programs may call, as ``ToolFunction`` objects without a
-    handler. The client runs these calls."""
+    """Return the client's tools that programs (JavaScript code of the model) may call. They are
+    returned as ``ToolFunction`` objects without a handler, because the client runs the calls of
+    these tools."""
     with_namespace: list[tuple[tl.Tool, str | None]] = []
     for tool in tools:
         if isinstance(tool, tl.Namespace):

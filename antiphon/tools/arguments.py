@@ -1,6 +1,6 @@
 """Read the arguments of a tool call as a model wrote them.
 
-Models write lone surrogates, which UTF-8 cannot encode. Both readers replace them.
+Models write lone surrogates, which UTF-8 cannot encode. Both parsers in this module replace them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["non_negative_int", "parse_arguments", "parse_lenient"]
 
 
 def parse_arguments(arguments: str) -> dict[str, Any]:
-    """Parse the arguments of a tool that this server runs. Empty text means an empty object.
+    """Parse the arguments of a tool that Antiphon runs. Empty text means an empty object.
 
     Raises ``ToolError``, with a message for the model, if the arguments are not a JSON object.
     """
@@ -31,8 +31,8 @@ def parse_arguments(arguments: str) -> dict[str, Any]:
 def parse_lenient(arguments: str, default_name: str) -> dict[str, Any]:
     """Parse the arguments of a tool that the client runs. Never raises.
 
-    A JSON value that is not an object becomes the value of the argument ``default_name``. So does
-    text that is not JSON.
+    If the arguments are not a JSON object, the result has one argument, ``default_name``. Its value
+    is the parsed JSON value or, if the text is not JSON, the text itself.
     """
     parsed: Any
     try:

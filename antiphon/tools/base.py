@@ -2,7 +2,7 @@
 
 A ``ToolProvider`` implements one tool type of a request. For each response, it offers functions to
 the model. Each function is a ``ToolFunction``. A ``ToolFunction`` holds the function's declaration
-for the model, the initial output item of a call, and the handler that runs a call.
+for the model, the output item with which a call begins, and the handler that runs a call.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ __all__ = [
 
 
 class NestedCall(Struct, frozen=True):
-    """A tool call that another tool call makes. For example, a program calls a tool."""
+    """A tool call that another tool call makes. For example, a program (JavaScript code of the
+    model) calls a tool."""
 
     function: ToolFunction
     arguments: str
@@ -61,11 +62,12 @@ async def _no_nested_calls(calls: Sequence[NestedCall]) -> Sequence[tuple[Item, 
 class CallContext(Struct, frozen=True, kw_only=True):
     """The context of a running tool call.
 
-    - ``caller``: ``call_id`` of the call that made this call. It is None if the model made this
-      call. A calling tool reads the result only from the items of this call.
+    - ``caller``: ``call_id`` of the tool call that made this call. It is None if the model made
+      this call. If it is set, the handler must put the result into the items of this call, because
+      the calling tool sees only these items.
     - ``max_result_bytes``: approximate space, in bytes of text, that the model's context window has
       left for the result. Longer results are truncated with ``truncate_middle``.
-    - ``run_nested_calls``: runs tool calls on behalf of this call.
+    - ``run_nested_calls``: a function that runs tool calls on behalf of this call.
     """
 
     tenant: str
@@ -77,9 +79,9 @@ class CallContext(Struct, frozen=True, kw_only=True):
 
 
 class ToolProgress(Struct, frozen=True):
-    """A progress event of a running call.
+    """A progress event of a running tool call.
 
-    - ``name``: the name of a step that ``KINDS`` lists for the item's kind.
+    - ``name``: the name of the event, for example ``searching``. See ``Kind.progress``.
     - ``fields``: further fields of the event.
 
     Handlers do not yield the final ``completed`` and ``failed`` events. The result of the call
@@ -91,8 +93,8 @@ class ToolProgress(Struct, frozen=True):
 
 
 class FollowUpItem(Struct, frozen=True):
-    """An instruction that a handler yields: close the item of the call with these ``fields``, and
-    open ``item``, which will hold the output.
+    """A handler yields this object to put the output into a separate item. The item of the call is
+    closed with these ``fields``, and ``item`` is opened.
 
     Later progress events and the fields of the result apply to ``item``. The model is shown
     ``item`` instead of the text of the result.
@@ -103,15 +105,15 @@ class FollowUpItem(Struct, frozen=True):
 
 
 class ToolResult(Struct, frozen=True, kw_only=True):
-    """The result of a call.
+    """The result of a tool call.
 
     - ``text``: the result as the model sees it.
-    - ``fields``: set on the item of the call.
-    - ``failed``: the call failed.
+    - ``fields``: fields to set on the item of the call.
+    - ``failed``: whether the call failed.
     - ``items``: output items that follow the call. The model sees these items instead of ``text``.
     - ``usage``: added to ``tool_usage`` of the response.
-    - ``awaits_client``: the client has to answer nested calls first. A later response continues
-      this call.
+    - ``awaits_client``: whether the client has to answer nested calls first. A later response then
+      continues this call.
     """
 
     text: str = ""
@@ -139,20 +141,20 @@ class ArgumentObserver(Protocol):
         """Process the next piece of the arguments."""
 
     def finish(self, arguments: str) -> Iterable[ToolProgress]:
-        """Process the end of the arguments. ``arguments`` is the whole text. If no model wrote the
-        call, this method is called without earlier calls of ``feed``."""
+        """Process the end of the arguments. ``arguments`` is the whole text. If the model did not
+        write the call (for example, a program made it), ``feed`` is not called before."""
 
     def abort(self) -> Iterable[ToolProgress]:
-        """Return the events that close everything that is open. Called if the model stopped in the
-        middle of the arguments."""
+        """Return the events that close what earlier events have opened, for example a shell
+        command. Called if the model stopped in the middle of the arguments."""
 
 
 class ToolFunction(Struct, frozen=True, kw_only=True):
     """A function that the model can call. It also defines how its calls run and how they appear in
     the output.
 
-    - ``initial_item``: the item of a call when it opens.
-    - ``streams_text``: the arguments are streamed as the text of that item.
+    - ``initial_item``: the output item with which a call begins. Later, the item gets more fields.
+    - ``streams_text``: whether the arguments are streamed as the text of that item.
     - ``argument_observer``: makes the observer that turns the arguments into progress events.
     - ``handler``: runs a call. If it is None, the client runs the call.
     - ``parse_fields``: computes fields of the item from the arguments. It is used for calls that
@@ -160,8 +162,8 @@ class ToolFunction(Struct, frozen=True, kw_only=True):
     - ``namespace``: distinguishes functions with the same name.
     - ``failed_output``: only for kinds of calls whose output is a separate item. Makes the output
       item of a failed call from the ``call_id`` and the reason for the failure. For these kinds,
-      the item of the call is closed with ``parse_fields`` as soon as the model has written the
-      call.
+      the item of the call is closed as soon as the model has written the call, with the fields that
+      ``parse_fields`` returns.
     """
 
     tool: tl.Function | tl.Custom
@@ -177,7 +179,7 @@ class ToolFunction(Struct, frozen=True, kw_only=True):
 
 
 class PendingCall(Struct, frozen=True, kw_only=True):
-    """A call from earlier items that has to run before the model is called.
+    """A tool call from earlier items that has to run before the model is called.
 
     There are two cases. If the client has approved the call, ``approval_request_id`` is the id of
     the approval request. If the conversation already contains the call and the call continues now,
@@ -193,11 +195,14 @@ class PendingCall(Struct, frozen=True, kw_only=True):
 class Toolset(Struct, frozen=True, kw_only=True):
     """The functions that a provider offers for one response.
 
-    - ``citation_notation``: the citation marks that the model writes for this tool.
-    - ``citation_finder``: finds citations by name in a finished message.
+    - ``citation_notation``: the form of the citation marks, such as ``【f3】``, that the model
+      writes for this tool.
+    - ``citation_finder``: finds the places where a finished message mentions files by name.
     - ``pending_calls``: calls that have to run before the model is called.
-    - ``fields``: set on the leading item (see ``ToolProvider.leading_item``) if the tool has one.
-    - ``failed``: the provider could not list the functions. The leading item contains the reason.
+    - ``fields``: fields to set on the leading item (see ``ToolProvider.leading_item``), if the tool
+      has one.
+    - ``failed``: whether the provider could not list the functions. The leading item then contains
+      the reason.
     """
 
     functions: tuple[ToolFunction, ...] = ()
@@ -215,8 +220,9 @@ class ResponseContext(Struct, frozen=True, kw_only=True):
     - ``interrupted_items``: the output so far, if this response was interrupted and now continues.
     - ``include``: the field ``include`` of the request.
     - ``spent_approvals``: ids of approval requests whose call another response has already run.
-    - ``conversation_id``: id of the conversation that the response continues, or of the first
-      response of its chain. It is empty if the response continues neither.
+    - ``conversation_id``: id of the conversation that the response continues. If the response
+      continues other responses with ``previous_response_id``, it is the id of the first of them. It
+      is empty if the response continues nothing.
     """
 
     tenant: str
@@ -249,8 +255,8 @@ class ToolProvider(Protocol):
     def open(self, tool: Any, response: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
         """Return a context manager that offers the tool for as long as the response runs.
 
-        The same task enters and exits the context, and this task may be cancelled. If a resource
-        must be opened and closed by the same task, the provider needs a separate task for it.
+        The same task enters and exits the context, and this task may be cancelled. A resource that
+        must outlive this task, such as an MCP session, is opened and closed in a task of its own.
 
         Raises ``ToolError`` to continue the response without the tool, and ``ConnectorError`` to
         end the response.
@@ -286,23 +292,25 @@ class CallsTools(Protocol):
         response: ResponseContext,
         approved: Mapping[str, PendingCall],
     ) -> Toolset:
-        """Offer the tool. ``functions``: the functions that the tool can call. ``approved``: nested
-        calls of the tool that the client has approved, by the id of the approval request."""
+        """Return the functions of this tool. ``functions``: the functions that the tool can call.
+        ``approved``: id of an approval request → the nested call that the client has approved."""
 
 
 @runtime_checkable
 class ChecksAccess(Protocol):
-    """A provider whose tool refers to objects of a tenant, or needs certain earlier items."""
+    """A provider that checks, before a response starts, whether the tenant may use the objects to
+    which its tool refers. It may also check the items of the conversation. For example, an image
+    edit needs an earlier image."""
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
         """Raise ``RequestError`` if the tool refers to an object that does not exist or belongs to
-        another tenant. Called before the response starts. ``path``: the tool's path in the
-        request."""
+        another tenant, or if the conversation lacks an item that the tool needs. Called before the
+        response starts. ``path``: the tool's path in the request."""
 
 
 @runtime_checkable
 class ReportsAvailability(Protocol):
-    """A provider that may be unavailable. As long as it is unavailable, the server answers requests
+    """A provider that may be unavailable. As long as it is unavailable, Antiphon answers requests
     as if the provider did not exist."""
 
     def unavailable_reason(self) -> str | None:

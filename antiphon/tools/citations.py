@@ -1,4 +1,5 @@
-"""Citations: turn the marks and names that a model writes into annotations.
+"""Citations: turn the citation marks (such as ``【f3】``) and the filenames that a model writes
+into annotations.
 
 One ``CitationReader`` reads a message for all tools that the message cites. So every position
 refers to the text that the client gets. Positions count code points, as Python strings do.
@@ -18,7 +19,8 @@ __all__ = ["Citation", "CitationFinder", "CitationNotation", "CitationReader"]
 
 
 class Citation(Struct, frozen=True):
-    """A citation: the text that replaces a mark, and the annotation of this text."""
+    """A citation: the text that replaces a citation mark (such as ``【f3】``), and the annotation
+    of this text."""
 
     text: str
     annotation: Annotation
@@ -27,7 +29,7 @@ class Citation(Struct, frozen=True):
 class CitationNotation(Struct, frozen=True, kw_only=True):
     """The notation for citations of one kind.
 
-    - ``pattern``: matches a mark.
+    - ``pattern``: matches a citation mark, such as ``【f3】``.
     - ``partial_pattern``: matches the beginning of a mark at the end of a text. The reader holds
       back such a beginning, up to ``max_length`` characters.
     - ``cite``: makes the citation. Its arguments are the match, the number of code points before
@@ -46,8 +48,9 @@ CitationFinder = Callable[[str], Iterable[Annotation]]
 
 
 class CitationReader:
-    """Reads the text of one message, in pieces of any size, and replaces the marks by citations.
-    The log probabilities of a removed mark are sent with the text that follows it."""
+    """Reads the text of one message, in pieces of any size, and replaces the citation marks (such
+    as ``【f3】``) by citations. The log probabilities of a removed mark are sent with the text that
+    follows the mark."""
 
     def __init__(
         self, notations: Sequence[CitationNotation], finders: Sequence[CitationFinder] = ()
@@ -76,8 +79,8 @@ class CitationReader:
         return self._read(self._pending + delta.text, final=False)
 
     def finish(self) -> Iterable[Delta]:
-        """Return the last deltas: the text that was held back, and the annotations for citations by
-        name."""
+        """Return the last deltas: the text that was held back, and the annotations for files that
+        the message mentions by name."""
         out = self._read(self._pending, final=True)
         if self._logprobs:  # of a mark that was removed
             out.append(self._text_delta(""))

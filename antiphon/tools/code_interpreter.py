@@ -109,8 +109,8 @@ class CodeInterpreterProvider:
         self, tool: Any, response: ResponseContext
     ) -> ContainerHandle | None:
         """Return the container that the request names. If the request names no container, return
-        the container of the last call. Return None if there was no call or the container cannot be
-        used."""
+        the container of the last code interpreter or shell call. Return None if there was no such
+        call or the container cannot be used."""
         if not isinstance(tool.container, str):
             return await self._containers.last_active(response.tenant, response.items)
         try:
@@ -120,7 +120,8 @@ class CodeInterpreterProvider:
 
     async def _container(self, tool: Any, response: ResponseContext) -> ContainerHandle:
         """Acquire a container for the response and return it. This is the container that the
-        request names, the container of the last call, or a new container."""
+        request names, the container of the last code interpreter or shell call, or a new
+        container."""
         try:
             if isinstance(tool.container, str):
                 return await self._containers.acquire(response.tenant, tool.container)

@@ -1,5 +1,5 @@
 """The ``shell`` tool: runs the shell commands that the model writes. The request decides whether
-they run in a container of this server or on the client's machine."""
+they run in a container of Antiphon or on the client's machine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ShellProvider:
     """``ToolProvider`` of ``shell``.
 
     If ``containers`` is None, only the client can run commands. ``reason``: text that tells clients
-    why this server cannot run commands.
+    why Antiphon cannot run commands.
     """
 
     def __init__(self, containers: ContainerRegistry | None, reason: str = "") -> None:
@@ -185,7 +185,7 @@ async def _acquire_container(
     the model is told about.
 
     The container is the one that the request names. If the request names no container, it is the
-    container of the last call or a new container.
+    container of the last code interpreter or shell call, or a new container.
     """
     if environment["type"] == "container_reference":
         container = await containers.acquire(response.tenant, environment["container_id"])
@@ -244,7 +244,7 @@ async def _run_commands(
 
 
 def _parse_action(arguments: str) -> Mapping[str, Any]:
-    """Return the fields of the call's item that follow from the arguments of the call."""
+    """Return the fields of a call's item that are computed from the arguments of the call."""
     return {"action": shell_action(arguments)}
 
 

@@ -1,4 +1,4 @@
-"""A provider for a tool that this server cannot run."""
+"""A provider for a tool that Antiphon cannot run."""
 
 from __future__ import annotations
 

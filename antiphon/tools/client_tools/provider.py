@@ -32,7 +32,7 @@ class _ClientToolSpec(Struct, frozen=True, kw_only=True):
     """Describes a tool that the client runs.
 
     - ``function``: the function that the model is shown.
-    - ``initial_item``: the item of a call when it opens.
+    - ``initial_item``: the output item with which a call begins.
     - ``parse_fields``: turns the arguments of a call into fields of the item.
     - ``argument_observer``: makes the observer that turns the arguments into progress events.
     """
@@ -52,7 +52,8 @@ class ClientToolProvider:
         self._spec = spec
 
     def check(self, tool: Any, path: str) -> None:
-        """Accept every tool of this type. It needs no check because this server does not run it."""
+        """Accept every tool of this type. It needs no check because the client runs it, not
+        Antiphon."""
 
     def leading_item(self, tool: Any, response: ResponseContext) -> it.Item | None:
         return None
@@ -125,8 +126,8 @@ def _computer_fields(arguments: str) -> Mapping[str, Any]:
 
 
 def _computer_preview_fields(arguments: str) -> Mapping[str, Any]:
-    """Return the fields of the item of a call of ``computer_use_preview``. This tool has only one
-    action per call."""
+    """Return the item fields for a ``computer_use_preview`` call. Such a call has only one
+    action."""
     return {"action": computer_actions(parse_lenient(arguments, "action"))[0]}
 
 

@@ -36,8 +36,8 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
 
     - ``idle_s``: seconds after which an unused container expires.
     - ``memory``: the highest memory limit that a request may set.
-    - ``code_timeout_s``: maximum duration of one call, in seconds.
-    - ``max_output``: maximum number of characters that are returned of the output of one call.
+    - ``code_timeout_s``: maximum duration of one execution of code or of a command, in seconds.
+    - ``max_output``: maximum number of characters of output that one execution returns.
     - ``domains``: domains that a request may allow. "*" stands for any domain.
     """
 
@@ -50,7 +50,7 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
     domains: frozenset[str] = frozenset()
 
     def box_limits(self, memory: wc.MemoryLimit) -> Limits:
-        """Return the resource limits of a sandbox box. ``memory``: its memory limit."""
+        """Return the resource limits of a sandbox box. ``memory``: the memory limit of the box."""
         return Limits(
             memory_bytes=wc.MEMORY_BYTES[memory],
             disk_bytes=self.disk_bytes,
@@ -91,13 +91,14 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
 
 
 class Container:
-    """A container of this process. Its sandbox box is opened on first use. Then the requested files
-    are written into the box.
+    """A container of this process. Its sandbox box, the isolated environment for its code, is
+    opened on first use. Then the requested files are written into the box.
 
-    - ``is_auto``: the container was created for a response, not by a client.
+    - ``is_auto``: whether the container was created for a response. If it is false, a client
+      created the container.
     - ``open``: opens a box with the given limits.
-    - ``on_unused``: called when the last response that used the container has ended, if code never
-      ran in the container.
+    - ``on_unused``: a function that is called when a response ends, if no other response uses the
+      container and its box was never opened. It deletes the container.
     - ``egress``: makes the network proxy of the box. None if containers have no network.
     """
 
@@ -176,13 +177,14 @@ class Container:
 
     @property
     def _is_unused(self) -> bool:
-        """Whether no code was ever run in the container and no response uses it now."""
+        """Whether the container's sandbox box was never opened and no response uses the container
+        now."""
         return self._box is None and self._is_idle and not self._is_closed
 
     @property
     def is_replaceable(self) -> bool:
-        """Whether the container was created for a response and no response uses it now. Only such a
-        container may expire to make room for a new container."""
+        """Whether the container is active, was created for a response, and is used by no response
+        now. Only such a container may expire to make room for a new container."""
         return self.is_auto and self.is_active and self._is_idle
 
     def expire_if_replaceable(self) -> bool:
@@ -329,8 +331,8 @@ class Container:
             await box.close()
 
     async def ensure_open(self) -> Box:
-        """Return the container's sandbox box. Before, open the box if it is not open yet, and add
-        the requested files and skills that are missing. Raises ``ToolError``, ``NotFound``."""
+        """Open the container's sandbox box if it is not open yet, and add the requested files and
+        skills that are missing. Return the box. Raises ``ToolError``, ``NotFound``."""
         if not self.is_active and not self._use_count:
             raise ToolError(f"Container '{self.id}' has expired.")
         if self._box is None:
@@ -366,8 +368,9 @@ class Container:
         """List the files in the sandbox box and update the metadata. Return the metadata of the
         files that are new or have changed since the last call.
 
-        ``source`` is recorded as the source of the file ``name``. The source of all other new files
-        is ``assistant``.
+        - ``name``: the path of a file that was just written.
+        - ``source``: who wrote this file. For all other new files, the source ``assistant`` is
+          recorded.
         """
         current = {entry.path: entry for entry in await box.list_files()}
         for path in self._files.keys() - current.keys():

@@ -25,8 +25,8 @@ __all__ = [
 
 
 class ContainerView(Struct, frozen=True):
-    """A container in the form of the API, with its skills and its ``network_key``. The owner sends
-    it to other processes."""
+    """A container in the form of the API, with its skills and its ``network_key``. The process that
+    owns the container sends this object to other processes."""
 
     resource: wc.ContainerResource
     skills: tuple[SkillSummary, ...] = ()

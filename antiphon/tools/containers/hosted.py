@@ -27,9 +27,12 @@ _Opened: TypeAlias = LocalContainers | str
 
 
 class ContainerHostSession:
-    """The methods of the container host that a worker may call, besides those of
-    ``ContainerSession``. ``opened``: a future. It gets its result when the host has tested its
-    sandboxes."""
+    """The RPC methods of the container host, the process that owns the containers of all workers.
+    Workers call these methods, and those of ``ContainerSession``.
+
+    ``opened``: a future that gets its result when the host has tested its sandboxes. The result is
+    the containers, or the reason why the host cannot run containers.
+    """
 
     def __init__(self, opened: asyncio.Future[_Opened]) -> None:
         self._opened = opened
@@ -56,8 +59,9 @@ class ContainerHostSession:
 
 
 class HostedContainers:
-    """The ``ContainerMaker`` of a worker. ``calls``: the client that calls the
-    ``ContainerHostSession`` of the host. The worker itself owns no containers."""
+    """The ``ContainerMaker`` of a worker process. The worker itself owns no containers. ``calls``:
+    the RPC client that calls the ``ContainerHostSession`` in the host process, which owns the
+    containers."""
 
     def __init__(self, calls: Calls, remote: RemoteContainers) -> None:
         self._calls = calls
@@ -97,7 +101,7 @@ class HostedContainers:
 
 
 def connect_to_host(path: Path) -> CallClient:
-    """Return the client for calls to the ``ContainerHostSession`` that listens at the socket
+    """Return the RPC client for calls to the ``ContainerHostSession`` that listens at the socket
     ``path``."""
     return CallClient(path, on_lost=_host_is_gone, wait_s=_HOST_WAIT_S)
 

@@ -53,14 +53,14 @@ class LocalContainers:
 
     - ``sandbox``: opens the isolated environments (boxes) in which code runs.
     - ``clock``: returns Unix seconds.
-    - ``directory``: the list of the containers of all processes, kept in the store.
+    - ``directory``: the list of the containers of all processes, kept in Antiphon's store.
     - ``remote``: the containers of other processes. One of them may have to expire to make room for
       a new container of the same tenant.
     - ``quotas``: the quotas of tenants, which include the maximum number of active containers.
     - ``lease_s``: lease in seconds. If this process does not renew its lease for this long, it
       loses its containers.
     - ``egress``: makes the proxies of containers with network access.
-    - ``predecessors``: ids of processes that have died. Their containers expire at once.
+    - ``predecessors``: ids of processes that have died. Their containers expire immediately.
     """
 
     def __init__(
@@ -172,9 +172,9 @@ class LocalContainers:
     async def reserve(self, tenant: str, request: wc.CreateContainer) -> Container:
         """Create a container for a response. Its sandbox box is opened on first use.
 
-        If the tenant has reached the maximum number of containers, another container expires. This
-        is the least recently used one of the containers that were created for responses. Raises
-        ``QuotaExceeded`` if no container can expire.
+        If the tenant already has the maximum number of containers, one of them expires: the least
+        recently used container that was created for a response and that no response uses now.
+        Raises ``QuotaExceeded`` if there is no such container.
         """
         return await self._add(tenant, request, is_auto=True)
 
@@ -201,8 +201,8 @@ class LocalContainers:
         await container.close()
 
     async def close_expired(self) -> None:
-        """Close the sandbox boxes of expired containers. Then remove the oldest expired containers
-        from memory."""
+        """Close the sandbox boxes of expired containers. If more than ``_MAX_EXPIRED`` containers
+        have expired, remove the oldest of them from memory."""
         expired = [container for container in self if not container.is_active]
         for container in expired:
             await container.close()
@@ -213,8 +213,8 @@ class LocalContainers:
     async def renew_lease(self) -> None:
         """Renew the lease of this process, and report to the directory which containers were used.
 
-        A container that is no longer active in the directory expires. Either the lease had ended,
-        or another process has deleted the container.
+        A container that is no longer active in the directory expires. There are two possible
+        reasons: the lease had ended, or another process has deleted the container.
         """
         reported = dict(self._reported)
         used = [
@@ -260,9 +260,9 @@ class LocalContainers:
         return container
 
     async def _expire_replaceable(self, tenant: str) -> bool:
-        """Let one container of the tenant expire: the least recently used one of the containers
-        that were created for a response and that no response uses now. Return False if there is no
-        such container."""
+        """Let one container of the tenant expire: the least recently used container that was
+        created for a response and that no response uses now. Return False if there is no such
+        container."""
         records = [each for each in await self._directory.list(tenant) if each.is_auto]
         for record in sorted(filter(lambda each: each.is_active, records), key=self._last_used_at):
             if await self._expire_if_replaceable(record):

@@ -2,8 +2,8 @@
 for some time.
 
 A container consists of processes and memory of one machine. So each container has one owner: the
-process that created it. The container directory in the store records the owner of each container.
-Other processes send their calls to the owner.
+process that created it. The container directory in Antiphon's store records the owner of each
+container. Other processes send RPC calls to the owner.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ContainerMaker(Protocol):
 
 
 class ContainerRegistry:
-    """The containers of all processes that share a store. ``maker``: makes new containers.
+    """The containers of all processes that use the same store. ``maker``: makes new containers.
     ``quotas``: the quotas of tenants, which include the maximum number of active containers."""
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Calls between the processes that own containers and the processes that use them.
+"""RPC calls between the processes that own containers and the processes that use them.
 
-On one machine, calls use Unix sockets. Between servers, calls use signed HTTP. A server with
+On one machine, the calls use Unix sockets. Between servers, they use signed HTTP. A server with
 several workers has one URL and one process that owns its containers. The worker that receives a
 call from another server forwards the call to the owner.
 """
@@ -34,13 +34,13 @@ _SUFFIX = ".box"
 
 
 class ContainerRelay:
-    """Connects this process with the other processes that own containers. It sends calls to them
-    and answers their calls.
+    """Connects this process with the other processes that own containers. It sends RPC calls to
+    these processes and answers their RPC calls.
 
     - ``folder``: folder with the sockets of all processes of this server. None for a server without
       workers.
     - ``url``: address of this server for other servers. Empty if other servers cannot reach it.
-    - ``caller``: calls other servers.
+    - ``caller``: sends RPC calls to other servers.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ContainerRelay:
         return ContainerOwner(id=self._id, url=self._url)
 
     def connect(self, owner: str, url: str) -> Calls:
-        """Return the client for calls to the process with the id ``owner``. ``url``: address of
+        """Return the client for RPC calls to the process with the id ``owner``. ``url``: address of
         that process's server. It is empty if other servers cannot reach that server."""
         if (client := self._client(owner)) is not None:
             return client
@@ -76,8 +76,8 @@ class ContainerRelay:
         return NoCalls(is_gone=has_ended)
 
     def find(self, owner: str) -> AnswerCall | None:
-        """Return the function that answers calls to the process with the id ``owner``. Return None
-        if this server has no such process."""
+        """Return the function that answers RPC calls to the process with the id ``owner``. Return
+        None if this server has no such process."""
         if owner == self._id and self._methods is not None:
             return self._methods.answers
         client = self._client(owner)
@@ -98,15 +98,15 @@ class ContainerRelay:
         return tuple(f"{self._scope}-{path.stem}" for path in paths)
 
     async def open(self, local: LocalContainers) -> None:
-        """Start to answer calls from other processes. ``local``: the containers of this process,
-        which these calls may use."""
+        """Start to answer RPC calls from other processes. ``local``: the containers of this
+        process, which these calls may use."""
         self._methods = CallableMethods(ContainerSession(local))
         if self._folder is not None:
             self._server = CallServer(lambda: ContainerSession(local))
             await self._server.open(self._socket(self._folder, self._id))
 
     async def close(self) -> None:
-        """Stop answering calls, and close the connections to other processes."""
+        """Stop answering RPC calls, and close the connections to other processes."""
         self._methods = None
         if self._folder is not None and self._server is not None:
             self._socket(self._folder, self._id).unlink(missing_ok=True)
@@ -116,8 +116,8 @@ class ContainerRelay:
         self._clients.clear()
 
     def _client(self, owner: str) -> CallClient | None:
-        """Return the client for calls to another process of this server. Return None if the process
-        has no socket."""
+        """Return the client for RPC calls to another process of this server. Return None if the
+        process has no socket."""
         if self._folder is None:
             return None
         path = self._socket(self._folder, owner)

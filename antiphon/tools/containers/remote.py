@@ -1,4 +1,4 @@
-"""Containers of other processes. Each operation is a call to the process that owns the
+"""Containers of other processes. Each operation is an RPC call to the process that owns the
 container."""
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ __all__ = ["RemoteContainer", "RemoteContainers"]
 class RemoteContainer:
     """The ``ContainerHandle`` of a container in another process, the owner.
 
-    - ``calls``: the client for calls to the owner's ``ContainerSession``.
-    - ``on_gone``: called when the owner has ended. Its containers have then ended too.
+    - ``calls``: the client for RPC calls to the owner's ``ContainerSession``.
+    - ``on_gone``: a function that is called when the owner has ended. Its containers have then
+      ended too.
     """
 
     def __init__(
@@ -140,7 +141,8 @@ class RemoteContainer:
 
     @asynccontextmanager
     async def _translating(self) -> AsyncIterator[None]:
-        """Translate the errors of a call to the owner into the errors of ``ContainerHandle``."""
+        """Translate the errors of an RPC call to the owner into the errors of
+        ``ContainerHandle``."""
         try:
             yield
         except PeerLost as error:
@@ -157,7 +159,7 @@ class RemoteContainer:
 
 
 class RemoteContainers:
-    """The containers of other processes. ``connect``: returns the client for calls to another
+    """The containers of other processes. ``connect``: returns the client for RPC calls to another
     process, given the id and the URL of that process."""
 
     def __init__(self, directory: ContainerDirectory, connect: Callable[[str, str], Calls]) -> None:

@@ -1,4 +1,4 @@
-"""The methods that other processes may call to use the containers of this process."""
+"""The RPC methods that other processes call to use the containers of this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ContainerSession"]
 
 
 class ContainerSession:
-    """The methods that ``RemoteContainer`` calls from another process. Each method raises
+    """The RPC methods that ``RemoteContainer`` calls from another process. Each method raises
     ``NotFound`` if the container is not in this process or belongs to another tenant."""
 
     def __init__(self, local: LocalContainers) -> None:
@@ -36,8 +36,8 @@ class ContainerSession:
         file_ids: tuple[str, ...],
         skills: tuple[ShellSkill, ...],
     ) -> AsyncGenerator[bool, None]:
-        """Register that a response uses the container, and add files and skills to it. The use ends
-        when the caller cancels the call or disconnects."""
+        """Register that a response uses the container, and add files and skills to the container.
+        The use ends when the caller cancels this RPC call or disconnects."""
         container = self._active(tenant, container_id)
         resolved = await resolve_skills(self._local.library, tenant, skills, "skills")
         await container.acquire(file_ids, resolved)

@@ -67,8 +67,9 @@ class ContainerSkill(Struct, frozen=True, kw_only=True):
     """A skill for a container.
 
     - ``key``: identifies the version or the inline content of the skill.
-    - ``source``: refers to the same version or content, in the form of a request.
-    - ``load``: returns the zip archive. Raises ``NotFound``.
+    - ``source``: the skill as a request names it, with the same version or content. It is sent to
+      the process that owns the container.
+    - ``load``: returns the skill's files as a zip archive. Raises ``NotFound``.
     """
 
     name: str
@@ -117,7 +118,8 @@ async def check_inline_skills(
     skills: Sequence[ShellSkill], resolved: Sequence[ContainerSkill], path: str
 ) -> None:
     """Raise ``InvalidRequest`` if the files of an inline skill are invalid. Stored skills are not
-    checked here, because they were checked when they were created."""
+    checked here, because they were checked when they were created. ``resolved``: the result of
+    ``resolve_skills`` for ``skills``."""
     for index, (skill, container_skill) in enumerate(zip(skills, resolved, strict=True)):
         if isinstance(skill, InlineSkill):
             try:

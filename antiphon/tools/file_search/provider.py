@@ -144,8 +144,8 @@ class FileSearchProvider:
 class _NumberedPassages:
     """The passages of files that the model was shown in a conversation, by number.
 
-    Each call has its own range of numbers. Calls of earlier responses keep their ranges. So a
-    number always means the same passage.
+    Each file search call has its own range of numbers. Calls of earlier responses keep their
+    ranges. So a number always means the same passage.
     """
 
     def __init__(self, items: Sequence[Item]) -> None:
@@ -154,7 +154,7 @@ class _NumberedPassages:
         self._calls = [list(_files_of(call)) for call in before]
 
     def begin_call(self) -> int:
-        """Add a new call, which has no passages yet. Return the index of the call."""
+        """Add a new file search call, which has no passages yet. Return the index of the call."""
         self._calls.append([])
         return len(self._calls) - 1
 
@@ -166,8 +166,9 @@ class _NumberedPassages:
         return files[index] if index < len(files) else None
 
     def files_of(self, call: int) -> tuple[dict[str, str], ...]:
-        """Return the file id and filename of each passage that a call showed. They are stored in
-        the item, because later responses may cite the passages."""
+        """Return the file id and filename of each passage that a file search call showed to the
+        model. They are stored in the item of the call, because later responses may cite the
+        passages."""
         files = (file for file in self._calls[call] if file is not None)
         return tuple({"file_id": file_id, "filename": filename} for file_id, filename in files)
 
@@ -191,8 +192,8 @@ class _NumberedPassages:
 
 
 def _files_of(call: FileSearchCall) -> Iterator[tuple[str, str] | None]:
-    """Yield the file id and filename of each passage of an earlier call, in order. Yield None for a
-    passage if the item of the call does not contain them."""
+    """Yield the file id and filename of each passage of an earlier call, in order. If the item of
+    the call lacks the file id or filename of a passage, yield None for this passage."""
     passage_files = () if call.passage_files is UNSET else call.passage_files
     for result in call.results or passage_files:
         file_id, filename = result.get("file_id"), result.get("filename")

@@ -1,7 +1,7 @@
 """Image generation in this process, with a model of the diffusers library.
 
-All pipelines run in one separate thread, one image at a time. Between two steps, a pipeline can be
-stopped.
+All pipelines run in one separate thread, one image at a time. A pipeline can be stopped only
+between two denoising steps.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class DiffusersOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     - ``device``: by default, the best available device.
     - ``dtype``: ``auto`` means bfloat16 on GPUs and float32 on the CPU.
     - ``variant``, ``revision``: the variant and the revision of the model files to load.
-    - ``steps``: number of steps at medium quality. The default is the default of the pipeline.
+    - ``steps``: number of denoising steps at medium quality. The default is the default of the
+      pipeline.
     - ``images``: the maximum number of input images of an edit.
     - ``offload``: keep only the active part of the model on the GPU.
     - ``arguments``: further arguments of every pipeline call (``guidance_scale`` …).
@@ -264,16 +265,18 @@ class Diffusers:
 
     @property
     def _supports_previews(self) -> bool:
-        """Whether the intermediate results (latents) can be decoded with the VAE alone, and the
-        pipeline has a callback after each step."""
+        """Whether the model can send previews. For this, the intermediate results (latents) must be
+        decodable with the VAE alone, and the pipeline must have a callback after each denoising
+        step."""
         encoder = getattr(self._text_to_image, "vae", None)
         is_plain = type(encoder).__name__ in _PREVIEW_DECODERS
         return is_plain and _has_argument(self._text_to_image, _CALLBACK)
 
 
 class _StepCallback:
-    """The callback that the pipeline calls after each step. If the caller has cancelled, it stops
-    the pipeline. It sends previews at evenly spaced steps."""
+    """The callback that the pipeline calls after each denoising step. If the caller has cancelled
+    the image generation, the callback stops the pipeline. It sends previews at evenly spaced
+    steps."""
 
     def __init__(
         self,

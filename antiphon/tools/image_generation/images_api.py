@@ -54,11 +54,11 @@ class ImagesApiOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The operator's options for the Images API (``image_generation_options``).
 
     - ``headers``, ``body``: header fields and body fields that are added to every request.
-    - ``connect_s``: time limit for a connection, in seconds.
-    - ``silence_s``: maximum time without data, in seconds.
-    - ``streams``: the upstream can stream previews.
-    - ``edits``: the upstream has the endpoint ``/images/edits``.
-    - ``masks``: that endpoint accepts masks.
+    - ``connect_s``: time limit for opening a connection, in seconds.
+    - ``silence_s``: maximum time without data from the upstream, in seconds.
+    - ``streams``: whether the upstream can stream previews.
+    - ``edits``: whether the upstream has the endpoint ``/images/edits``.
+    - ``masks``: whether that endpoint accepts masks.
     - ``without``: fields of the tool that the upstream does not support. A request with one of
       these fields is rejected.
     """
@@ -74,11 +74,11 @@ class ImagesApiOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ImagesApi:
-    """The ``ImageGenerator`` that uses the Images API of another server. It owns and closes the
-    client for this server.
+    """The ``ImageGenerator`` that uses the Images API of another server, the upstream.
 
-    ``fetcher``: downloads the image if the server answers with a URL. ``max_bytes``: maximum size
-    of one image.
+    - ``upstream``: the HTTP client of the upstream. ``close`` closes it.
+    - ``fetcher``: downloads the image if the upstream answers with a URL.
+    - ``max_bytes``: maximum size of one image.
     """
 
     def __init__(

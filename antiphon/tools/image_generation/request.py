@@ -99,7 +99,7 @@ def check_mask(tool: ImageGeneration, path: str) -> None:
 
 
 def unsupported_value(path: str, reason: str) -> InvalidRequest:
-    """Return the error for a value that OpenAI's API allows and this server does not support."""
+    """Return the error for a value that OpenAI's API allows and Antiphon does not support."""
     return InvalidRequest(f"Invalid '{path}': {reason}.", param=path, code="unsupported_value")
 
 

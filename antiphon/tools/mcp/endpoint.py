@@ -1,4 +1,5 @@
-"""The address of an MCP server, and the trace of each request to it.
+"""The address of an MCP server, and the trace of each request to this server: a record of what the
+transport did.
 
 This module does not import the SDK, because this import takes about a second.
 """
@@ -22,9 +23,9 @@ __all__ = ["ADDRESS_REFUSED", "McpEndpoint", "RequestTrace", "current_trace"]
 class McpEndpoint(Struct, frozen=True, kw_only=True):
     """The address of an MCP server: a URL, or a command that the operator has configured.
 
-    - ``guarded``: the URL comes from a request. So its address must be public or in one of
-      ``networks``.
-    - ``shares_sessions``: all conversations of a tenant use the same session.
+    - ``guarded``: whether the URL comes from a request. If so, its address must be public or in one
+      of ``networks``.
+    - ``shares_sessions``: whether all conversations of a tenant use the same session.
     """
 
     url: str = ""
@@ -39,13 +40,14 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The server's name in logs. For a URL, it is only the host, because other parts of the URL
-        may contain secrets."""
+        """The MCP server's name in logs. For a URL, it is only the host, because other parts of the
+        URL may contain secrets."""
         return self.command or urlsplit(self.url).hostname or ""
 
     @property
     def key(self) -> str:
-        """A hash of the server's address and credentials. It does not reveal the credentials."""
+        """A hash of the MCP server's address and credentials. The hash does not reveal the
+        credentials."""
         identity = msgspec.json.encode(
             [self.url, self.transport, self.command, self.args, self.guarded]
             + [sorted(pairs.items()) for pairs in (self.env, self.headers)]
@@ -54,8 +56,8 @@ class McpEndpoint(Struct, frozen=True, kw_only=True):
 
 
 class RequestTrace(msgspec.Struct):
-    """What the transport did for one request: whether it sent the request, the HTTP error statuses,
-    and the transport errors."""
+    """A record of one request to an MCP server: whether the transport sent the request, the HTTP
+    error statuses, and the transport errors."""
 
     sent: bool = False
     statuses: list[int] = []

@@ -59,15 +59,15 @@ _ACTIONS: Mapping[str, str] = {
 class _ToolKind(Struct, frozen=True, kw_only=True):
     """Describes how the tools of an MCP server become one built-in tool.
 
-    - ``check``: rejects fields of a request that the server does not support.
-    - ``function``: returns the function that the model is shown for a tool of the server. The
+    - ``check``: rejects fields of a request that the MCP server does not support.
+    - ``function``: returns the function that the model is shown for a tool of the MCP server. The
       function has no handler yet. Returns None if the model is not shown this tool.
-    - ``arguments``: translates the arguments that the model wrote into the arguments of the
+    - ``arguments``: translates the arguments that the model wrote into the arguments of the MCP
       server's tool.
     - ``result_fields``: returns the fields of the output item. Its arguments are the tool, the
       arguments that the model wrote, the text of the result, and whether the item shows the
       outputs.
-    - ``step``: name of the progress event of a running call.
+    - ``step``: name of the progress event of a running call, for example ``searching``.
     """
 
     check: Callable[[Any, str], None]
@@ -78,8 +78,8 @@ class _ToolKind(Struct, frozen=True, kw_only=True):
 
 
 class McpImplementation:
-    """The ``ToolProvider`` of a built-in tool that an MCP server implements. ``name``: the server's
-    name in error messages."""
+    """The ``ToolProvider`` of a built-in tool that an MCP server implements. ``name``: the MCP
+    server's name in error messages."""
 
     def __init__(self, kind: _ToolKind, name: str, server: McpEndpoint, pool: SessionPool) -> None:
         self._kind = kind
@@ -95,7 +95,7 @@ class McpImplementation:
 
     @asynccontextmanager
     async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
-        """Offer the server's tools. Raises ``ConnectorError`` if the tools cannot be listed."""
+        """Offer the MCP server's tools. Raises ``ConnectorError`` if the tools cannot be listed."""
         session = SessionKey.of(response, self._server)
         try:
             tools = await self._pool.call(session, fetch_tools)
@@ -138,7 +138,8 @@ class McpImplementation:
 
 
 def _check_search(tool: Any, path: str) -> None:
-    """Raise ``InvalidRequest`` for search filters, because the server would ignore them."""
+    """Raise ``InvalidRequest`` for search filters and a user location, because the MCP server would
+    ignore them."""
     for name in ("filters", "user_location"):
         if getattr(tool, name, None):
             raise InvalidRequest(
@@ -150,9 +151,9 @@ def _check_search(tool: Any, path: str) -> None:
 
 
 def _action_kind(tool: ListedTool) -> str | None:
-    """Return the action (search, open or find) that the calls of a tool have. The name of the tool
-    determines it. If this name is unknown, the names of the tool's arguments determine it. Return
-    None if all these names are unknown."""
+    """Return the action that all calls of a tool have: ``search``, ``open_page`` or
+    ``find_in_page``. The name of the tool determines the action. If this name is unknown, the names
+    of the tool's arguments determine it. Return None if all these names are unknown."""
     properties = tool.input_schema.get("properties") if tool.input_schema else None
     names = (tool.name.rpartition(".")[2], *(properties if isinstance(properties, dict) else ()))
     return next((_ACTIONS[name] for name in names if name in _ACTIONS), None)
@@ -201,8 +202,8 @@ web_search = _ToolKind(
 
 
 def _check_code(tool: Any, path: str) -> None:
-    """Raise ``InvalidRequest`` for containers and files, because the code runs on the MCP
-    server."""
+    """Raise ``InvalidRequest`` if the request names a container or files, because the code runs on
+    the MCP server."""
     where = f"{path}.container"
     if isinstance(tool.container, str):
         raise InvalidRequest(
@@ -216,9 +217,9 @@ def _check_code(tool: Any, path: str) -> None:
 
 
 def _code_field(tool: ListedTool) -> str | None:
-    """Return the name of the argument that takes the code. This is ``code``. For a tool named
-    ``python`` with only one argument, it is this argument. Return None if there is no such
-    argument."""
+    """Return the name of the argument that takes the code. If there is an argument ``code``, this
+    is it. Otherwise, if the tool is named ``python`` and has only one argument, it is that
+    argument. Return None in all other cases."""
     properties = tool.input_schema.get("properties") if tool.input_schema else None
     if not isinstance(properties, dict):
         return None

@@ -1,8 +1,12 @@
 """The provider of tools of type ``mcp``.
 
-There are two kinds of MCP servers. The operator configures a server, and a request names it by
-label or connector id. Or a request contains the URL of a server. The model and the client see the
-server's error messages. Headers and authorizations are sent only to the server.
+There are two kinds of MCP servers:
+
+- The operator has configured the server. A request names it by label or connector id.
+- The request contains the URL of the server.
+
+The model and the client see the error messages of the MCP server. Headers and authorizations are
+sent only to the MCP server.
 """
 
 from __future__ import annotations
@@ -58,11 +62,11 @@ _MAX_TOOLS = 1_000
 class McpProvider:
     """The ``ToolProvider`` of ``mcp``.
 
-    - ``configured``: the servers that the operator has configured, by name.
-    - ``allow_urls``: requests may name servers by URL. The addresses of these servers must be
-      public or in one of ``networks``.
-    - ``fails_response``: if the tools of a server cannot be listed, the response fails. If this is
-      false, the response continues without these tools.
+    - ``configured``: the MCP servers that the operator has configured, by name.
+    - ``allow_urls``: whether requests may name MCP servers by URL. The addresses of these servers
+      must be public or in one of ``networks``.
+    - ``fails_response``: whether the response fails if the tools of an MCP server cannot be listed.
+      If this is false, the response continues without these tools.
     """
 
     def __init__(
@@ -97,7 +101,7 @@ class McpProvider:
     async def declared_functions(
         self, tool: Mcp, response: ResponseContext
     ) -> tuple[ToolFunction, ...] | None:
-        """Return the functions for the server's tools. Return None if the conversation does not
+        """Return the functions for the MCP server's tools. Return None if the conversation does not
         contain the server's list of tools yet."""
         tools = listed_tools(tool.server_label, response.items)
         if tools is None:
@@ -107,9 +111,9 @@ class McpProvider:
 
     @asynccontextmanager
     async def open(self, tool: Mcp, response: ResponseContext) -> AsyncIterator[Toolset]:
-        """Offer the server's tools to the model.
+        """Offer the MCP server's tools to the model.
 
-        If the conversation already lists the tools, the server is contacted only when a tool is
+        If the conversation already lists the tools, the MCP server is contacted only when a tool is
         called.
         """
         label = tool.server_label
@@ -133,9 +137,9 @@ class McpProvider:
     # --- servers and functions -------------------------------------------------------------------
 
     def _server(self, tool: Mcp, path: str) -> McpEndpoint:
-        """Return the server that the request names, with the headers to send.
+        """Return the MCP server that the request names, with the headers to send.
 
-        Raises ``InvalidRequest`` if the server is not available.
+        Raises ``InvalidRequest`` if this MCP server is not available.
         """
         if tool.server_url is UNSET:
             server = self._configured_server(tool, path)
@@ -188,8 +192,8 @@ class McpProvider:
     def _tool_functions(
         self, tool: Mcp, session: SessionKey, tools: Sequence[ListedTool]
     ) -> tuple[ToolFunction, ...]:
-        """Return the functions for the server's ``tools``. Tools that the request does not allow
-        are left out."""
+        """Return the functions for ``tools``, the tools of an MCP server. Tools that the request
+        does not allow are left out."""
         rules = parse_tool_rules(tool)
         return tuple(
             self._tool_function(tool.server_label, session, each, rules)
@@ -311,8 +315,8 @@ def _parse_object(arguments: str) -> dict[str, Any] | None:
 
 
 async def fetch_tools(client: Client) -> tuple[ListedTool, ...]:
-    """Return the tools that a server offers, from all pages of its list, up to ``_MAX_TOOLS``
-    tools."""
+    """Return the tools that an MCP server offers, from all pages of its list, up to ``_MAX_TOOLS``
+    tools. ``client``: the client that is connected to the server."""
     tools: list[ListedTool] = []
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
@@ -353,7 +357,7 @@ def _check_url(url: str, path: str) -> None:
 
 def _check_headers(headers: Mapping[str, str], path: str) -> None:
     """Raise ``InvalidRequest`` for headers that HTTP does not allow. The error message does not
-    repeat them, because they may contain secrets."""
+    contain the headers, because they may contain secrets."""
     for name, value in headers.items():
         if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
             raise _invalid_value(path, "A header name contains characters that are not allowed.")

@@ -32,8 +32,8 @@ _NO_ARGUMENTS: Json = {"type": "object", "properties": {}}
 
 
 class ListedTool(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tool in the form of a ``mcp_list_tools`` item. Fields without a value are omitted, because
-    clients reject nulls."""
+    """A tool of an MCP server, in the form of a ``mcp_list_tools`` item. Fields without a value are
+    omitted, because clients reject nulls."""
 
     name: str
     input_schema: Any = {}
@@ -163,8 +163,8 @@ def _invalid_value(path: str, expected: str) -> InvalidRequest:
 
 
 def listed_tools(label: str, items: Iterable[it.Item]) -> tuple[ListedTool, ...] | None:
-    """Return the tools of a server that an earlier item of the conversation lists. Return None if
-    the conversation contains no list for this server."""
+    """Return the tools of an MCP server that an earlier item of the conversation lists. ``label``:
+    the label of the server. Return None if the conversation contains no list for this server."""
     lists = [
         item
         for item in items
@@ -184,7 +184,8 @@ def _read_tools(tools: Iterable[Json]) -> Iterator[ListedTool]:
 
 
 def approved_requests(label: str, items: Iterable[it.Item]) -> list[it.McpApprovalRequest]:
-    """Return the approval requests that the user has approved and whose calls have not run yet."""
+    """Return the approval requests that the user has approved and whose calls have not run yet.
+    ``label``: the label of the MCP server."""
     requests: dict[str, it.McpApprovalRequest] = {}
     approved: dict[str, it.McpApprovalRequest] = {}
     for item in items:

@@ -29,11 +29,12 @@ _STAND_INS = ("Not Found", "Session terminated", "Server returned an error respo
 
 
 class FailureDetails(Struct, frozen=True, kw_only=True):
-    """The reason why a call has no result.
+    """The reason why an MCP call has no result.
 
     - ``error``: the error that the item of the call gets.
-    - ``session_ended``: the session cannot be used any more.
-    - ``can_retry``: the server did not process the request. So the request may be sent again.
+    - ``session_ended``: whether the MCP session cannot be used any more.
+    - ``can_retry``: whether the request may be sent again, because the MCP server did not process
+      it.
     """
 
     error: Json
@@ -49,7 +50,7 @@ class FailureDetails(Struct, frozen=True, kw_only=True):
 
 
 class McpFailure(Exception):
-    """Raised if a call has no result."""
+    """Raised if an MCP call has no result."""
 
     def __init__(self, details: FailureDetails) -> None:
         super().__init__(details.message)
@@ -57,8 +58,8 @@ class McpFailure(Exception):
 
 
 def describe_failure(error: BaseException, trace: RequestTrace) -> FailureDetails:
-    """Return the details of a failed request. ``error``: an exception that the SDK raised.
-    ``trace``: what the transport did for the request."""
+    """Return the details of a failed request to an MCP server. ``error``: an exception that the SDK
+    raised. ``trace``: what the transport did for the request."""
     from mcp import MCPError
     from pydantic import ValidationError
 
@@ -126,8 +127,9 @@ def _protocol_failure(code: int, message: str, **marks: bool) -> FailureDetails:
 
 
 def tool_error(result: CallToolResult, max_bytes: int) -> Json:
-    """Return the error for a result with which a tool reports a failure. The texts are truncated to
-    ``max_bytes`` in total."""
+    """Return the error for the output item of a call that the tool reports as failed. ``result``:
+    the tool's result, which contains the error texts. The texts are truncated to ``max_bytes`` in
+    total."""
     texts = [text for block in result.content if (text := _block_text(block))]
     content = [
         {"type": "text", "text": truncate_middle(text, max_bytes // len(texts))} for text in texts
@@ -136,10 +138,10 @@ def tool_error(result: CallToolResult, max_bytes: int) -> Json:
 
 
 def result_text(result: CallToolResult) -> str:
-    """Return the result of a tool as text.
+    """Return the result of a tool of an MCP server as text.
 
-    Servers that follow the specification send structured content as text too. For other servers,
-    the structured content is returned as JSON.
+    Servers that follow the specification send structured content also as text. So the text is
+    enough. If a result contains no text, its structured content is returned as JSON.
     """
     texts = [text for block in result.content if (text := _block_text(block))]
     if not texts and result.structured_content is not None:

@@ -1,8 +1,8 @@
 """A pool of open MCP sessions. Each session is opened and closed by its own task.
 
 A session is reused. It is closed when it has not been used for some time. A session belongs to one
-conversation, because the server may keep state in it. Different tenants or credentials never share
-a session.
+conversation, because the MCP server may keep state in the session. Different tenants or credentials
+never share a session.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _EntryKey = tuple[str, str, str]
 
 
 class SessionKey(NamedTuple):
-    """Identifies the MCP session for a tenant, a conversation and a server. ``conversation`` is
-    empty if all conversations of the tenant share the session."""
+    """Identifies the MCP session for a tenant, a conversation and an MCP server. ``conversation``
+    is empty if all conversations of the tenant share the session."""
 
     tenant: str
     conversation: str
@@ -44,14 +44,14 @@ class SessionKey(NamedTuple):
 
     @classmethod
     def of(cls, response: ResponseContext, server: McpEndpoint) -> SessionKey:
-        """Return the key of the session that a response uses to call a server."""
+        """Return the key of the session that a response uses to call an MCP server."""
         conversation = response.conversation_id or response.response_id
         return cls(response.tenant, "" if server.shares_sessions else conversation, server)
 
 
 class _Session:
     """A connection to an MCP server, and the task that opens and closes the connection.
-    ``seconds``: time limit for the TCP connection."""
+    ``seconds``: time limit for opening the TCP connection."""
 
     def __init__(self, connector: McpConnector, server: McpEndpoint, seconds: float) -> None:
         self._close_requested = asyncio.Event()
@@ -83,8 +83,8 @@ class _Session:
         return self._task.done()
 
     async def client(self, seconds: float) -> Client:
-        """Wait until the server has answered, and return the client. ``seconds``: maximum time to
-        wait. Raises ``McpFailure``."""
+        """Wait until the MCP server has answered, and return the client. ``seconds``: maximum time
+        to wait. Raises ``McpFailure``."""
         try:
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(self._ready)
@@ -106,7 +106,7 @@ class _Session:
 
 class _PoolEntry:
     """An entry of the pool, for one ``SessionKey``: the session, if it is open, and the number of
-    its users."""
+    calls that use it now."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -121,7 +121,8 @@ class SessionPool:
     - ``connect_s``: time limit for connecting and initializing, in seconds.
     - ``call_s``: time limit for the result of a call, in seconds.
     - ``idle_s``: seconds after which an unused session is closed.
-    - ``max_sessions``: if there are more sessions, unused sessions are closed.
+    - ``max_sessions``: the maximum number of sessions. If there are more, unused sessions are
+      closed.
     """
 
     def __init__(
@@ -147,10 +148,10 @@ class SessionPool:
         return sum(1 for entry in self._entries.values() if entry.session is not None)
 
     async def call(self, key: SessionKey, operation: Callable[[Client], Awaitable[R]]) -> R:
-        """Run ``operation`` with the client of the session, and return its result.
+        """Run ``operation`` with the client of the session, and return the result of the operation.
 
-        A reused session may have ended before the server processed the request. In this case, the
-        operation runs once more in a new session. Raises ``McpFailure``.
+        A reused session may have ended before the MCP server processed the request. In this case,
+        the operation runs once more in a new session. Raises ``McpFailure``.
         """
         async with self._entry(key) as entry:
             for is_last in (False, True):
@@ -219,8 +220,7 @@ class SessionPool:
             return client, True
 
     async def _discard_session(self, entry: _PoolEntry, client: Client) -> None:
-        """Close the session of ``client``. Do nothing if another session has already replaced
-        it."""
+        """Close the session of ``client``. Do nothing if the entry already has a newer session."""
         async with entry.lock:
             session = entry.session
             if session is None or (

@@ -37,8 +37,8 @@ _MAX_BODY_BYTES = 16 * 2**20
 class McpConnector:
     """Connects to MCP servers.
 
-    All sessions share one TLS context. It loads all CA certificates, which takes up to 100 ms. So
-    create the connector in a thread.
+    All sessions share one TLS context. Creating it takes up to 100 ms, because all CA certificates
+    are loaded. So create the connector in a thread.
     """
 
     def __init__(self) -> None:
@@ -46,8 +46,8 @@ class McpConnector:
 
     @asynccontextmanager
     async def connect(self, server: McpEndpoint, connect_s: float) -> AsyncIterator[Client]:
-        """Connect to a server and yield an initialized client. ``connect_s``: time limit for the
-        TCP connection, in seconds."""
+        """Connect to an MCP server and yield an initialized client. ``connect_s``: time limit for
+        the TCP connection, in seconds."""
         async with AsyncExitStack() as stack:
             if server.command:
                 yield await stack.enter_async_context(Client(_traced(_process(server))))
@@ -94,7 +94,7 @@ class McpConnector:
         """Return the HTTP client of one session.
 
         It has no read timeout, because the caller limits the duration of a call. It ignores proxies
-        in the environment, because a proxy would bypass the check of the server's address.
+        in the environment, because a proxy would bypass the check of the MCP server's address.
         """
         return httpx2.AsyncClient(
             transport=_TracedTransport(server, self._tls),
@@ -105,8 +105,8 @@ class McpConnector:
 
 
 class _TracedStream:
-    """The stream of messages to a server. When a message is sent, it records this in the trace of
-    the request."""
+    """The stream of messages to an MCP server. When a message is sent, the stream records this in
+    the trace of the request."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -137,8 +137,8 @@ def _process(server: McpEndpoint) -> Any:
     """Return the transport to an MCP server that runs as a local process. Entering the transport
     starts the process.
 
-    The process writes its stderr to the stderr of this server. Its environment contains the
-    configured variables and the few variables of this server that the SDK considers safe.
+    The process writes its stderr to the stderr of Antiphon. Its environment contains the configured
+    variables and the few variables of Antiphon's environment that the SDK considers safe.
     """
     parameters = StdioServerParameters(
         command=server.command, args=list(server.args), env=dict(server.env)

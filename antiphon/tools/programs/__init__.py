@@ -1,1 +1,1 @@
-"""Programmatic tool calling: the model writes programs that call tools."""
+"""Programmatic tool calling: the model writes programs (JavaScript code) that call tools."""

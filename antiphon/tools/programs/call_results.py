@@ -1,4 +1,5 @@
-"""The results of the calls that a program makes, in the form that the program gets.
+"""The results of the tool calls that a program (JavaScript code of the model) makes, in the form
+that the program gets.
 
 They are computed only from the items of the conversation. So the program gets the same results each
 time it runs again.
@@ -41,8 +42,8 @@ def _target(namespace: Any, name: str) -> tuple[str, ...]:
 
 
 def call_result(call: Sequence[it.Item], tool: tl.Function | tl.Custom) -> CallOutcome | None:
-    """Return the outcome of a call. ``call``: the item of the call and, if the call is answered,
-    the item with the answer.
+    """Return the outcome of a tool call that a program (JavaScript code of the model) made.
+    ``call``: the item of the call and, if the call is answered, the item with the answer.
 
     Return None if the client still has to answer the call.
     """
@@ -72,7 +73,8 @@ def call_result(call: Sequence[it.Item], tool: tl.Function | tl.Custom) -> CallO
 
 
 def return_type(initial_item: it.Item, tool: tl.Function | tl.Custom) -> str:
-    """Return the TypeScript type of the result that a program gets from calls of a tool."""
+    """Return the TypeScript type of the result that a program (JavaScript code of the model) gets
+    when it calls a tool. ``initial_item``: the output item with which a call of the tool begins."""
     if isinstance(initial_item, it.ShellCall):
         return _SHELL_TYPE
     if isinstance(initial_item, it.ApplyPatchCall):
@@ -107,7 +109,7 @@ def _python_result(call: it.CodeInterpreterCall) -> CallOutcome:
 
 
 def _output_result(output: it.ToolOutput, tool: tl.Function | tl.Custom) -> CallOutcome:
-    """Return the outcome of a call, given the output of the tool.
+    """Return the outcome of a program's tool call, given the output of the tool.
 
     If the tool has an output schema, text is parsed as JSON.
     """

@@ -66,8 +66,9 @@ _OUTPUTS: tuple[type[Any], ...] = tuple(
 
 
 class _Fingerprint(Struct, frozen=True, array_like=True):
-    """The decrypted fingerprint of a program: a digest of its code, and its start time in Unix
-    milliseconds. The server checks the fingerprint before it continues a program."""
+    """The decrypted fingerprint of a program (JavaScript code of the model): a digest of its code,
+    and its start time in Unix milliseconds. Antiphon checks the fingerprint before it continues a
+    program."""
 
     digest: bytes
     started_ms: int
@@ -77,7 +78,8 @@ _decode_fingerprint = msgspec.msgpack.Decoder(_Fingerprint).decode
 
 
 class ProgramProvider:
-    """``ToolProvider`` of ``programmatic_tool_calling``.
+    """``ToolProvider`` of ``programmatic_tool_calling``: the model writes JavaScript programs that
+    call tools.
 
     ``max_calls``: maximum number of tool calls of one program. ``clock`` returns Unix seconds.
     """
@@ -111,8 +113,9 @@ class ProgramProvider:
         yield Toolset()  # the function is offered by ``compose``
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
-        """Raise ``InvalidRequest`` if a program in the conversation is unfinished and cannot
-        continue."""
+        """Raise ``InvalidRequest`` if the conversation contains an unfinished program (JavaScript
+        code of the model) that cannot continue. For example, one of its tool calls still needs an
+        approval."""
         for program in open_programs(response.items):
             self._verify(program, response.tenant)
             for call in _calls_of(program, response.items):
@@ -169,9 +172,9 @@ class ProgramProvider:
         return self._encryptor.encrypt(fingerprint, purpose=_PURPOSE, tenant=tenant)
 
     def _verify(self, program: it.Program, tenant: str) -> _Fingerprint:
-        """Decrypt and return the fingerprint of a program.
+        """Decrypt and return the fingerprint of a JavaScript program.
 
-        Raises ``InvalidRequest`` if this server did not make the fingerprint for the code of this
+        Raises ``InvalidRequest`` if Antiphon did not make the fingerprint for the code of this
         program.
         """
         try:
@@ -190,7 +193,7 @@ class ProgramProvider:
 
 
 class _ProgramSession:
-    """Runs the programs of one response."""
+    """Runs the programs (JavaScript code of the model) of one response."""
 
     def __init__(
         self,
@@ -211,15 +214,15 @@ class _ProgramSession:
         code: str,
         context: CallContext,
     ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
-        """Run one program. This is the handler of the tool.
+        """Run one JavaScript program. This is the handler of the tool.
 
-        - ``recorded``: the calls that the program has made so far. Each entry contains the item of
-          the call and, if the call is answered, the item with the answer.
+        - ``recorded``: the tool calls that the program has made so far. Each entry contains the
+          item of the call and, if the call is answered, the item with the answer.
         - ``started_ms``: start time of the program in Unix milliseconds.
 
-        The program runs until it waits for calls. It gets the results of all these calls together,
-        in the order in which it made the calls. So its behaviour cannot depend on which call was
-        faster.
+        The program runs until it waits for tool calls. It gets the results of all these calls
+        together, in the order in which it made the calls. So its behaviour cannot depend on which
+        call was faster.
         """
         recorded_calls = _RecordedCalls(recorded)
         outcomes: list[CallOutcome] = []
@@ -254,8 +257,9 @@ class _ProgramSession:
     async def _resolve_calls(
         self, calls: Sequence[ProgramCall], recorded: _RecordedCalls, context: CallContext
     ) -> list[CallOutcome] | None:
-        """Return the outcomes of ``calls``, in order. Return None if the client has to answer at
-        least one of them."""
+        """Return the outcomes of ``calls``, the tool calls for which a program waits, in order.
+        Calls that are not in ``recorded`` yet are run. Return None if the client has to answer at
+        least one of the calls."""
         outcomes: list[CallOutcome | None] = [None] * len(calls)
         awaits_client = False
         nested_calls: dict[int, NestedCall] = {}
@@ -286,8 +290,8 @@ class _ProgramSession:
 
 
 class _RecordedCalls:
-    """The calls of a program that are in the conversation. They are grouped by called function and
-    kept in order."""
+    """The tool calls of a program (JavaScript code of the model) that are in the conversation. They
+    are grouped by called function and kept in order."""
 
     def __init__(self, calls: Sequence[tuple[it.Item, ...]]) -> None:
         self._calls: dict[tuple[str, ...], deque[tuple[it.Item, ...]]] = {}
@@ -295,8 +299,13 @@ class _RecordedCalls:
             self._calls.setdefault(self._target(call[0]), deque()).append(call)
 
     def take(self, initial_item: it.Item) -> tuple[it.Item, ...] | None:
-        """Remove the next recorded call of a function, and return it. ``initial_item``: the initial
-        item of a call of this function. Return None if no recorded call of the function is left."""
+        """Remove the next recorded tool call of a function, and return it: the item of the call
+        and, if the call is answered, the item with the answer. Return None if no recorded call of
+        the function is left.
+
+        ``initial_item``: an item that names the function, such as the one with which its calls
+        begin.
+        """
         queue = self._calls.get(self._target(initial_item))
         return queue.popleft() if queue else None
 
@@ -306,11 +315,12 @@ class _RecordedCalls:
 
 
 def _calls_of(program: it.Program, items: Sequence[it.Item]) -> list[tuple[it.Item, ...]]:
-    """Return the calls that a program made. Each entry contains the item of the call and, if the
-    call is answered, the item with the answer.
+    """Return the tool calls that a program made. Each entry contains the item of the call and, if
+    the call is answered, the item with the answer.
 
-    A call that needed approval is represented by its approval request. Its answer is the approval
-    response of the client. If the call has run, its answer is the item of the call.
+    If a call needed approval, its entry contains the approval request instead of the item of the
+    call. The answer is the approval response of the client or, if the call has run, the item of the
+    call.
     """
     outputs: dict[str, it.Item] = {}
     approval_request_ids = {item.id for item in items if isinstance(item, it.McpApprovalRequest)}
@@ -338,8 +348,9 @@ def _path(function: ToolFunction) -> tuple[str, ...]:
 
 
 def _arguments(function: ToolFunction, argument: str) -> str | None:
-    """Return the arguments of a call in the form in which a model writes them. Return None if the
-    tool needs an object and the program passed another value."""
+    """Return the arguments of a program's tool call, in the form in which a model writes them.
+    ``argument``: the value that the program passed, as JSON. Return None if the tool needs an
+    object and the program passed another value."""
     if isinstance(function.tool, tl.Function):
         return argument or "{}" if not argument or argument.startswith("{") else None
     value = json.loads(argument) if argument else ""
@@ -348,7 +359,8 @@ def _arguments(function: ToolFunction, argument: str) -> str | None:
 
 
 def _description(functions_by_path: Mapping[tuple[str, ...], ToolFunction]) -> str:
-    """Return the tool description. It declares the callable functions in TypeScript.
+    """Return the description of the tool that runs programs. It declares, in TypeScript, the
+    functions that programs can call.
 
     Deferred functions that a tool search can find are left out.
     """

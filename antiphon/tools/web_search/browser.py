@@ -30,8 +30,7 @@ class SearchOptions(Struct, frozen=True, kw_only=True):
     - ``max_view_chars``: the maximum number of characters of a page that one call shows.
     - ``allowed_domains``, ``blocked_domains``: domains, including their subdomains.
     - ``location``: the user's approximate location.
-    - ``tenant``: the tenant that searches. A source with limited concurrency serves the tenants in
-      turn.
+    - ``tenant``: the tenant that searches. If many searches wait, the tenants take turns.
     """
 
     count: int = 10
@@ -74,10 +73,12 @@ class StepResult(Struct, frozen=True, kw_only=True):
 
 
 class Browser:
-    """The browser of one response.
+    """The browser of one response. Each call of the model is a step. Each step gets a number, its
+    cursor, even if the step fails. Later steps use the cursor to name the page that a step has
+    shown.
 
-    Each step (call) gets a cursor, even if the step fails. ``earlier_pages``: the pages of the
-    steps of earlier responses. They keep the cursors of these steps valid.
+    ``earlier_pages``: the pages of the steps of earlier responses. They keep the cursors of these
+    steps valid.
     """
 
     def __init__(

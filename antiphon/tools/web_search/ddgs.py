@@ -109,8 +109,8 @@ class Ddgs:
         return tuple(filter(None, map(_parse_result, found.results)))
 
     async def close(self) -> None:
-        """Do nothing. When a search is cancelled, its process is killed. So no process is left
-        here."""
+        """Do nothing. No process has to be ended here, because the process of a cancelled search is
+        killed immediately."""
 
 
 async def _run_process(variables: Mapping[str, str], request: bytes) -> bytes:

@@ -98,7 +98,7 @@ class PageIndex:
     """The ``PageSource`` for an index file. With the path ``:memory:``, the index is kept in
     memory.
 
-    Raises ``SetupError`` if the file is not an index.
+    The constructor raises ``SetupError`` if the file is not an index.
     """
 
     def __init__(self, path: Path | str) -> None:

@@ -79,12 +79,13 @@ _StepFunction = Callable[[Browser, Mapping[str, Any], int], Awaitable[StepResult
 
 
 class WebSearchProvider:
-    """The ``ToolProvider`` for web search in a page source. The provider does not close the source.
+    """The ``ToolProvider`` for web search in a page source (the web or a local index). The provider
+    does not close the source.
 
-    - ``is_external``: the source accesses the web. A request may forbid this
+    - ``is_external``: whether the source accesses the web. A request may forbid this
       (``external_web_access``).
-    - ``unavailable_reason``: returns the reason why the source cannot be used now. It returns None
-      if the source can be used.
+    - ``unavailable_reason``: a function that returns the reason why the source cannot be used now.
+      It returns None if the source can be used.
     """
 
     def __init__(
