@@ -51,8 +51,8 @@ _CERTIFICATE_VARIABLES = (
 
 
 class AgentBox(AgentCalls):
-    """A ``Box`` whose agent (the program inside the box) runs in a child process. It talks to the
-    agent over the standard input and output of this process."""
+    """A ``Box`` whose agent (the program inside the box) runs in a child process. The server talks
+    to the agent over the standard input and output of the child process."""
 
     def __init__(
         self,
@@ -227,8 +227,9 @@ class AgentBox(AgentCalls):
         return await self._process.stdout.readexactly(size)
 
     async def _interrupt(self, response: asyncio.Future[bytes]) -> None:
-        """Interrupt the running request. ``response``: the task that reads the agent's answer. If
-        the agent answers in time, the box stays usable. If it does not, the box is closed."""
+        """Interrupt the running request. ``response``: the task that reads the answer of the agent
+        (the program inside the box). If the agent answers in time, the box stays usable. If it does
+        not, the box is closed."""
         with suppress(OSError):
             self._send_frame({"op": "stop"})
         done, _ = await asyncio.wait({response}, timeout=GRACE_S)

@@ -182,8 +182,10 @@ class Bubblewrap:
         """Start a box to test whether boxes work. Return the version of its Python interpreter.
 
         This also deletes the folders and control groups of boxes that crashed servers have left
-        behind. Raises ``SetupError`` with a one-line message if no box can be started. The server
-        then runs no code at all, because code never runs outside a box.
+        behind.
+
+        Raises ``SetupError`` with a one-line message if no box can be started. In this case, the
+        server runs no code at all, because code never runs outside a box.
         """
         await asyncio.to_thread(SharedFolder.remove_abandoned, _box_owner())
         if self._groups is not None:

@@ -194,8 +194,9 @@ def _move_server(group: Path) -> None:
 
 
 def _is_running(path: Path) -> bool:
-    """Whether the server that created a group is running. The group of a running server must not be
-    removed, because the server may be about to use the group."""
+    """Whether the server that created the control group ``path`` is running. The group of a running
+    server must not be removed, even if it is empty: the server may be about to start a box in
+    it."""
     pid = path.name.removeprefix(_PREFIX).partition("-")[0]
     return pid.isdecimal() and Path("/proc", pid).exists()
 

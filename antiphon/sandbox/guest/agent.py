@@ -370,7 +370,7 @@ class Agent:
         return {"python": sys.version.split()[0]}
 
     def open_network(self, request: Any) -> Any:
-        """Give code access to the proxy outside the box."""
+        """Give code in the box access to the network proxy, which is outside the box."""
         # The Python kernel and the commands inherit the environment.
         os.environ.update(request["environment"])  # noqa: TID251 - of the box, not of the server
         if self.listener is None:

@@ -1,5 +1,5 @@
-"""The agent inside a pod: a program that serves the server's requests. The pod's runtime starts it
-and passes requests to it.
+"""The agent inside a pod: a program that serves the server's requests. The pod's runtime, an HTTP
+server in the pod, starts it and passes requests to it.
 
 The runtime can only run commands, one after the other, and return their output. But the agent has
 to keep the Python interpreter between requests. So the agent runs in the background and listens on

@@ -1,11 +1,10 @@
 """Limits the share of processor time that code in a box (sandbox environment) gets.
 
-Two things must be avoided. A short calculation must not wait behind a model that generates. In the
-idle scheduling class, 50 ms of work took 16 s on a machine with one busy process per processor. And
-many computing processes must not slow the model down.
-
-So code starts with a tenth of the scheduling weight of other processes. If it runs many threads at
-a time or computes for long, it is moved to the idle class.
+- A short calculation must not wait for a model that generates on the same machine. So code starts
+  in the normal scheduling class, with a tenth of the weight of other processes. In the idle class,
+  50 ms of work took 16 s on a machine with one busy process per processor.
+- Many computing processes must not slow the model down. So code that runs many threads at a time or
+  computes for long is moved to the idle class.
 """
 
 from __future__ import annotations

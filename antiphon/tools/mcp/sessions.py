@@ -1,8 +1,9 @@
 """A pool of open MCP sessions. Each session is opened and closed by its own task.
 
-A session is reused. It is closed when it has not been used for some time. A session belongs to one
-conversation, because the MCP server may keep state in the session. Different tenants or credentials
-never share a session.
+A session is reused. It is closed when it has not been used for some time. By default, a session
+belongs to one conversation, because the MCP server may keep state in the session. If the endpoint
+has ``shares_sessions``, all conversations of a tenant use one session. Different tenants or
+credentials never share a session.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ class PageSource(Protocol):
 
 
 class StepResult(Struct, frozen=True, kw_only=True):
-    """The result of a browser step: the text for the model, the action for the output item, and the
-    search results of a search."""
+    """The result of a browser step (one call of the model): the text for the model, the action for
+    the output item, and the search results of a search."""
 
     text: str
     action: Mapping[str, Any]
@@ -93,18 +93,19 @@ class Browser:
         self._page_cache: dict[str, WebPage] = {}
 
     def begin_step(self) -> int:
-        """Begin a step. Return the cursor of the step, which is its number."""
+        """Begin a step (one call of the model). Return the cursor of the step, which is its
+        number."""
         self._shown_pages.append(None)
         return len(self._shown_pages) - 1
 
     def page_at(self, cursor: int) -> WebPage | None:
-        """Return the page that the step with this cursor has shown. Return None if there is no such
-        page."""
+        """Return the page that the step (call of the model) with this cursor has shown. Return None
+        if there is no such page."""
         return self._shown_pages[cursor] if 0 <= cursor < len(self._shown_pages) else None
 
     async def search(self, query: str, *, step_cursor: int) -> StepResult:
-        """Search for pages and show the list of results. ``step_cursor``: the number of this step.
-        Raises ``ToolError``."""
+        """Search for pages and show the list of results. ``step_cursor``: the number of this step
+        (call of the model). Raises ``ToolError``."""
         results = await self._source.search(query, self._options)
         allowed_results = tuple(one for one in results if self._options.allows(one.url))[
             : self._options.count
@@ -132,7 +133,7 @@ class Browser:
         - ``cursor``: the number of a page that was shown before. None means the last page.
         - ``loc``: the first line to show. By default, it is the line that the link refers to.
         - ``lines``: the maximum number of lines to show.
-        - ``step_cursor``: the number of this step.
+        - ``step_cursor``: the number of this step (call of the model).
         """
         start = 0
         if isinstance(id, str):
@@ -154,7 +155,7 @@ class Browser:
         """Find ``pattern`` in a page that was shown before. Raises ``ToolError``.
 
         - ``cursor``: the number of this page. None means the last page.
-        - ``step_cursor``: the number of this step.
+        - ``step_cursor``: the number of this step (call of the model).
         """
         page = self._require_page(cursor)
         if page.results is not None:

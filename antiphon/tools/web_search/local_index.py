@@ -17,8 +17,8 @@ __all__ = ["LocalIndex"]
 class LocalIndex:
     """The ``PageSource`` for an index file. The file is opened as soon as it exists.
 
-    ``missing``: a function that returns a text, which explains how to create the missing file. The
-    constructor raises ``SetupError`` if the file exists but is not an index.
+    ``missing``: a function that returns instructions for creating the missing file. The constructor
+    raises ``SetupError`` if the file exists but is not an index.
     """
 
     def __init__(self, path: Path, missing: Callable[[], str]) -> None:
