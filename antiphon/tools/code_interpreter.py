@@ -197,12 +197,12 @@ class _CodeSession:
 
 
 def file_citations(files: Mapping[str, wc.ContainerFile], text: str) -> list[Annotation]:
-    """Return citations for each file. A file is cited at every place where the text mentions it. A
-    file that the text does not mention is cited at the end of the text. ``files``: the files by
-    path.
+    """Return the citations of files in a text. ``files``: the files by path.
 
-    The running time is linear in the length of the text, for any number of files. To ensure this,
-    all remaining files are cited at the end after ``_MAX_LOOKUPS`` comparisons.
+    - A file is cited at every place where the text mentions it.
+    - A file that the text does not mention is cited at the end of the text.
+    - After ``_MAX_LOOKUPS`` comparisons of filenames with the text, all remaining files are cited
+      at the end. So the running time is linear in the length of the text, for any number of files.
     """
     mentions = _MentionFinder(files, text)
     return [

@@ -187,8 +187,8 @@ def _description(tool: tl.ToolSearch, deferred: Sequence[_DeferredTool]) -> str:
 
 
 def _parse_arguments(arguments: str) -> Any:
-    """Return the arguments in the form that the item of the call holds: parsed JSON. If the text is
-    not JSON, use it as the query."""
+    """Parse the arguments of a search call as JSON, for the item of the call. If the text is not
+    JSON, it becomes the query."""
     try:
         return json.loads(arguments)
     except (ValueError, RecursionError):

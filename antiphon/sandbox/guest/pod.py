@@ -47,8 +47,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class _PodAgent(Agent):
-    """The agent of a pod. It serves one connection after another, and keeps its state between
-    connections."""
+    """The agent of a pod: the program that serves the server's requests. It serves one connection
+    after another, and keeps its state between connections."""
 
     def __init__(self) -> None:
         super().__init__(-1, -1)

@@ -25,11 +25,12 @@ _MAX_ANSWER_BYTES = 16 << 20
 
 
 class PodLost(Exception):
-    """The runtime does not answer, or its answer is invalid. The pod is considered lost."""
+    """The runtime (the HTTP server in the pod) does not answer, or its answer is invalid. The pod
+    is considered lost."""
 
 
 class FileRefused(Exception):
-    """The runtime could not store a file."""
+    """The runtime (the HTTP server in the pod) could not store a file."""
 
 
 class _Executed(msgspec.Struct, frozen=True):

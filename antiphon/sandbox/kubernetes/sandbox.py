@@ -167,7 +167,8 @@ class KubernetesSandbox:
         return claim
 
     async def _next(self, claim: SandboxClaim) -> SandboxClaim:
-        """Wait until a claim changes or a timeout ends. Return the current state of the claim."""
+        """Wait until a sandbox claim (a request for a pod) changes or a timeout ends. Return the
+        current state of the claim."""
         async with aclosing(self._api.watch(claim, _READY_S)) as changes:
             async for changed in changes:
                 return changed

@@ -127,8 +127,9 @@ class ContainerRegistry:
         return sum(each.status == "active" for each in await self._resources(tenant))
 
     async def delete(self, tenant: str, container_id: str) -> None:
-        """Delete a container and its files. If the owner process cannot be reached, the owner
-        closes the container's sandbox box when it next renews its lease. Raises ``NotFound``."""
+        """Delete a container and its files. If the process that owns the container cannot be
+        reached now, it closes the container's sandbox box later, when it renews its lease. Raises
+        ``NotFound``."""
         if await self._maker.delete(tenant, container_id):
             return
         record = await self._record(tenant, container_id)

@@ -59,7 +59,7 @@ class McpFailure(Exception):
 
 def describe_failure(error: BaseException, trace: RequestTrace) -> FailureDetails:
     """Return the details of a failed request to an MCP server. ``error``: an exception that the SDK
-    raised. ``trace``: what the transport did for the request."""
+    raised. ``trace``: the record of what the transport did for the request."""
     from mcp import MCPError
     from pydantic import ValidationError
 
