@@ -60,17 +60,17 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
 
     def cache_scope(self, tenant: str, request: CreateResponse) -> str | None:
         """Return the scope in which a request's prompt is cached. The scope is a digest that does
-        not reveal the tenant. Servers with the same key compute the same digest. Returns None if
-        tenants share their caches."""
+        not reveal the tenant. All servers with the same ``seal`` compute the same digest. Returns
+        None if tenants share their caches."""
         if self.policy.share_prefix_cache:
             return None
         salt = (request.cache_salt or "").encode("utf-8", "surrogatepass")
         return self.seal.digest(salt, purpose="prefix cache", tenant=tenant)
 
     def session(self, tenant: str, identity: str) -> Session:
-        """Return the session of a tenant's conversation. Its keys are the same on all servers with
-        the same ``seal``. ``identity``: a string that identifies the conversation and is the same
-        on every turn."""
+        """Return the session of a tenant's conversation. All servers with the same ``seal`` compute
+        the same digests for it (``Session.key`` and ``Session.tenant_key``). ``identity``: a string
+        that identifies the conversation and is the same on every turn."""
         return Session(tenant=tenant, identity=identity, digest=self.seal.digest)
 
 

@@ -156,9 +156,10 @@ class Preparer:
     ) -> PreparedRequest:
         """Check and render a request. ``max_past_tokens``: as in ``load_context``.
 
-        If older items were not loaded, the caller has to check the result. The result is correct if
-        the reply drops items, or if the request is rejected as too long. In any other case the
-        caller has to call this method again with all items.
+        Because of this limit, some older items may not be loaded (``context.is_partial``). This
+        does no harm if the loaded items alone are too long for the context: the reply then drops
+        items, or the request is rejected. In any other case the caller has to call this method
+        again with all items.
         """
         resolved, tools = self._select_tools(request, model)
         self._ignored_tools.report(tools.ignored_tools)

@@ -111,8 +111,8 @@ class ResponseQuota:
 
     async def _release_until_done(self, key: _Key, attempt: object) -> None:
         """Release the reservation twice, with a pause between. The second release is needed because
-        a reserve request that timed out may still reach the store. If another attempt at the same
-        response is running, that attempt releases the reservation instead."""
+        a reserve request that timed out may reach the store after the first release. If another
+        attempt at the same response is running, that attempt releases the reservation instead."""
         confirmed = 0
         while confirmed < 2 and self._is_last(key, attempt):
             try:

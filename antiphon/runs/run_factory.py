@@ -123,7 +123,8 @@ class RunFactory:
         restored: RestoredRun,
     ) -> Run:
         """Create a run that continues a background run after its stored events. The run itself does
-        not store the response, because its event sink does."""
+        not store the response, because its event sink does. ``parent``: the token ids of the
+        conversation before the response; None if they are unknown."""
         dependencies = self._dependencies
         writer = restored.writer(
             ids=dependencies.ids, kinds=dependencies.kinds, clock=dependencies.clock

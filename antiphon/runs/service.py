@@ -106,8 +106,9 @@ class EnqueuedRun(Struct, frozen=True):
 
 
 class _Accepted(Struct, frozen=True):
-    """A prepared request, with its locked conversation and the reserved room for its response.
-    ``held.release`` releases both."""
+    """A prepared request, with its locked conversation and the storage that is reserved for its
+    response. ``held.release``: unlocks the conversation and ends the reservation.
+    ``release_quota``: only ends the reservation."""
 
     prepared: PreparedRequest
     held: HeldConversation
@@ -243,9 +244,9 @@ class Service:
         self.vector_stores.start()
 
     async def drain(self, grace_s: float) -> None:
-        """Accept no new run, and wait until all runs have ended. After ``grace_s`` seconds,
-        foreground runs fail and background runs are released, so that other servers can continue
-        them."""
+        """Accept no new run, and wait until all runs have ended. Foreground runs that have not
+        ended after ``grace_s`` seconds end as failed. Such background runs are released, so that
+        other servers can continue them."""
         await asyncio.gather(self._supervisor.drain(grace_s), self._background.drain(grace_s))
         await self.vector_stores.stop()
         await self.usage_counter.close()

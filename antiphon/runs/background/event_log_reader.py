@@ -35,11 +35,11 @@ class EventLogReader:
     async def follow(
         self, tenant: str, response_id: str, after: int = -1
     ) -> AsyncGenerator[list[Line], None]:
-        """Yield the events of a run after sequence number ``after``, in batches. Each event is a
-        line of JSON. The generator ends when the run ends.
+        """Yield the events of a run after sequence number ``after``, as lists of lines. Each line
+        is one event as JSON. The generator ends when the run ends.
 
-        A batch may be as long as the response. To save memory, this method and ``_batches`` release
-        each batch before they read the next batch.
+        The store stores events in batches, and a batch may be as long as the response. To save
+        memory, this method and ``_batches`` release each batch before they read the next batch.
         """
         lines: list[Line] = []
         async with aclosing(self._batches(tenant, response_id, after)) as batches:
@@ -59,8 +59,8 @@ class EventLogReader:
     async def _batches(
         self, tenant: str, response_id: str, after: int
     ) -> AsyncGenerator[EventBatch, None]:
-        """Yield the batches of a run with events after sequence number ``after``. The generator
-        ends when the run ends."""
+        """Yield the stored batches of events of a run, from sequence number ``after + 1`` on. The
+        generator ends when the run ends."""
         runs = self._store.runs
         with runs.subscribe(tenant, response_id) as tail:
             tail.is_stale = True

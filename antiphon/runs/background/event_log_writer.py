@@ -1,10 +1,10 @@
 """Writes the events of all background runs of this process to the store.
 
-One append is in progress at a time. Events that are emitted during an append wait for the next
-append. The longer an append takes, the later the next append begins, because one transaction for
-many runs costs little more than a transaction for a single run. If the store does not answer, the
-append is retried. If another server has taken over a run, the event sink of the run raises
-``ReaderGone``.
+An append is a transaction that adds new events to the store. One append is in progress at a time.
+Events that are emitted during an append wait for the next append. The longer an append takes, the
+later the next append begins, because one transaction for many runs costs little more than a
+transaction for a single run. If the store does not answer, the append is retried. If another server
+has taken over a run, the event sink of the run raises ``ReaderGone``.
 """
 
 from __future__ import annotations
@@ -223,8 +223,8 @@ async def retry_until_available(
     run. ``limit_s``: seconds after which the ``StoreError`` is raised instead of a new attempt;
     None means no limit.
 
-    During a long outage, another server may take over the run. The result of the operation then
-    says so.
+    During a long outage, another server may take over the run. The store then rejects the
+    operation, and the returned result shows this.
     """
     pause_s = _RETRY_S
     loop = asyncio.get_running_loop()

@@ -188,8 +188,12 @@ class BackgroundJobs:
         return ClaimedRun(run, sink, span)
 
     async def end_cancelled(self, claim: Claim, stored: StoredResponse) -> None:
-        """Write the end of a cancelled run to the store. The server that executed the run may still
-        write events. The store refuses these events, because ``claim`` has a higher epoch."""
+        """Write the end of a cancelled run to the store. ``claim``: the claim by which this server
+        has taken over the run.
+
+        The server that executed the run before may still write events. The store refuses these
+        events, because each new claim of a run has a higher epoch number.
+        """
         dependencies = self._dependencies
         try:
             restored = await self._restored(claim)

@@ -42,7 +42,8 @@ class RestoredRun(Struct, frozen=True):
     def load(
         cls, job: Job, batches: tuple[EventBatch, ...], kinds: Mapping[type[ItemBase], Kind]
     ) -> RestoredRun:
-        """Read the state from all stored batches of the run."""
+        """Read the state from all stored events of the run. ``batches``: the events in batches, as
+        they were stored. ``kinds``: the table of item kinds."""
         log, times = Fold(kinds), LoggedTimes(kinds)
         tokens, prompt = array("I"), array("I")
         for batch in batches:

@@ -64,8 +64,8 @@ class EventSink:
     def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:
         """Send events. Raises ``ReaderGone``.
 
-        A write that cannot finish at once returns an awaitable, which is awaited before the next
-        call. Most writes finish at once, so there is no coroutine per token.
+        Most writes finish immediately and return None, so there is no coroutine per token. A write
+        that cannot finish immediately returns an awaitable, which is awaited before the next call.
         """
         return None
 

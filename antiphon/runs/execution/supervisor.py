@@ -1,5 +1,5 @@
 """The supervisor of foreground runs. When the server stops, the supervisor waits for the runs to
-end. Runs that take too long are failed."""
+end. Runs that take too long end as failed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Supervisor:
 
     async def drain(self, grace_s: float) -> None:
         """Accept no new run, and wait up to ``grace_s`` seconds until all runs have ended. Then
-        fail the remaining runs and wait until they have ended too."""
+        call ``fail`` of the remaining runs, and wait until they have ended too."""
         self.stop()
         try:
             async with asyncio.timeout(grace_s):

@@ -94,8 +94,8 @@ def chain_bytes(chain: Iterable[StoredResponse]) -> int:
 
 
 def _continued(chain: LoadedChain, stored: StoredResponse) -> LoadedChain:
-    """Return the chain with one more response at its end. The token ids that both chains share are
-    the same objects, which makes comparisons cheap."""
+    """Return the chain with one more response at its end. The returned chain shares the objects of
+    its token ids with ``chain``, which makes comparisons cheap."""
     responses = (*chain.responses, stored)
     before, added = chain.tokens, stored.tokens
     if before is None or added is None or before.fingerprint != added.fingerprint:

@@ -94,9 +94,9 @@ async def load_context(
     """Load the conversation that a request continues. It is either a chain of responses or a stored
     conversation. The chain comes from the store or from ``session_chains``.
 
-    ``prompt_items`` and ``client_tokens``: as in ``ConversationContext``. ``max_past_tokens``:
-    number of tokens of the newest items of a conversation that have to be loaded; None means all
-    items.
+    ``prompt_items`` and ``client_tokens``: as in ``ConversationContext``. ``max_past_tokens``: the
+    newest items of a stored conversation are loaded until they have this many tokens; None means
+    that all items are loaded.
 
     Raises ``InvalidRequest`` for an unknown or unfinished previous response, for an output without
     its call, and for a call without its output. Raises ``NotFound`` for an item that is not stored.

@@ -27,9 +27,11 @@ class CompactedHistory(
 ):
     """The part of the history that a compaction item replaces.
 
-    ``user_messages``: the latest messages of the user among the summarized items. ``recent_items``:
-    the last items, which follow the summary unchanged. ``user_token_budget``: maximum number of
-    tokens of the user's messages before the summary; None: as many as the model's context allows.
+    - ``user_messages``: the latest messages of the user among the summarized items.
+    - ``recent_items``: the last items, which follow the summary unchanged.
+    - ``user_token_budget``: maximum number of tokens of the user's messages before the summary.
+      None: only the limit of ``VisibleHistory`` applies.
+
     The encoded field names are part of a stored format.
     """
 

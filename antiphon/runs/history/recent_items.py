@@ -40,8 +40,9 @@ _MAX_ITEMS = 2**31 - 1
 
 
 class PastItems(Struct, frozen=True):
-    """The earlier items of a conversation, oldest first. ``is_partial``: whether older items are
-    missing. Older items that apply to the whole conversation are never missing."""
+    """The earlier items of a conversation, oldest first. ``is_partial``: whether some older items
+    were not loaded. Older items that apply to the whole conversation, such as system messages, are
+    always loaded."""
 
     items: tuple[it.Item, ...]
     is_partial: bool = False

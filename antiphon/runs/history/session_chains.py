@@ -1,4 +1,5 @@
-"""Chains of responses that a connection can continue although they are not stored."""
+"""Chains of responses that a connection can continue although they are not stored. A chain is a
+response together with the earlier responses that it continues."""
 
 from __future__ import annotations
 

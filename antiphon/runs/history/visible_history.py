@@ -48,11 +48,14 @@ _TOKEN_BYTES = 3
 class VisibleHistory(Struct, frozen=True, kw_only=True):
     """A conversation, divided at its newest compaction.
 
-    ``before``: the items that the compaction replaces. ``compaction``: the decrypted content of the
-    compaction. If there is no compaction, it is None and ``before`` is empty. ``after``: the later
-    items. ``user_token_budget``: maximum number of tokens of the user's messages that stay from
-    ``before``. ``compaction_requested``: whether the input ends with a request to compact.
-    ``removed``: the items that could not be decrypted.
+    - ``before``: the items that the compaction replaces.
+    - ``compaction``: the decrypted content of the compaction. If there is no compaction, it is None
+      and ``before`` is empty.
+    - ``after``: the later items.
+    - ``user_token_budget``: maximum number of tokens of the user's messages in ``before`` that the
+      model still sees.
+    - ``compaction_requested``: whether the input ends with a request to compact.
+    - ``removed``: the items that could not be decrypted.
     """
 
     before: tuple[it.Item, ...]
@@ -152,8 +155,9 @@ def build_visible_history(
 ) -> VisibleHistory:
     """Build the visible history of a request.
 
-    ``past``: earlier items. ``own``: items of the request. ``refuse``: if true, an item that cannot
-    be decrypted raises ``InvalidRequest``. If false, such an item is left out.
+    ``past``: earlier items. ``own``: items of the request. ``user_token_budget``: as in
+    ``VisibleHistory``. ``refuse``: if true, an item that cannot be decrypted raises
+    ``InvalidRequest``. If false, such an item is left out.
     """
     items = (*past, *own)
     if it.CompactionTrigger in map(type, items):
@@ -220,9 +224,12 @@ def _decrypt_reasoning(
 ) -> Iterator[it.Item]:
     """Yield the items from index ``start`` on, with decrypted reasoning and without compactions.
 
-    Reasoning that cannot be decrypted stays as it is if it has readable content. Reasoning with
-    readable content is decrypted too, because it may also contain content that an upstream API
-    encrypted.
+    Reasoning with readable content is decrypted too, because it may also contain content that an
+    upstream API encrypted. Reasoning that cannot be decrypted:
+
+    - If it has readable content, it is yielded unchanged.
+    - If it has no readable content, ``on_undecryptable`` is called. The item is then yielded if it
+      has a summary, and is left out if it has none.
     """
     for index in range(start, len(items)):
         item = items[index]
@@ -289,9 +296,15 @@ def _is_waiting(item: it.Item, answered: Container[str]) -> bool:
 def _without_unanswered(
     recent: tuple[it.Item, ...], after: tuple[it.Item, ...]
 ) -> tuple[it.Item, ...]:
-    """Return the recent items of a compaction that the model sees. Calls without an output are left
-    out, and so are items that the client sends again. The items of a program that can continue
-    stay."""
+    """Return those of the recent items of a compaction that the model sees. Left out are:
+
+    - items that the client sends again,
+    - calls without an output,
+    - the items of an open program that waits for the output of a call.
+
+    If an open program can continue, all its items stay. ``recent``: the recent items. ``after``:
+    the items after the compaction.
+    """
     items = (*recent, *after)
     answered = _answered_ids(items)
     sent_ids = {id for item in after for id in (_answer_id(item), item.id) if id}

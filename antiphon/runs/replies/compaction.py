@@ -95,9 +95,9 @@ async def prepare_reply(
     """Prepare the reply. If the prompt is longer than ``management`` allows, the reply starts with
     a compaction.
 
-    ``management``: the request's ``context_management``. Raises the errors of ``Backend.prepare``.
-    Raises ``InvalidRequest`` if the request sets a threshold and even a compacted prompt would
-    exceed it.
+    ``sealer``: encrypts the compaction item. ``management``: the request's ``context_management``.
+    Raises the errors of ``Backend.prepare``. Raises ``InvalidRequest`` if the request sets a
+    threshold and even a compacted prompt would exceed it.
     """
     if not management:
         return await request.prepare()
@@ -127,8 +127,9 @@ async def prepare_reply(
 
 
 async def prepare_compaction(request: ReplyRequest, sealer: TenantSealer) -> CompactingReply:
-    """Prepare a reply that consists of a compaction item only. Raises ``InvalidRequest`` if there
-    is nothing to compact, or if not even a summary of the last items fits the context."""
+    """Prepare a reply that consists of a compaction item only. ``sealer``: encrypts this item.
+    Raises ``InvalidRequest`` if there is nothing to compact, or if not even a summary of the last
+    items fits the context."""
     size = request.backend.context_size or ASSUMED_CONTEXT_SIZE
     return await _prepare_compacting(request, sealer, size, keep_tokens=0, with_answer=False)
 
@@ -172,16 +173,18 @@ def _threshold_too_low(threshold: int, index: int) -> InvalidRequest:
 
 
 def _with_user_budget(request: ReplyRequest, max_tokens: int) -> ReplyRequest:
-    """Return the request with a lower limit for the user's messages that a compaction keeps before
-    the summary. They may have at most ``max_tokens``."""
+    """Return the request with a limit for the user's messages that a compaction keeps before the
+    summary. Together, these messages may have ``max_tokens`` tokens. A lower limit that already
+    exists stays."""
     visible = request.context.visible
     visible = replace(visible, user_token_budget=min(visible.user_token_budget, max_tokens))
     return replace(request, context=replace(request.context, visible=visible))
 
 
 def _question_tokens(request: ReplyRequest) -> int:
-    """Return the estimated number of tokens of the newest item if it is a user message, because the
-    model has to see this message unchanged. Otherwise return 0."""
+    """If the newest item is a user message, return its estimated number of tokens. A compaction
+    must keep this message, because the model has to answer it. If the newest item is another item,
+    return 0."""
     after = request.context.visible.after
     return estimate_tokens(after[-1]) if after and is_user_message(after[-1]) else 0
 
@@ -198,9 +201,14 @@ def _threshold(management: Sequence[ContextManagement], size: int | None) -> int
 async def _compaction_fits(
     request: ReplyRequest, keep_tokens: int, summary_tokens: int, max_tokens: int
 ) -> bool:
-    """Return whether prompt and summary together have at most ``max_tokens`` after a compaction.
-    The persistent items alone may be longer. A compaction is then useless, because every turn would
-    compact the conversation again."""
+    """Return whether a compaction makes the prompt short enough: the compacted prompt and the
+    summary together must have at most ``max_tokens`` tokens. ``keep_tokens``: the number of tokens
+    at the end of the conversation that stay unchanged. ``summary_tokens``: the maximum length of
+    the summary.
+
+    Persistent items are never summarized, so a compaction does not help if they alone are longer.
+    Every turn would then compact the conversation again.
+    """
     if not request.context.visible.items_to_summarize(keep_tokens=keep_tokens):
         return False
     visible = request.context.visible.compact("", keep_tokens=keep_tokens)
@@ -302,7 +310,12 @@ def _summary_options(options: Options, tokens: int) -> Options:
 
 class CompactingReply(Reply):
     """``Reply`` that writes a compaction item. If ``with_answer`` is true, it then answers the
-    compacted conversation. ``summary``: the prepared model call that writes the summary."""
+    compacted conversation.
+
+    ``sealer``: encrypts the compaction item. ``summary``: the prepared model call that writes the
+    summary. ``keep_tokens``: the number of tokens at the end of the conversation that stay
+    unchanged.
+    """
 
     def __init__(
         self,

@@ -83,8 +83,8 @@ class RawMessagesReply(ReplyWrapper):
 
     def final_fields(self, sampled: array[int], output: tuple[Item, ...]) -> Mapping[str, Any]:
         """Return the raw messages and metrics as fields of the response. The client can send the
-        raw messages back as ``previous_input_messages``. Raises ``RunError`` if the token ids are
-        unknown after all."""
+        raw messages back as ``previous_input_messages``. Raises ``RunError`` if raw messages were
+        requested and the token ids are unknown."""
         fields: dict[str, Any] = {}
         if self._detokenizer is not None:
             prompt_tokens = self.prompt_tokens

@@ -145,8 +145,9 @@ def _shortened(text: str) -> str:
 class ExcerptedReply(ReplyWrapper):
     """``Reply`` with excerpts of its reasoning as summaries.
 
-    ``waits``: set if the backend may summarize its reasoning itself. Excerpts are then held back
-    until the reasoning ends. If the backend sent a summary, they are dropped.
+    ``level``: a key of ``_INTERVALS``. ``waits``: whether the backend may summarize its reasoning
+    itself. If true, excerpts are held back until the reasoning ends. If the backend then has sent a
+    summary, the excerpts are dropped.
     """
 
     def __init__(self, reply: Reply, level: str, *, waits: bool = False) -> None:
@@ -178,9 +179,9 @@ class ExcerptedReply(ReplyWrapper):
                     yield batch
 
     def _with_parts(self, batch: tuple[Delta, ...]) -> Iterator[Delta]:
-        """Yield the deltas of a batch, and between them the parts of the summary. A part follows
-        the delta that completes it. Parts that were held back precede the end of the reasoning
-        item."""
+        """Yield the deltas of ``batch``, and between them the new parts of the summary. A part
+        follows the delta that completes it. Parts that were held back precede the end of the
+        reasoning item."""
         for delta in batch:
             if self._is_reasoning and is_summary(delta):
                 self._is_reasoning = False

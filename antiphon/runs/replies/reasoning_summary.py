@@ -51,8 +51,8 @@ notes.
 
 
 def summary_level(reasoning: ReasoningConfig | None) -> str | None:
-    """Return the level of the reasoning summary that the request asks for. Returns None if it asks
-    for no summary."""
+    """Return the level of the reasoning summary that the request asks for. Returns None if the
+    request asks for no summary."""
     if reasoning is None:
         return None
     return reasoning.summary or reasoning.generate_summary or None
@@ -60,8 +60,8 @@ def summary_level(reasoning: ReasoningConfig | None) -> str | None:
 
 def interrupted_in_summary(log: Fold) -> bool:
     """Whether a run was interrupted while a reasoning summary was written. Such a reply cannot be
-    continued, because the token log already contains tokens whose text is not in the event log.
-    ``log``: the response, rebuilt from the event log."""
+    continued: the token log, which contains all sampled token ids, already contains tokens whose
+    text is not in the event log. ``log``: the response, rebuilt from the event log."""
     return any(
         isinstance(draft.shell, Reasoning)
         and "summary" in draft.part_drafts
@@ -94,8 +94,8 @@ class Summarizer(Struct, frozen=True, kw_only=True):
                     yield delta.text
 
     async def _prepare(self, reasoning: str) -> Reply:
-        """Prepare the model call that writes the summary. The call turns the model's own reasoning
-        off. If the backend rejects this, the model gets additional tokens for its reasoning."""
+        """Prepare the model call that writes the summary, without reasoning. If the backend cannot
+        turn the reasoning off, the model gets additional tokens for it."""
         max_tokens, style = _LEVELS[self.level]
         instructions = _INSTRUCTIONS.format(how=style, thought=self._truncate(reasoning))
         conversation = Conversation(

@@ -78,9 +78,11 @@ class _ResolvingBackend(BackendWrapper):
         self._bytes = 0
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
-        """Resolve the attachments, then prepare the reply. If an attachment of the request cannot
-        be read, raises ``RequestError`` with the path of the part. If an attachment of an earlier
-        turn cannot be read, a note replaces it."""
+        """Resolve the attachments, then prepare the reply.
+
+        If an attachment of the request cannot be read, this method raises ``RequestError`` with the
+        path of the part. If an attachment of an earlier turn cannot be read, a note replaces it.
+        """
         locations = list(self._locations(conversation))
         if not locations:
             return await self._inner.prepare(conversation, options)

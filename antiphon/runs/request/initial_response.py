@@ -66,8 +66,8 @@ def initial_response(
 
 
 def _reasoning(request: CreateResponse, backend: Backend | None) -> ReasoningConfig:
-    """Return the reasoning settings of the response. If the request sets ``context`` and the
-    backend knows the setting in effect, the response shows the setting in effect (OpenAI's
+    """Return the ``reasoning`` field of the response. If the request sets ``reasoning.context``,
+    the response contains the value that is in effect, provided that the backend knows it (OpenAI's
     reference)."""
     config = request.reasoning or ReasoningConfig()
     if config.context is UNSET or backend is None:

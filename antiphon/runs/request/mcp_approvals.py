@@ -69,11 +69,14 @@ async def claim_approvals(
     store: Store, tenant: str, response_id: str, calls: Iterable[ApprovedCall], *, now: int
 ) -> frozenset[str]:
     """Record that a response runs these calls. Return the ids of the approval requests whose calls
-    must not run, because another response has already run them.
+    must not run. ``now``: Unix time in seconds.
 
-    Only calls that an earlier item approves can be among the returned calls. If an item of the
-    request approves a call that was already run, this function raises ``InvalidRequest`` with the
-    path of the item and records nothing.
+    Each call can be recorded for one response only. If another response has already run a call, the
+    result depends on the item that approves the call:
+
+    - An item of the request: this function raises ``InvalidRequest`` with the path of the item, and
+      records nothing.
+    - An earlier item: the call must not run again, so its id is in the returned set.
     """
     claimed: list[ApprovedCall] = []
     spent: set[str] = set()

@@ -24,9 +24,9 @@ _TOOLS: Mapping[str, tl.Tool] = {
 
 
 def replace_mcp_labels(request: CreateResponse, labels: Mapping[str, str]) -> CreateResponse:
-    """Replace MCP tools with the built-in tools that the operator mapped to their labels.
-    ``labels``: label → type of the built-in tool. The server URL is ignored. Raises
-    ``InvalidRequest`` for fields that only an MCP server supports."""
+    """Replace MCP tools with the built-in tools that the operator mapped to their labels. The URL
+    of such an MCP server is ignored. ``labels``: label → type of the built-in tool. Raises
+    ``InvalidRequest`` for fields that only MCP servers support, such as ``require_approval``."""
     if not labels:
         return request
     tools = tuple(

@@ -120,6 +120,6 @@ def text_config(request: CreateResponse) -> TextConfig:
 
 
 def given_fields(request: CreateResponse, *names: str) -> Mapping[str, Any]:
-    """Return the fields in ``names`` that the request sets, with their values. Fields that it does
-    not set are left out, because the response may not contain null in these fields."""
+    """Return the fields in ``names`` that the request sets, with their values. The other fields are
+    left out, because the response may not contain null in these fields."""
     return {name: value for name in names if (value := getattr(request, name)) is not None}

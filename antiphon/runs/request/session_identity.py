@@ -26,13 +26,19 @@ def session_identity(
     input: Iterable[Item],
     response_id: str,
 ) -> str:
-    """Return a string that identifies the conversation: the client's ``prompt_cache_key``, the
-    conversation's id, or the id of the chain's first response.
+    """Return a string that identifies the conversation. It contains the first of these values that
+    exists:
 
-    A client that stores nothing sends the whole conversation each time. Only its first user message
-    stays the same, so the string then contains this message. ``chain``: the responses that the
-    request continues, oldest first. ``input``: the items of the request. ``response_id``: the id of
-    the response to the request.
+    - the client's ``prompt_cache_key``,
+    - the id of the conversation,
+    - the id of the chain's first response, if this response is stored,
+    - the first user message. If responses are not stored, the client sends the whole conversation
+      each time, and its first user message stays the same,
+    - the id of the chain's first response.
+
+    ``chain``: the responses that the request continues, oldest first. If it is empty, the response
+    to this request is the first response. ``input``: the items of the request. ``response_id``: the
+    id of the response to the request.
     """
     if request.prompt_cache_key:
         return f"cache key {request.prompt_cache_key}"

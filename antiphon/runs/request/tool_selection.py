@@ -84,17 +84,20 @@ def select_tools(
     providers: Mapping[str, ToolProvider] = {},
     upstream: frozenset[str] = frozenset(),
 ) -> ToolSelection:
-    """Group the request's tools by who runs them.
+    """Group the request's tools by who runs them. Raises ``InvalidRequest``.
 
-    ``unavailable``: what to do with a tool that nobody can run. ``ignore`` leaves it out of the
-    prompt and reports it; ``refuse`` rejects the request. The default is ``ignore``, because common
-    coding agents always declare hosted tools. A tool choice that forces such a tool is always
-    rejected. ``providers``: the server's tools by type. ``upstream``: types of tools that the
-    model's upstream can run.
+    ``providers``: the server-side tools by type. ``upstream``: types of tools that the model's
+    upstream can run. If both a provider and the upstream can run a tool, the provider runs it.
+    Tools of ``CLIENT_TOOLS`` are an exception: the upstream runs them, because its model may have
+    been trained on them.
 
-    If both a provider and the upstream can run a tool, the provider runs it. There is one
-    exception: a tool of ``CLIENT_TOOLS`` is left to the upstream, because the upstream's model may
-    have been trained on it. Raises ``InvalidRequest``.
+    ``unavailable``: what to do with a tool that nobody can run:
+
+    - ``ignore``, the default, leaves the tool out of the prompt and reports it. Common coding
+      agents always declare hosted tools, even if they do not need them.
+    - ``refuse`` rejects the request.
+
+    A request whose ``tool_choice`` forces such a tool is always rejected.
     """
     if not request.tools and not isinstance(request.tool_choice, tl.ToolChoiceObject):
         return ToolSelection(choice=request.tool_choice)
@@ -142,9 +145,9 @@ def resolve_tool_choice(
     """Resolve the request's ``tool_choice`` to the functions that may be called.
 
     ``items``: the conversation, which may declare further tools. ``functions``: for each tool in
-    ``tools.server_tools``, its functions. A tool has no functions if it is not open yet or failed
-    to open. If the choice requires a call of such a tool, the model may decide not to call a
-    function.
+    ``tools.server_tools``, its functions. A tool that is not open yet, or failed to open, has no
+    functions. If the choice requires a call of such a tool, the returned mode is ``auto``, so the
+    model may answer without a call.
     """
     choice = tools.choice or "auto"
     if choice == "required" and tools.server_tools:
@@ -211,8 +214,7 @@ _RUNNERS: Mapping[tl.HostedTool, str] = {
 
 
 def list_tools(providers: Mapping[str, ToolProvider]) -> tuple[ToolEntry, ...]:
-    """Return every type of tool that this software can run, and whether this server can run it
-    now."""
+    """Return every type of tool that Antiphon can run, and whether this server can run it now."""
     reasons = _unavailable_reasons(providers)
     missing = {each: "It is off." for each in _RUNNERS.values() if each not in providers}
     problems = ((type, {**missing, **reasons}.get(each)) for type, each in _RUNNERS.items())
@@ -327,7 +329,9 @@ def _chosen_names(
     declared: Iterable[tl.Tool],
     functions: Sequence[Sequence[ToolFunction]],
 ) -> Iterator[ToolName]:
-    """Yield the names of the functions that an entry of a tool choice names."""
+    """Yield the name of each function that an entry of ``tool_choice`` selects. ``choice``: the
+    entry. ``declared``: the tools of the client. ``functions``: for each tool in
+    ``tools.server_tools``, its functions."""
     yield from _declared_names(choice, declared)
     if choice.type == _TOOL_SEARCH:
         yield from ((each.tool.name, each.namespace) for each in tools.search_functions)
@@ -343,8 +347,9 @@ def _chosen_names(
 
 
 def _declared_names(choice: tl.ToolChoiceObject, tools: Iterable[tl.Tool]) -> list[ToolName]:
-    """Return the names of the client's functions that match an entry of a tool choice. An entry
-    without a namespace matches the functions of this name in all namespaces."""
+    """Return the name of each function of the client that matches an entry of ``tool_choice``. An
+    entry without a namespace matches the functions of this name in all namespaces. ``choice``: the
+    entry. ``tools``: the tools of the client."""
     return [
         (inner.name, namespace)
         for inner, namespace in _flatten(tools)

@@ -96,11 +96,13 @@ class CallBudget:
 class CallEnvironment(Struct, frozen=True, kw_only=True):
     """The settings that the calls of one turn share.
 
-    ``max_result_bytes``: the space in the prompt for the result of each call.
-    ``held_result_bytes``: a result with more bytes may have to be shortened for the next prompt;
-    None means that no result is shortened. ``timeout_s``: the time limit of each call. ``budget``:
-    how many further calls the calls themselves may make. ``trace``: the span that the calls belong
-    to. ``on_tool_call``: called after each call has ended.
+    - ``max_result_bytes``: the space in the prompt for the result of each call.
+    - ``held_result_bytes``: a result with more bytes may have to be shortened for the next prompt;
+      None means that no result is shortened.
+    - ``timeout_s``: the time limit of each call.
+    - ``budget``: how many nested calls the calls may make. Programs make nested calls.
+    - ``trace``: the span that the calls belong to.
+    - ``on_tool_call``: called after each call has ended.
     """
 
     tenant: str
@@ -121,9 +123,10 @@ async def run_calls(
 ) -> AsyncGenerator[Delta, None]:
     """Run calls and yield their deltas as they happen.
 
-    The first delta is a checkpoint, so that the calls are persisted before they run. If the text of
-    an item is long and may have to be shortened, its call is held (``ToolCall.is_held``): the item
-    stays open, and the caller has to close it. Closing the generator stops the calls.
+    The first delta is a checkpoint, so that the calls are persisted before they run. If the result
+    of a call is long and may have to be shortened, the call is held (``ToolCall.is_held``): its
+    item stays open, and the code that uses this generator has to close the item. Closing the
+    generator stops the calls.
     """
     if calls:
         yield Checkpoint()
@@ -145,7 +148,7 @@ async def run_calls(
 
 
 class _CallRunner:
-    """Runs the calls of one turn, and the further calls that these calls make."""
+    """Runs the calls of one turn, and the nested calls that these calls make."""
 
     def __init__(self, environment: CallEnvironment) -> None:
         #: The deltas to yield. None means that a call of the turn has ended.
@@ -163,7 +166,7 @@ class _CallRunner:
 
     async def _run(self, call: ToolCall, *, may_hold: bool = False) -> None:
         """Run a call, set its result and emit the deltas that end it. ``may_hold``: whether the
-        item may stay open."""
+        call's item may stay open after the call has ended."""
         if call.function.failed_output is not None:
             # Takes no slot, because it waits for nested calls, and these need slots.
             result = await self._run_with_output_item(call, call.function.failed_output)
@@ -301,6 +304,9 @@ class _CallRunner:
 
 
 def output_budget(context_size: int | None, used_tokens: int) -> int:
-    """Return how many bytes of tool results fit in the context: half of the unused space."""
+    """Return how many bytes the results of all calls of a turn may have together. This is half of
+    the free space in the context, converted from tokens to bytes, but at least
+    ``_MIN_RESULT_BYTES``. ``context_size``: the size of the context in tokens; None if it is
+    unknown. ``used_tokens``: how many of these tokens are in use."""
     remaining = (context_size or ASSUMED_CONTEXT_SIZE) - used_tokens
     return max(_MIN_RESULT_BYTES, remaining * _BYTES_PER_TOKEN // 2)

@@ -129,8 +129,8 @@ class ToolLoop(ReplyWrapper):
 
     @property
     def prompt_tokens(self) -> PromptTokens | None:
-        """The prompt of the first turn. If this prompt was unknown before the run or was not used,
-        the prompt of the current turn. In the deltas, ``NewPrompt`` marks each later prompt."""
+        """The prompt of the first turn. If the prompt of the first turn is unknown, this is the
+        prompt of the current turn. For each later prompt, the deltas contain a ``NewPrompt``."""
         return self._reply.prompt_tokens or self._turn_reply.prompt_tokens
 
     @property
@@ -145,8 +145,8 @@ class ToolLoop(ReplyWrapper):
         """Continue an interrupted loop.
 
         If the model was writing, the turn continues after the tokens that were already written. If
-        tools were running, their calls fail and are not run again. Limits and usage include the
-        part of the loop before the interruption.
+        tools were running, their calls are marked as failed and are not run again. Limits and usage
+        include the part of the loop before the interruption.
         """
         self._resume_point = point
         self._turn_usages[:] = finished_turn_usages(point)
@@ -214,7 +214,9 @@ class ToolLoop(ReplyWrapper):
         return calls if turn.finish.reason == "stop" else []
 
     async def _next_turn(self, turn: Turn) -> tuple[Turn, tuple[Delta, ...]]:
-        """Prepare the turn that follows ``turn``, or set ``_end_reason`` if the loop ends."""
+        """Prepare the turn that follows ``turn``. Return this new turn, and the deltas to emit
+        before it. If the loop ends instead, set ``_end_reason`` and return ``turn`` with the last
+        deltas of its calls."""
         finish = turn.finish
         if finish is None or finish.reason != "stop" or not turn.calls or _awaits_client(turn):
             self._end_reason = "stop" if finish is None else finish.reason
@@ -308,10 +310,15 @@ class ToolLoop(ReplyWrapper):
     async def _prepare_first_turn(
         self, toolsets: Sequence[Toolset], point: ResumePoint | None
     ) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Prepare the reply of the first turn.
+        """Prepare the reply of the first turn. Yields the deltas to emit before it. ``point``: the
+        point where an interrupted loop continues. If the model is not called at all, this method
+        sets ``_end_reason``.
 
-        The prompt is rendered again if the opened tools offer other functions than they declared,
-        or if calls run before the model. Sets ``_end_reason`` if the model is not called.
+        The prompt is rendered again in three cases:
+
+        - The opened tools offer other functions than they declared.
+        - Calls run before the model is called, for example approved calls.
+        - The loop was interrupted while tools ran.
         """
         is_in_turn = point is not None and not interrupted_in_tools(point)
         if point is not None and not is_in_turn:
@@ -360,7 +367,8 @@ class ToolLoop(ReplyWrapper):
             )
 
     def _fail_open_items(self, point: ResumePoint) -> tuple[Delta, ...]:
-        """Return the deltas that fail the calls that were running when the loop was interrupted."""
+        """Mark the calls that were running at the interruption as failed. Add their items to the
+        conversation, and return the deltas that close the items."""
         deltas, items = fail_open_items(point)
         items = (*self._conversation.items, *items)
         self._conversation = replace(self._conversation, items=items)
@@ -374,9 +382,12 @@ class ToolLoop(ReplyWrapper):
         """Prepare the next model call. Returns the deltas to emit before it. Returns None if no
         further model call is possible, for example because the context has no space for an answer.
 
+        Tool results are truncated further if the prompt is too long, or if it leaves little space
+        for the answer and for later responses.
+
         ``new_items``: returns the items that the last turn adds to the conversation. ``turn``: the
-        turn that has just ended. If the prompt is too long, or leaves little space for the answer
-        and later responses, tool results are truncated further.
+        turn that has just ended; None if no model call preceded. ``is_first``: whether the options
+        of the first turn still apply.
         """
         tokens = (
             turn.prompt_tokens(self._turn_reply.prompt_tokens)
@@ -417,8 +428,8 @@ class ToolLoop(ReplyWrapper):
 
     @property
     def _leaves_room(self) -> bool:
-        """Whether the prompt leaves enough free space: a sufficient share of the space that was
-        free before the calls."""
+        """Whether the prompt leaves enough free space: at least the fraction 1/``_ROOM_DIVISOR`` of
+        the space that was free before the calls."""
         context_size = self._spec.context_size or ASSUMED_CONTEXT_SIZE
         remaining = context_size - self._turn_reply.input_tokens
         return remaining >= (context_size - self._used_tokens) // _ROOM_DIVISOR
@@ -455,9 +466,12 @@ class ToolLoop(ReplyWrapper):
         return ToolChoice("none" if choice.mode == "none" else "auto", names)
 
     def _output_items(self, call: ToolCall, max_bytes: int) -> Sequence[it.Item]:
-        """Return the items that show the model the result of a call. Text is truncated to
-        ``max_bytes``. The text of an item that is still open is truncated in the item itself,
-        because later responses show the item's text to the model."""
+        """Return the items that show the model the result of a call. Their text is truncated to
+        ``max_bytes``.
+
+        If the call's own item is still open (``call.is_held``), the text is truncated in that item
+        too, because later responses show the item to the model.
+        """
         result = call.result
         if result is None:
             return (call.output_item(_NO_MORE_CALLS),)

@@ -1,6 +1,6 @@
 """Recovers the tool calls of an interrupted response.
 
-Calls that were running at the interruption fail. They are not run again.
+Calls that were running at the interruption are marked as failed. They are not run again.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def finished_turn_usages(point: ResumePoint) -> list[Usage]:
 
 
 def interrupted_in_tools(point: ResumePoint) -> bool:
-    """Whether the interruption came after a turn had started its tools and before the model saw
-    their results."""
+    """Whether the run was interrupted while tools ran: a turn had started its tools, and the next
+    model call had not begun."""
     last = point.open_items or point.items[-1:]
     if any(KINDS[type(item)].runs_here or caller_program_id(item) is not None for item in last):
         return True
@@ -46,8 +46,8 @@ def interrupted_in_tools(point: ResumePoint) -> bool:
 
 
 def fail_open_items(point: ResumePoint) -> tuple[tuple[Delta, ...], tuple[it.Item, ...]]:
-    """Return the deltas that end the open items as failed, and the same items in the form that the
-    conversation will contain."""
+    """Return the deltas that close the open items as failed. Also return these items in their final
+    state, for the conversation."""
     deltas: list[Delta] = []
     items: list[it.Item] = []
     for item in point.open_items:

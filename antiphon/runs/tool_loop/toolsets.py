@@ -44,11 +44,14 @@ _NO_TOOLS = ToolSelection()
 async def check_access(
     server_tools: Sequence[ServerTool], visible_tools: Sequence[tl.Tool], response: ResponseContext
 ) -> None:
-    """Check that the tools of a request can be used.
+    """Check that the tools of a request can be used. Raises ``RequestError`` in two cases:
 
-    Raises ``RequestError`` for a tool that refers to an object of another tenant. Raises it also if
-    a program of the conversation has to continue and no tool of the request can run it.
-    ``visible_tools`` include the tools that an upstream runs.
+    - A tool refers to an object of another tenant.
+    - The conversation contains a program (code that the model wrote) that has not ended, and the
+      request has no tool of the type ``programmatic_tool_calling`` that could continue the program.
+
+    ``server_tools``: the tools that Antiphon runs. ``visible_tools``: the other tools that the
+    model sees, for example tools that an upstream runs.
     """
     for each in server_tools:
         if isinstance(each.provider, ChecksAccess):
@@ -67,8 +70,8 @@ async def check_access(
 
 
 async def declared_toolsets(tools: ToolSelection, response: ResponseContext) -> list[Toolset]:
-    """Return the functions that the server's tools declare before they are opened. There is one
-    toolset per tool.
+    """Return the functions that the server-side tools declare before the tools are opened. There is
+    one toolset per tool.
 
     The toolset of a tool that cannot declare its functions in advance is empty. Raises
     ``RequestError``.
@@ -91,8 +94,9 @@ def combine_toolsets(
 ) -> list[Toolset]:
     """Combine the toolsets of all ``tools.server_tools``, and return one toolset per tool.
 
-    Functions get unique names. Functions that only programs may call are given to the tool that
-    runs programs.
+    Functions get unique names. A program is code that the model writes. Functions that programs may
+    call are added to the toolset of the tool that runs programs. Functions that the model may not
+    call directly are removed from the toolset of their own tool.
     """
     unique = _deduplicate_names(toolsets, tools.visible_tools)
     return _assign_program_functions(
@@ -103,7 +107,7 @@ def combine_toolsets(
 def with_functions(
     options: Options, tools: ToolSelection, toolsets: Sequence[Toolset], items: Iterable[Item]
 ) -> Options:
-    """Add the functions of the server's tools to the options, and resolve the tool choice.
+    """Add the functions of the server-side tools to the options, and resolve the tool choice.
     ``items``: the items of the conversation."""
     if tools == _NO_TOOLS:
         return options
@@ -155,10 +159,11 @@ def _assign_program_functions(
     client_functions: Sequence[ToolFunction],
     response: ResponseContext,
 ) -> list[Toolset]:
-    """Assign each function to the callers that its tool allows: the model, programs, or both.
+    """Assign each function to the callers that its tool allows: the model, programs, or both. A
+    program is code that the model writes.
 
-    ``client_functions``: the client's functions that programs may call. Approved calls that
-    programs made are given to the tool that runs programs.
+    ``client_functions``: the client's functions that programs may call. If a program made a call
+    and the client has approved it, the call is given to the tool that runs programs.
     """
     pairs = list(zip(server_tools, toolsets, strict=True))
     callable_by_programs = [

@@ -38,11 +38,12 @@ _CLIENT_CALLS = (it.FunctionCall, it.CustomToolCall)
 class ToolCall:
     """A call of a function of a server-side tool.
 
-    ``model_item``: the call as the model sees it, without arguments. ``is_ignored``: whether the
-    call is neither run nor shown to the client. ``rejection``: the text that tells the model why an
-    ignored call is not run. An ignored call without a rejection exceeded a limit. ``caller``: who
-    made the call, for the item types that show the caller. The model does not see calls of a
-    program.
+    - ``model_item``: the call as the model sees it, without arguments.
+    - ``is_ignored``: whether the call is neither run nor shown to the client.
+    - ``rejection``: the text that tells the model why an ignored call is not run. An ignored call
+      without a rejection exceeded a limit.
+    - ``caller``: who made the call (the model or a program), for the item types that show the
+      caller. The model does not see calls that a program made.
     """
 
     def __init__(
@@ -96,7 +97,9 @@ class ToolCall:
 
     @classmethod
     def from_pending(cls, pending: PendingCall, ids: Callable[[str], str]) -> ToolCall:
-        """Create a call that runs before the model is called, from a pending call of a tool."""
+        """Create a call from a pending call of a tool, for example an MCP call that the client has
+        approved. The call runs before the model is called. ``ids``: returns a new id for a
+        prefix."""
         call = cls.create(pending.function, pending.arguments, pending.call_id or ids("call"))
         call.is_in_conversation = pending.call_id is not None
         return call
@@ -119,9 +122,11 @@ class ToolCall:
         return (Open(item, self.key), *progress)
 
     def close_deltas(self) -> tuple[Delta, ...]:
-        """Return the deltas that end the arguments. They also close the call's item, with one
-        exception: the item stays open if the call runs on this server and the item will contain the
-        output."""
+        """Return the deltas that end the arguments.
+
+        If the call runs on this server and its item will contain the output, the item stays open.
+        In all other cases, the deltas also close the item.
+        """
         function = self.function
         progress = self.argument_progress(lambda observer: observer.finish(self.arguments))
         if function.handler is not None and function.failed_output is None:
@@ -176,7 +181,8 @@ class ToolCall:
         self._text.append(text)
 
     def with_caller(self, item: it.Item) -> it.Item:
-        """Return the item with the caller of the call set, if items of this type show a caller."""
+        """If items of this type show a caller, return the item with the caller of this call.
+        Otherwise return the item unchanged."""
         if self.caller is None or "caller" not in item.__struct_fields__:
             return item
         if isinstance(self.caller, it.DirectCaller) and KINDS[type(item)].omits_direct_caller:
@@ -193,8 +199,8 @@ class ToolCall:
 
     @property
     def result_items(self) -> tuple[it.Item, ...]:
-        """The call's item in its final state, and the items that follow it. For a call that the
-        client runs, only the call's item."""
+        """The call's item in its final state, and the items that follow it. If the client runs the
+        call, there is only the call's item, because the result is not known here."""
         result = self.result
         if result is None:
             return (replace(self.opening_item, **self.function.parse_fields(self.arguments)),)
@@ -209,7 +215,7 @@ class ToolCall:
 
     @property
     def status(self) -> str:
-        """The final status of the item with the result."""
+        """The final status of the item that contains the result."""
         if self.result is None or not self.result.failed:
             return "completed"
         return self.function.failed_status if self.follow_up is None else "incomplete"
@@ -296,8 +302,8 @@ def _last_text(shell: it.Item) -> str:
 def conversation_items(
     calls: Sequence[ToolCall], output_items: Callable[[ToolCall], Sequence[it.Item]]
 ) -> tuple[it.Item, ...]:
-    """Return the items that calls add to the conversation: the calls themselves and their
-    results."""
+    """Return the items that calls add to the conversation: the calls themselves and their results.
+    ``output_items``: returns the items that show the model the result of a call."""
     new_calls = (call.call_item() for call in calls if not call.is_in_conversation)
     return (*new_calls, *(item for call in calls for item in output_items(call)))
 
@@ -305,11 +311,14 @@ def conversation_items(
 class Turn:
     """The output of one model call.
 
-    ``functions``: the functions of server-side tools, by name. ``max_calls``: how many calls may
-    run; None means any number. ``rejection`` returns the reason why a function (name, namespace)
-    may not be called, or an empty string if it may be called. ``open_item``: the item that was open
-    when the turn was interrupted. ``new_citation_reader``: creates a reader for the citations in a
-    message. ``caller``: the caller to record in each call.
+    - ``functions``: the functions of server-side tools, by name.
+    - ``ids``: returns a new id for a prefix.
+    - ``max_calls``: how many calls may run; None means any number.
+    - ``rejection``: returns the reason why a function (name, namespace) may not be called. Returns
+      an empty string if it may be called.
+    - ``open_item``: the item that was open when the turn was interrupted.
+    - ``new_citation_reader``: creates a reader for the citations in a message.
+    - ``caller``: the caller to record in each call.
     """
 
     def __init__(
