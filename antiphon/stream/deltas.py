@@ -114,16 +114,16 @@ class NewPrompt(Struct, frozen=True):
     """Start the next model call of the reply, for example after tools have run. ``ids``: the token
     ids of its prompt.
 
-    The prompt may contain the tokens that were sampled before. Otherwise the model no longer sees
-    those tokens.
+    If the prompt does not contain the tokens that were sampled before, the model no longer sees
+    them.
     """
 
     ids: tuple[int, ...]
 
 
 class Checkpoint(Struct, frozen=True):
-    """Persist everything that was recorded so far before the next step, because that step cannot be
-    undone."""
+    """Persist everything that was recorded so far. This delta precedes an action that cannot be
+    undone, such as running a tool."""
 
 
 class Finish(Struct, frozen=True):

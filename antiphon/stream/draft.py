@@ -1,8 +1,8 @@
 """Drafts: output items that are still being written. A draft consists of a shell and the text so
 far. The shell is the item as it was opened, without text.
 
-The writer creates events, and the fold reads events. Both use these classes, so both build the same
-item.
+``ResponseWriter`` builds drafts while it creates events. ``Fold`` builds drafts from the events of
+a log, to rebuild the response. Both use the same classes, so both get the same items.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Rebuild a response from its event log. This is called folding the log.
 
-The rebuilt response is a copy of the last response object in the log, the envelope, with a new
+The rebuilt response is a copy of the last response object in the log (the envelope) with a new
 output. A finished item of the output is taken from its ``output_item.done`` event. An open item is
 rebuilt from its deltas. The first part of a log can be folded too. Clients that retrieve a running
-response get the rebuilt response, and tests compare it with the writer's response.
+response get the rebuilt response. Tests compare it with the response of ``ResponseWriter``.
 """
 
 from __future__ import annotations

@@ -156,8 +156,9 @@ def _reasoning(delta: type[ev.Event], done: type[ev.Event]) -> Kind:
 def _whole_text(
     delta: type[ev.Event], done: type[ev.Event], field: str
 ) -> Mapping[Channel, TextChannel]:
-    """Return the channel of an item type without parts. The text is the arguments, input or code of
-    a call."""
+    """Return the only channel of an item type without parts: a mapping with the key ``text``. The
+    text is the arguments, input or code of a call. ``field``: the field of the item that contains
+    the text."""
     return {"text": TextChannel(delta=delta, done=done, field=field)}
 
 

@@ -26,7 +26,7 @@ class RunTimer:
     """The times at which a run and its items start and end. The clock is read a few times per item,
     but not for each token.
 
-    ``times``: the times of the part of the run before an interruption.
+    ``times``: the times that were recorded before the run was interrupted; empty for a new run.
     """
 
     __slots__ = ("_clock", "_completed_at", "_created_at", "_items", "_started_at")
@@ -49,27 +49,28 @@ class RunTimer:
         )
 
     def create(self) -> None:
-        """Record that the response was accepted."""
+        """Record the current time as the time at which the response was created."""
         self._created_at = self._clock()
 
     def start(self) -> None:
-        """Record that work on the response started."""
+        """Record the current time as the time at which work on the response started."""
         self._started_at = self._clock()
 
     def open_item(self) -> None:
-        """Record that the next item was opened."""
+        """Record the current time as the time at which the next item was opened."""
         self._items.append(ItemTimes(started_at=self._clock()))
 
     def write_item(self, index: int) -> None:
-        """Record that the text of an item is complete. The item may still be open."""
+        """Record the current time as the time at which the text of an item was complete. The item
+        may still be open."""
         self._items[index] = replace(self._items[index], written_at=self._clock())
 
     def close_item(self, index: int) -> None:
-        """Record that an item was closed."""
+        """Record the current time as the time at which an item was closed."""
         self._items[index] = replace(self._items[index], completed_at=self._clock())
 
     def end(self) -> None:
-        """Record that the response ended."""
+        """Record the current time as the time at which the response ended."""
         self._completed_at = self._clock()
 
 

@@ -136,8 +136,9 @@ class ItemWriter:
         """Emit a progress event of the item's tool. ``name``: a key of ``Kind.progress``.
         ``fields``: further fields of the event.
 
-        If the item's text is the input of the tool, any step except ``in_progress`` also completes
-        the text.
+        In some item types, the item's text is the input of the tool. For these types, every event
+        except ``in_progress`` shows that the tool has its input. Therefore such an event also ends
+        the text (``seal``).
         """
         event = self._kind.progress[name]
         if name != "in_progress" and self._has_whole_text:
@@ -303,11 +304,12 @@ _DELTA_MAKERS: Mapping[str | None, Callable[[TextChannel, str, int, int], _MakeD
 
 
 class ResponseWriter:
-    """Writes the events of one run, from ``created`` to the terminal event.
+    """Writes the events of one run, from ``created`` to the terminal event (``completed``,
+    ``incomplete`` or ``failed``).
 
-    ``ids`` returns a new id for a prefix. ``first_number``: the sequence number of the first event.
-    It is not 0 if the run continues after an interruption. ``clock`` is read when the run starts
-    and ends, and when an item starts and ends.
+    ``ids``: returns a new id for a prefix. ``kinds``: the table of item kinds. ``first_number``:
+    the sequence number of the first event. It is not 0 if the run continues after an interruption.
+    ``clock``: is read when the run starts and ends, and when an item starts and ends.
     """
 
     __slots__ = (
@@ -427,7 +429,8 @@ class ResponseWriter:
         """Open a new item and return its writer.
 
         If ``shell`` has no id, the item gets a new id. If the shell is a call with an empty
-        ``call_id``, the call gets a new ``call_id``. Both stay the same until the end.
+        ``call_id``, the call gets a new ``call_id``. Both ids stay the same until the item is
+        closed.
         """
         kind = self._kinds[type(shell)]
         assigned: dict[str, Any] = {"id": shell.id or self._ids(kind.prefix)}
