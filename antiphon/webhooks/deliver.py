@@ -60,9 +60,9 @@ class WebhookSender:
     ) -> WebhookSender:
         """Create a sender.
 
-        ``private``: the URL may point to this machine or its network. ``resolver``: resolves host
-        names; by default aiohttp's resolver. Raises ``SetupError`` for an invalid URL or secret, or
-        if aiohttp is not installed.
+        ``private``: whether ``url`` may point to this machine or its network. ``resolver``:
+        resolves host names; by default aiohttp's resolver. Raises ``SetupError`` for an invalid URL
+        or secret, or if aiohttp is not installed.
         """
         check_url(url, private=private)
         keys = [Secret(secret) for secret in secrets]
@@ -82,8 +82,9 @@ class WebhookSender:
         return cls(session, url, keys)
 
     async def send(self, id: str, body: bytes, at: int) -> int:
-        """Send one webhook. Return the HTTP status, or 0 if there is no response or the address is
-        refused."""
+        """Send one webhook. ``at``: Unix time in seconds. Return the HTTP status of the receiver's
+        response. Return 0 if there is no response, or if the URL leads to a forbidden private
+        address."""
         import aiohttp
 
         headers = signed_headers(self._secrets, id, at, body)
@@ -108,8 +109,8 @@ class WebhookDeliveries:
     """Delivers due webhooks while its async context is open. It delivers the webhooks of all
     processes that use the store.
 
-    ``clock`` returns Unix seconds. ``random`` returns a number from 0 to 1. ``poll_s``: seconds
-    between polls of the store.
+    ``clock``: returns Unix seconds. ``random``: returns a number from 0 to 1, by which the retry
+    delays vary. ``poll_s``: seconds between polls of the store.
     """
 
     def __init__(
@@ -160,7 +161,8 @@ class WebhookDeliveries:
                     await self._stopping.wait()
 
     async def _deliver_due(self) -> bool:
-        """Deliver one batch of webhooks. Return whether more webhooks may be due."""
+        """Deliver up to ``_MAX_CONCURRENT`` due webhooks concurrently. Return whether more webhooks
+        may be due."""
         try:
             now = self._clock()
             due = await self._store.take_due_webhooks(
@@ -200,10 +202,11 @@ class WebhookDeliveries:
 
 
 def check_url(url: str, *, private: bool) -> None:
-    """Raise ``SetupError`` for a URL that webhooks cannot be sent to safely.
+    """Raise ``SetupError`` if it is not safe to send webhooks to ``url``.
 
-    ``private``: allow ``http``, and addresses of this machine and its network. The addresses that a
-    host name resolves to are checked later, when the connection is opened.
+    ``private``: whether ``http`` is allowed, and addresses of this machine and its network. Only
+    the URL is checked here. The addresses of a host name are checked later, when the connection is
+    opened.
     """
     try:
         parts = urlsplit(url)
