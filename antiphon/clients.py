@@ -60,7 +60,7 @@ class LimitScope(Struct, frozen=True):
 
     @property
     def owner(self) -> str:
-        """The words for the scope in error messages."""
+        """How error messages name the scope, for example ``Your API key``."""
         return "Your API key" if self.kind == "key" else "Your organization"
 
 
@@ -87,8 +87,8 @@ class Client(Struct, frozen=True, kw_only=True):
             raise model_not_found(requested or name)
 
     def check_tools(self, types: Iterable[str]) -> None:
-        """Raise ``Forbidden`` for a tool that the client may not use. ``types``: types of the
-        request's tools, in order."""
+        """Raise ``Forbidden`` for a tool that the client may not use. ``types``: the type of each
+        tool of the request, in order."""
         for scope in self.scopes:
             if scope.limits.tools is None:
                 continue

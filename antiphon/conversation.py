@@ -48,7 +48,7 @@ class ResumePoint(Struct, frozen=True):
 
 class PromptTokens(Struct, frozen=True):
     """The token ids of the conversation up to the end of the model's last turn. The next prompt
-    begins with these ids. ``fingerprint`` identifies the tokenizer of the ids."""
+    begins with these ids. ``fingerprint``: identifies the tokenizer to which the ids belong."""
 
     ids: tuple[int, ...]
     fingerprint: str
@@ -61,8 +61,9 @@ class Conversation(Struct, frozen=True):
     References are resolved: images are validated ``data:`` URLs in ``image_url``, and files are
     text. If content is no longer available, a note replaces it.
 
-    ``stored_tokens``: the token ids of the earlier part, if they are known. ``past_count``: number
-    of items from before this request. The other items are the ``input`` of the request.
+    ``stored_tokens``: the token ids of the conversation up to the end of the model's last turn;
+    None if they are unknown. ``past_count``: number of items from before this request. The other
+    items are the ``input`` of the request.
     """
 
     items: tuple[Item, ...]
@@ -83,11 +84,12 @@ class ToolChoice(Struct, frozen=True):
     - ``none``: no call, and no tools in the prompt.
     - ``auto``: the model decides.
     - ``required``: at least one call.
-    - ``one``: a call of the tool that the request names. A server-side tool may consist of several
-      functions. Once the call is made, the choice is ``auto``.
+    - ``one``: a call of the tool that the request names. If this is a server-side tool with several
+      functions, the model may call any of them. After the call, the mode is ``auto``.
 
     ``allowed``: the functions that may be called; None allows all functions that the model sees.
-    ``hosted``: allowed tools that the upstream runs itself, in the form of the request.
+    ``hosted``: allowed tools that the upstream runs itself, written as in the request's
+    ``tool_choice``.
     """
 
     mode: Literal["none", "auto", "required", "one"] = "auto"
@@ -111,9 +113,9 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
 
     - ``tools``: the tools that the model sees.
     - ``accept_stray_calls``: whether the reply may contain calls of tools that the model may not
-      call. If true, the caller handles such calls.
-    - ``checks_calls``: whether the caller itself rejects calls of functions that the request does
-      not offer.
+      call. If true, the tool loop rejects such calls.
+    - ``checks_calls``: whether the tool loop rejects calls of functions that the request does not
+      offer. If true, remote backends do not filter such calls out.
     - ``guide``: a grammar for the answer, instead of ``text.format``.
     - ``truncate``: if the conversation is too long, drop its oldest items instead of rejecting it.
     - ``template``: arguments of the chat template.
@@ -144,8 +146,8 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
         return self.parallel_tool_calls and not is_named
 
     def requests(self, option: str) -> bool:
-        """Return whether ``option``, a key of ``NEUTRAL_VALUES``, has an effect. If it has, a
-        server that does not support the option must reject the request."""
+        """Return whether the value of ``option`` has an effect. If it has, a backend that does not
+        support the option must reject the request. ``option``: a key of ``NEUTRAL_VALUES``."""
         return getattr(self, option) not in NEUTRAL_VALUES[option]
 
 
@@ -169,9 +171,12 @@ NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
 
 
 def caller_program_id(item: Item) -> str | None:
-    """Return the ``call_id`` of the program that ``item`` belongs to. ``item`` is a call that the
-    program made, or the output of such a call. Return None if the model itself made the call. The
-    model sees neither the calls of a program nor their outputs."""
+    """Return the ``call_id`` of the program that made a call. ``item``: the call, or the output of
+    the call. Return None if the model itself made the call.
+
+    A program is code that the model writes and that calls tools. The model sees neither the calls
+    of a program nor their outputs.
+    """
     caller = getattr(item, "caller", None)
     return caller.caller_id if isinstance(caller, ProgramCaller) else None
 
@@ -180,8 +185,8 @@ _PROGRAMS = (Program, ProgramOutput)
 
 
 def open_programs(items: Iterable[Item]) -> tuple[Program, ...]:
-    """Return the programs that have no output yet. They wait for results from the client, or were
-    interrupted."""
+    """Return the programs that have no output yet. A program is code that the model wrote. An open
+    program waits for tool results from the client, or was interrupted."""
     programs = [item for item in items if type(item) in _PROGRAMS]
     if not programs:
         return ()

@@ -290,9 +290,9 @@ class ConversationLost(Unavailable):
 
 
 class PeerLost(Unavailable):
-    """Another process of the server does not answer. ``is_gone``: whether the process is certainly
-    gone, because nothing listens at its address or the connection was closed. If ``is_gone`` is
-    false, the process may still run."""
+    """Another process of the server does not answer. ``is_gone``: whether the process has certainly
+    ended, because nothing listens at its address or the connection was closed. If ``is_gone`` is
+    false, the process may still be running."""
 
     def __init__(self, *, is_gone: bool) -> None:
         super().__init__("Another process of the server does not answer.")

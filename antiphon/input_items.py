@@ -27,11 +27,12 @@ async def resolve_items(
     *,
     param: str = "input",
 ) -> tuple[it.Item, ...]:
-    """Return the items, each with an id. References are replaced by items of ``past`` or of the
-    store.
+    """Return the items, each with an id. A reference is replaced by the item that it refers to,
+    from ``past`` or from the store.
 
-    An image generation call that has only an id is also a reference. ``param``: path of the items
-    in the request. Raises ``NotFound``.
+    An image generation call that has only an id is also a reference. ``past``: the earlier items of
+    the conversation. ``ids``: returns a new id for a prefix. ``param``: path of the items in the
+    request. Raises ``NotFound``.
     """
     items = tuple(items)
     earlier: dict[str, it.Item] | None = None
@@ -89,10 +90,10 @@ def _is_reference(item: it.Item) -> bool:
 
 def _answering(item: it.Item, calls: Mapping[str, it.LocalShellCall], ids: Ids) -> it.Item:
     """Set the ``call_id`` of a ``local_shell`` output. Other items are returned unchanged.
-    ``calls``: item id and call id → call.
+    ``calls``: item id and call id → call. ``ids``: returns a new id for a prefix.
 
-    OpenAI's clients put the call id, or the id of the call's item, into ``id``. Other clients set
-    ``call_id``.
+    OpenAI's clients put the call id, or the id of the call's item, into ``id`` of the output. The
+    output then gets a new id. Other clients set ``call_id``.
     """
     if not isinstance(item, it.LocalShellCallOutput):
         return item
@@ -107,14 +108,16 @@ def _answering(item: it.Item, calls: Mapping[str, it.LocalShellCall], ids: Ids) 
 def check_call_outputs(
     items: Iterable[it.Item], *, waiting: bool = False, own: Sequence[it.Item] = ()
 ) -> None:
-    """Check that each output has a call and that each call has an output. If ``waiting`` is set,
-    calls without an output are allowed.
+    """Check that each output has a call and that each call has exactly one output. The order does
+    not matter.
 
-    The order does not matter. Calls of a finished program need no output. A call has at most one
-    output. Some clients number their calls from 0 in each turn. So several calls may have the same
-    id if each call has its own output. ``own``: the items of the request; error paths refer to
-    these items. The error messages are OpenAI's, because clients match on them. Raises
-    ``InvalidRequest``.
+    - Calls of a finished program need no output.
+    - If ``waiting`` is true, calls without an output are allowed.
+    - Several calls may have the same id if each call has its own output, because some clients
+      number their calls from 0 in each turn.
+
+    ``own``: the items of the request; the path in an error refers to them. The error messages are
+    OpenAI's, because clients match on them. Raises ``InvalidRequest``.
     """
     items = tuple(items)
     open_program_ids = {program.call_id for program in open_programs(items)}
@@ -147,8 +150,8 @@ def check_call_outputs(
 def _check_single_outputs(
     items: Sequence[it.Item], names: Mapping[str, str], own: Sequence[it.Item]
 ) -> None:
-    """Check that no call has several outputs. ``names``: call id → name of the call's type for
-    error messages."""
+    """Check that no call has several outputs. ``names``: call id → type of the call in error
+    messages, such as ``function call``. ``own``: the items of the request."""
     if not names:
         return
     counts: Counter[str] = Counter()

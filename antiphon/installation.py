@@ -93,8 +93,8 @@ def antiphon_command(arguments: str) -> str:
 
 
 def needs_extra(what: str, extra: str) -> str:
-    """Return the error message for a missing extra. ``what``: the description of the problem. The
-    command that installs the extra is appended to it."""
+    """Return the error message for a missing extra: ``what``, followed by the command that installs
+    the extra. ``what``: the description of the problem."""
     return f"{what}. To install it: {install_command(extra)}"
 
 

@@ -53,17 +53,21 @@ class LoopWatchdog:
     """Reports stalls of the running event loop. An async context manager.
 
     A stall is a time longer than ``threshold_s`` in which the loop cannot run its next callback.
-    The stall is logged while it lasts, with the stack of the loop's thread but without local
-    variables. Code that holds the GIL also blocks the watching thread. Such a stall is logged at
-    its end.
+    There are three kinds:
 
-    Two kinds of stalls are not caused by code. In the first kind, the loop's thread waited for a
-    processor. ``cpu_wait`` returns the total waiting time of a thread, by native thread id. In the
-    second kind, the loop ran no callback at all: a container's CPU quota stopped all threads, and
-    Linux does not count this as waiting. Both kinds are logged at their end, with a different
-    message, and at most every ten minutes.
+    - Code blocks the loop. The stall is logged while it lasts, with the stack of the loop's thread
+      but without local variables. Code that holds the GIL blocks the watching thread too; such a
+      stall is logged when it ends.
+    - The loop's thread has to wait for a processor. The stall is logged when it ends.
+    - A container's CPU quota stops all threads, which Linux does not count as waiting. The loop
+      then runs no callback at all. The stall is logged when it ends.
 
-    ``on_stall`` is called once per stall, on the watching thread or on the loop.
+    Stalls of the last two kinds have a different log message and are logged at most every ten
+    minutes.
+
+    ``cpu_wait``: returns how long a thread has waited for a processor in total, in seconds. Its
+    argument is the native thread id. ``on_stall``: called once per stall, on the watching thread or
+    on the loop.
     """
 
     def __init__(
@@ -115,7 +119,7 @@ class LoopWatchdog:
         self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._on_timer)
 
     def _beat(self) -> None:
-        """Record that the loop runs. Report a stall that the thread could not detect."""
+        """Record that the loop runs. Report a stall that the watching thread could not report."""
         self._report(stack=None, ended=True)
         with self._lock:
             self._last_beat, self._is_reported, self._was_idle = self._now(), False, False
@@ -143,8 +147,9 @@ class LoopWatchdog:
             return now - then, waited - waited_then
 
     def _report(self, stack: list[str] | None, *, ended: bool = False) -> None:
-        """Log a stall once. If the cause is a missing processor, log the stall only when ``ended``
-        is true."""
+        """Log the current stall, unless it was already logged. ``ended``: whether the stall is
+        over. A stall that was not caused by code is logged only when it is over. ``stack``: the
+        stack of the loop's thread."""
         age_s, waited_s = self._age_s()
         is_blocked = age_s - waited_s > self._threshold_s and not self._was_idle
         with self._lock:

@@ -42,8 +42,8 @@ class PageParams(Struct, frozen=True, kw_only=True):
 
     @property
     def is_backwards(self) -> bool:
-        """Whether the page consists of the last items before the cursor ``before``. This is the
-        case if ``after`` is not set."""
+        """Whether the page consists of the last items before the cursor ``before``. True if
+        ``before`` is set and ``after`` is not set."""
         return self.before is not None and self.after is None
 
 
@@ -116,8 +116,8 @@ def select_page(items: Iterable[_T], params: PageParams) -> tuple[tuple[_T, ...]
 
 def page_query(make: Callable[..., _Q], params: PageParams, **more: Any) -> _Q:
     """Return the query with which a store reads a page. The query asks for one entry more than the
-    page has. This entry shows whether another page follows. A page that ends before a cursor is
-    read in reverse.
+    page has, which shows whether more entries follow. A backwards page
+    (``PageParams.is_backwards``) is read in reverse order.
 
     ``make``: the class of the query. ``more``: the other fields of the query.
     """

@@ -11,17 +11,19 @@ __all__ = ["Digest", "SamplingOptions", "Session"]
 
 
 class Digest(Protocol):
-    """Returns a keyed digest of its arguments. The digest reveals nothing about them."""
+    """Returns a keyed digest of its arguments. The digest does not reveal the arguments."""
 
     def __call__(self, content: bytes, *, purpose: str, tenant: str) -> str: ...
 
 
 class Session(Struct, frozen=True, kw_only=True):
-    """The conversation that a request belongs to. Routers in front of several engines use it.
+    """The conversation that a request belongs to. If there are several engines, a router uses it to
+    send all requests of a conversation to the same engine.
 
-    ``identity``: the value that identifies the conversation within its tenant. ``key`` and
-    ``tenant_key`` are digests. They are computed only when they are read, because most models have
-    one engine and no router.
+    ``identity``: a string that identifies the conversation within its tenant. ``digest``: computes
+    ``key`` and ``tenant_key``, which stand for the conversation and the tenant outside of Antiphon.
+    The two digests are computed only when they are read, because most models have one engine and no
+    router.
     """
 
     tenant: str
@@ -30,13 +32,14 @@ class Session(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """A digest that is equal for all requests of a conversation."""
+        """A digest of ``identity`` and ``tenant``. It is equal for all requests of a
+        conversation."""
         content = self.identity.encode("utf-8", "surrogatepass")
         return self.digest(content, purpose="session", tenant=self.tenant)
 
     @property
     def tenant_key(self) -> str:
-        """A digest that is equal for all requests of a tenant."""
+        """A digest of ``tenant``. It is equal for all requests of a tenant."""
         return self.digest(b"", purpose="session tenant", tenant=self.tenant)
 
 
@@ -54,10 +57,12 @@ class SamplingOptions(Struct, frozen=True, kw_only=True):
     - ``cache_salt``: only requests with the same salt share cached prefixes.
     - ``cache_scope``: an opaque value that stands for the tenant and its ``cache_salt``. Requests
       of different scopes share no cached prefix. If the engine cannot separate its cache by scope,
-      requests with a scope report no cached tokens. None: all requests share cached prefixes.
-    - ``tenant``: the tenant of the request. If all slots of an engine are in use, it serves waiting
-      tenants in turn. The tenant is not sent to other servers.
-    - ``session``: the conversation, by which one of several engines is chosen. None: unknown.
+      Antiphon reports no cached tokens for requests with a scope. None: all requests share cached
+      prefixes.
+    - ``tenant``: the tenant of the request. If all slots of an engine are in use, the engine serves
+      the waiting tenants in turn. The tenant is not sent to other servers.
+    - ``session``: the conversation of the request, by which a router chooses one of several
+      engines. None: unknown.
     - ``priority``: lower values are scheduled earlier, as in vLLM.
     - ``adapter``: the name of a LoRA adapter of the engine.
     - ``trace``: W3C trace context of the request (``traceparent``, ``tracestate``).
