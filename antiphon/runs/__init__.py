@@ -1,2 +1,2 @@
-"""Runs, their event logs and the readers of the logs. A run is one attempt to produce one response.
-The asyncio tasks of the package's core are started here."""
+"""Runs, their event logs and the readers of the logs. A run is one attempt to produce one
+response."""

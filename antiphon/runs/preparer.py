@@ -105,7 +105,7 @@ class Preparer:
         self._ignored_tools = IgnoredToolLog()
 
     def tools(self) -> tuple[ToolEntry, ...]:
-        """Return the tools that the server runs. Each entry states whether the tool works now."""
+        """Return the tools that Antiphon runs. Each entry states whether the tool works now."""
         return list_tools(self._providers)
 
     async def prepare(
@@ -256,7 +256,7 @@ class Preparer:
         tool_context: ResponseContext,
         identity: str | None = None,
     ) -> Options:
-        """Build the options for the first prompt, with the functions that the server's tools
+        """Build the options for the first prompt, with the functions that the server-side tools
         declare. ``identity``: a string that identifies the conversation; None if no answer will be
         generated."""
         toolsets = await declared_toolsets(tools, tool_context)

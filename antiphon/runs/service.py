@@ -234,7 +234,7 @@ class Service:
         return self._models.all()
 
     def tools(self) -> tuple[ToolEntry, ...]:
-        """Return the tools that the server runs. Each entry states whether the tool works now."""
+        """Return the tools that Antiphon runs. Each entry states whether the tool works now."""
         return self._preparer.tools()
 
     def start(self) -> None:
@@ -500,7 +500,7 @@ class Service:
 
     async def input_items(self, tenant: str, response_id: str, cut: PageParams) -> Page[Item]:
         """Return one page of the response's input. The input consists of the items of its ancestors
-        and its own input items.
+        and its own input items. ``cut``: the parameters of the page.
 
         Raises ``NotFound`` if the response does not exist. Raises ``InvalidRequest`` if the cursor
         is not an item of the list.

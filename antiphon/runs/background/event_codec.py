@@ -93,9 +93,9 @@ def decode_events(batches: Iterable[EventBatch]) -> Iterator[Event]:
 
 
 def lines_after(batch: EventBatch, after: int) -> Iterator[list[Line]]:
-    """Yield the lines of the events after sequence number ``after``. The lines of a large batch are
-    yielded one by one and are not copied, because each of the last events of a response may contain
-    the whole text."""
+    """Yield the lines of the events in ``batch`` after sequence number ``after``. The lines of a
+    large batch are yielded one by one and are not copied, because each of the last events of a
+    response may contain the whole text."""
     skipped = max(0, after + 1 - batch.first)
     if len(batch.lines) <= _LARGE_BYTES:
         # JSON has no raw line ends; splitlines would also split at other characters.

@@ -44,7 +44,7 @@ class StoredRequest(CreateResponse, frozen=True, kw_only=True):
         api_key: str | None = None,
     ) -> StoredRequest:
         """Return the form of a request that is stored: its secrets are encrypted and its input is
-        removed. ``public_tools``: the tools without secrets."""
+        removed. ``public_tools``: the tools without secrets. ``seal``: encrypts the secrets."""
         sealed = None
         if request.tools != public_tools:
             sealed = seal.encrypt(_encode(request.tools), purpose=_PURPOSE, tenant=tenant)

@@ -69,8 +69,12 @@ ResumeClaim = Callable[[Claim, EventLogWriter], Awaitable[ClaimedRun]]
 
 class BackgroundWorker:
     """Claims and executes the background runs of a store between ``start`` and ``drain``. It is
-    also the store's ``RunListener``. One instance per process. ``models`` returns the names of the
-    models that this process serves."""
+    also the store's ``RunListener``. One instance per process.
+
+    ``models``: returns the names of the models that this process serves. ``resume``: creates the
+    run of a claim. ``owner``: the name of this server in the store. ``on_end``: called with each
+    response that ended in this process.
+    """
 
     def __init__(
         self,

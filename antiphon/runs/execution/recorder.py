@@ -77,8 +77,9 @@ class _DiscardingWriter:
 class Recorder:
     """Records the deltas of one run into a response.
 
-    ``prompt``: token ids of the run's first prompt. ``hidden_types``: item types that the client
-    does not see. Their tokens are sampled and counted, but the items are not part of the response.
+    ``reasoning_fields``: returns fields to set on a finished reasoning item. ``hidden_types``: item
+    types that the client does not see. Their tokens are sampled and counted, but the items are not
+    part of the response. ``prompt``: token ids of the run's first prompt.
     """
 
     def __init__(

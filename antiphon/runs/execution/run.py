@@ -48,8 +48,8 @@ _INCOMPLETE: Mapping[FinishReason | None, str] = {
 
 
 class ReaderGone(Exception):
-    """Raised by a sink when the reader has disconnected, or when another server has taken over the
-    run."""
+    """Raised by an ``EventSink`` when the reader has disconnected, or when another server has taken
+    over the run."""
 
 
 class EventSink:
@@ -257,8 +257,9 @@ class Run:
         """Emit the first events, unless a background run has stored them already.
 
         If the reply may fail early, the first events are sent together with its first delta, or
-        after ``first_delta_wait_s`` seconds. They are held back longer while an upstream refuses
-        the request, because clients retry an HTTP error but not a failure inside a stream.
+        after ``first_delta_wait_s`` seconds. If an upstream refuses the request and Antiphon
+        retries it, the first events are held back longer. The failure can then still be an HTTP
+        error. Clients retry an HTTP error, but not a failure inside a stream.
         """
         spec = self._spec
         if self._writer.number == 0:

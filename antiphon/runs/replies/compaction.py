@@ -206,8 +206,8 @@ async def _compaction_fits(
     at the end of the conversation that stay unchanged. ``summary_tokens``: the maximum length of
     the summary.
 
-    Persistent items are never summarized, so a compaction does not help if they alone are longer.
-    Every turn would then compact the conversation again.
+    The persistent items alone may be too long, because they are never summarized. In this case a
+    compaction would not help: the next turn would compact the conversation again.
     """
     if not request.context.visible.items_to_summarize(keep_tokens=keep_tokens):
         return False
@@ -292,8 +292,9 @@ async def _prepare_summary(request: ReplyRequest, items: tuple[it.Item, ...], to
 
 
 def _summary_options(options: Options, tokens: int) -> Options:
-    """Return the options of the summary: plain text of at most ``tokens`` tokens, no tools and no
-    reasoning. The sampling options are those of the request."""
+    """Return the options of the summary: plain text of at most ``tokens`` tokens, no tools, no
+    reasoning, no stop strings and no ``logit_bias``. The other sampling options are those of the
+    request."""
     return replace(
         options,
         tools=(),

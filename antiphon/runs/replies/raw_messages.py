@@ -34,9 +34,13 @@ _UNSUPPORTED = (
 class RawMessagesReply(ReplyWrapper):
     """``Reply`` that adds raw messages and metrics to the final fields of the response.
 
-    ``turn_usages``: the usage of each turn of the tool loop; the tool loop fills this list.
-    ``items``: the conversation before the response. ``clock`` returns seconds. Raises
-    ``InvalidRequest`` if the backend cannot detokenize, or if the reply does not report its tokens.
+    - ``with_messages``, ``with_metrics``: what the reply adds.
+    - ``clock``: returns seconds.
+    - ``turn_usages``: the usage of each turn of the tool loop; the tool loop fills this list.
+    - ``items``: the conversation before the response.
+
+    The constructor raises ``InvalidRequest`` if raw messages are requested, but the backend cannot
+    detokenize or the reply does not report its tokens.
     """
 
     def __init__(

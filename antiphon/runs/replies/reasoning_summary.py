@@ -60,8 +60,8 @@ def summary_level(reasoning: ReasoningConfig | None) -> str | None:
 
 def interrupted_in_summary(log: Fold) -> bool:
     """Whether a run was interrupted while a reasoning summary was written. Such a reply cannot be
-    continued: the token log, which contains all sampled token ids, already contains tokens whose
-    text is not in the event log. ``log``: the response, rebuilt from the event log."""
+    continued: the token log, which contains all sampled token ids, has tokens whose text is not in
+    the event log. ``log``: the response, rebuilt from the event log."""
     return any(
         isinstance(draft.shell, Reasoning)
         and "summary" in draft.part_drafts

@@ -93,8 +93,8 @@ def select_tools(
 
     ``unavailable``: what to do with a tool that nobody can run:
 
-    - ``ignore``, the default, leaves the tool out of the prompt and reports it. Common coding
-      agents always declare hosted tools, even if they do not need them.
+    - ``ignore`` leaves the tool out of the prompt and reports it. This is the operator's default,
+      because common coding agents always declare hosted tools.
     - ``refuse`` rejects the request.
 
     A request whose ``tool_choice`` forces such a tool is always rejected.
