@@ -140,8 +140,8 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
     @property
     def allows_parallel_calls(self) -> bool:
         """Whether the model may make several calls. A tool that ``tool_choice`` names is called
-        exactly once (OpenAI's guide to function calling). This does not apply to a tool that the
-        upstream runs: the upstream decides."""
+        exactly once (OpenAI's guide to function calling). If the upstream runs this tool, the
+        upstream decides how often it is called."""
         is_named = self.tool_choice.mode == "one" and not self.tool_choice.hosted
         return self.parallel_tool_calls and not is_named
 

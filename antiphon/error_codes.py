@@ -14,9 +14,13 @@ __all__ = ["ERROR_CODES", "ErrorCode"]
 
 
 class ErrorCode(Struct, frozen=True):
-    """An error code. ``fails_run``: whether a failed response may have this code. ``status``: the
-    HTTP status; a failed run has it only if the run sent no event before it failed.
-    ``other_statuses``: HTTP statuses that occur in some cases."""
+    """An error code.
+
+    - ``fails_run``: whether a failed response may have this code.
+    - ``status``: the HTTP status. If a run fails, the client gets this status only if no event of
+      the run was sent before.
+    - ``other_statuses``: HTTP statuses that occur in some cases.
+    """
 
     status: int
     meaning: str

@@ -255,8 +255,8 @@ class CannotContinue(Unavailable):
 
 
 class ToolError(RunError):
-    """A tool or its container failed. If a tool call raises this error, the call fails and the run
-    continues."""
+    """A tool or its container failed. If a tool call raises this error, the call is marked as
+    failed and the run continues."""
 
 
 class ConnectorError(ToolError):

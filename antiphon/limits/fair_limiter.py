@@ -88,7 +88,8 @@ class FairLimiter:
         """Wait for a slot. The caller must pass the same tenant to ``release``. ``priority``: a
         caller with a lower value is served before the tenant's callers with higher values.
 
-        If ``reject_newest`` rejects this caller, its error is raised here.
+        If ``reject_newest`` is called for this caller, ``acquire`` raises the error that was passed
+        to ``reject_newest``.
         """
         if self.try_acquire(tenant):
             return

@@ -115,7 +115,7 @@ class NewPrompt(Struct, frozen=True):
     ids of its prompt.
 
     If the prompt does not contain the tokens that were sampled before, the model no longer sees
-    them.
+    those tokens.
     """
 
     ids: tuple[int, ...]

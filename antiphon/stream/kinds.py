@@ -176,8 +176,8 @@ def _image_error(item: it.ImageGenerationCall, message: str) -> dict[str, Any]:
 
 
 def _shell_error(item: it.ShellCallOutput, message: str) -> tuple[Any, ...]:
-    """Return the outputs of the item so far, followed by the output of a failed command with
-    ``message``."""
+    """Return the outputs of the item so far, followed by an output that reports a failed command.
+    The ``stderr`` of this output is ``message``."""
     outcome = {"type": "exit", "exit_code": 1}
     return (*item.output, {"stdout": "", "stderr": message, "outcome": outcome})
 
