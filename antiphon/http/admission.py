@@ -47,13 +47,18 @@ class Admission(Protocol):
 
 
 class AdmissionQueue:
-    """Admits ``max_concurrent_requests`` requests at a time. ``max_queued_requests`` more requests
-    may wait.
+    """Admits at most ``max_concurrent_requests`` requests at a time. At most
+    ``max_queued_requests`` more requests wait in the queue.
 
-    ``max_per_tenant``: the maximum number of concurrent requests of one tenant; None for no limit
-    per tenant. If the queue is full, a new request of a tenant with few queued requests replaces
-    the newest request of the tenant with the most queued requests. ``on_admitted`` is called for
-    each admitted request, with the seconds that the request has waited. ``clock`` returns seconds.
+    If the queue is full, a new request is queued only if its tenant has few queued requests. The
+    newest queued request of the tenant with the most queued requests is then rejected.
+
+    - ``max_per_tenant``: the maximum number of concurrent requests of one tenant; None means no
+      limit per tenant.
+    - ``retry_after_s``: the seconds after which the client of a rejected request may try again.
+    - ``clock`` returns seconds.
+    - ``on_admitted`` is called for each admitted request, with the seconds that the request has
+      waited.
     """
 
     def __init__(
@@ -115,9 +120,8 @@ class AdmissionQueue:
         return self._limiter.is_half_free(tenant)
 
     async def acquire(self, tenant: str, *, priority: int = 0) -> None:
-        """Wait for a slot. ``priority``: requests of a tenant with a lower value are admitted
-        before the tenant's requests with a higher value. Raises ``Overloaded`` if the queue is
-        full."""
+        """Wait for a slot. ``priority``: among the queued requests of one tenant, the request with
+        the lowest value is admitted first. Raises ``Overloaded`` if the queue is full."""
         if self.try_acquire(tenant):
             return
         if self._limiter.waiting >= self._max_queued:
@@ -131,9 +135,12 @@ class AdmissionQueue:
         self._limiter.release(tenant)
 
     def _make_room(self, tenant: str) -> None:
-        """Make room in the queue for a request of ``tenant``: reject the newest queued request of
-        the tenant with the most queued requests. That tenant must have at least two queued requests
-        more than ``tenant``; otherwise raise ``Overloaded``."""
+        """Reject a queued request, so that the queue has room for a request of ``tenant``. The
+        rejected request is the newest queued request of the tenant with the most queued requests.
+
+        Raises ``Overloaded`` and rejects no queued request if that tenant has fewer than two queued
+        requests more than ``tenant``.
+        """
         limiter, wait = self._limiter, self._retry_after_s
         error = Overloaded(
             f"The server is busy: too many requests are waiting. Please try again in {wait}s.",

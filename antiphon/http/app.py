@@ -95,13 +95,18 @@ def create_app(
 ) -> ASGIApp:
     """Build the app for a service that is already open. The caller closes the service.
 
-    ``admission``: replaces the app's own admission queue. ``cors``: origins whose pages may call
-    the app; "*" allows all origins. ``log``: a structlog logger. ``clock`` returns monotonic
-    seconds. ``manager`` adds the routes ``/antiphon/models``. ``settings`` adds the route
-    ``/antiphon/settings``. ``api_keys``: the keys in the store; None if the store has no keys.
-    ``processes``: reads the state of the server's processes; None if there is only one process.
-    ``tracer``: without a tracer, nothing is traced. ``reraise``: let unexpected exceptions through,
-    for tests.
+    - ``log``: a structlog logger.
+    - ``cors``: origins whose pages may call the app; "*" allows all origins.
+    - ``admission``: the admission queue of the app; None creates a queue from ``limits``.
+    - ``manager`` manages the models; None leaves out the routes ``/antiphon/models``.
+    - ``settings``: the answer of ``/antiphon/settings``; None leaves out this route.
+    - ``api_keys``: the API keys in the store; None if API keys are not kept in the store.
+    - ``processes``: a function that reads the state of all processes of the server; None if there
+      is only one process.
+    - ``clock`` returns monotonic seconds.
+    - ``tracer``: None means that nothing is traced.
+    - ``reraise``: whether unexpected exceptions are raised instead of answered with an error, for
+      tests.
     """
     access = access or AuthConfig()
     limits = limits or RequestLimits()
@@ -274,11 +279,12 @@ def _reference_routes(reference: ReferenceRoutes) -> list[Route]:
 
 
 class _ActionRoute(Route):
-    """The route of an action, such as ``/load``. A request with the path of the action and another
-    method also matches, and gets the error 405.
+    """The route of an action, such as ``/antiphon/models/NAME/load``. If a request has this path
+    but another method, this route answers with the error 405.
 
-    Names of models may contain slashes. Without this class, such a request would match a later
-    route with ``{model:path}``.
+    Starlette's own route would pass such a request on to the later routes. The route
+    ``/antiphon/models/{model:path}`` would then take ``NAME/load`` for the name of a model, because
+    names of models may contain slashes.
     """
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
@@ -289,7 +295,8 @@ class _ActionRoute(Route):
 def _manager_routes(
     service: Service, access: AuthConfig, manager: ManagesModels | None, auditor: Auditor
 ) -> list[Route]:
-    """Return the routes with which operators manage models. Without a manager, there are none."""
+    """Return the routes with which operators manage models. If ``manager`` is None, return no
+    routes."""
     if manager is None:
         return []
     models = ManagedModelRoutes(manager, access, service.keepalive_s, auditor)

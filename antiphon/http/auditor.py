@@ -1,4 +1,4 @@
-"""Records the administrative acts of requests."""
+"""Record administrative acts, such as the creation of an API key."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Auditor:
         )
 
     async def record_operator(self, scope: Scope, type: str, target: str) -> None:
-        """Record an act that any client may do, such as deleting a response. Only acts with an
-        operator's API key are recorded."""
+        """Record an act, such as deleting a response, if the request has an operator's API key.
+        Other clients may do the same act, but their acts are not recorded."""
         if request_context(scope).key in self._operators:
             await self.record(scope, type, target)

@@ -66,11 +66,12 @@ async def download_reply(request: Request, stored: StoredFile) -> Reply:
 
 
 def requested_range(header: str, size: int) -> tuple[int, int] | None:
-    """Parse the Range header of a request for a content of ``size`` bytes. Returns start (included)
+    """Parse the Range header of a request for a file of ``size`` bytes. Returns start (included)
     and end (excluded) of the range.
 
-    Returns None if the header does not name a single range of bytes; the caller ignores such a
-    header. If the range cannot be satisfied, the returned start is not less than the end.
+    If the file has no byte in the range, the returned start is not less than the end. The caller
+    then refuses the request. If the header is not one valid range of bytes, None is returned. The
+    caller then sends the whole file.
     """
     match = _RANGE.match(header)
     if match is None or match[1] == match[2] == "":

@@ -43,7 +43,8 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
         self, context: RequestContext, span: Span | None = None
     ) -> AbstractAsyncContextManager[None]:
         """Return a context manager that holds a slot for a request until the block ends. ``span``:
-        the span of the request; by default the span of the context.
+        the parent of the tracing span that measures the wait for the slot; by default the span of
+        ``context``.
 
         The context manager raises ``Overloaded`` if the queue is full, or if the client has reached
         its maximum number of concurrent requests.
@@ -81,6 +82,7 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
 
 
 def with_trace(request: CreateResponse, headers: TraceHeaders) -> CreateResponse:
-    """Return a copy of the request with these trace headers. The work of the request then belongs
-    to this trace."""
+    """Return a copy of the request with these trace headers. The spans of the request's run are
+    then children of the span that the headers name. If ``headers`` is empty, return the request
+    itself."""
     return replace(request, trace=dict(headers)) if headers else request

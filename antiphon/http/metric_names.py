@@ -1,4 +1,5 @@
-"""Alternative names for the metrics, for dashboards that were made for vLLM or for version 0.1."""
+"""Alternative metric names. Dashboards that were made for vLLM or for version 0.1 of Antiphon use
+these names."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ _FORMER = (
 
 
 class _Naming(Struct, frozen=True):
-    """A set of alternative names. Both ``metrics`` and ``labels`` map our names to the alternative
-    names."""
+    """A set of alternative names. ``metrics`` maps Antiphon's metric names to alternative metric
+    names. ``labels`` maps Antiphon's label names to alternative label names."""
 
     metrics: Mapping[str, str]
     labels: Mapping[str, str] = {}
@@ -59,8 +60,9 @@ _NAMINGS: Mapping[MetricNames, _Naming] = {
 
 
 class OtherNames(Collector):
-    """Shows the metrics of ``collectors`` a second time, under the alternative names that ``names``
-    selects. Metrics without an alternative name are left out."""
+    """Exports the metrics of ``collectors`` a second time, under alternative names. ``names``:
+    which set of alternative names is used, such as ``vllm``. A metric without an alternative name
+    is not exported a second time."""
 
     def __init__(self, collectors: Iterable[Collector], names: MetricNames) -> None:
         self._collectors = tuple(collectors)

@@ -43,10 +43,11 @@ _OTHER_TENANTS = "other"
 
 
 class RunTiming:
-    """The timing of one run.
+    """The timing of one run. ``started``: when the request arrived. ``first``: when the first token
+    was sent; None before. Both times are in seconds of ``clock``.
 
-    Call ``record_events`` until ``first`` (the time of the first token) is set. If
-    ``record_events`` is never called, the run counts as not ``streamed``.
+    For a streamed run, call ``record_events`` for each batch of events until ``first`` is set.
+    Without a call, ``streamed`` stays false.
     """
 
     __slots__ = ("_clock", "first", "started", "streamed")
@@ -210,9 +211,10 @@ class _ToolSeries:
 class Metrics:
     """The server's metrics, in a separate Prometheus registry. Implements ``StoreObserver``.
 
-    ``tenants``: tenants with their own label value; all other tenants count as ``other``.
-    ``names``: the set of names under which some metrics are shown a second time; ``antiphon`` shows
-    no metric twice. ``exporter`` also receives some of the metrics.
+    - ``tenants``: tenants with their own label value; all other tenants count as ``other``.
+    - ``names``: the set of alternative names under which some metrics are exported a second time;
+      ``antiphon`` means that each metric is exported only once.
+    - ``exporter``: receives the metrics of requests that OpenTelemetry's conventions define.
     """
 
     _collect: CollectMetrics | None = None
@@ -318,7 +320,8 @@ class Metrics:
     def record_outcome(
         self, timing: RunTiming, response: Response, events: int, now: float
     ) -> None:
-        """Record a foreground response that reached its end or was abandoned by its client."""
+        """Record a foreground response that reached its end or was abandoned by its client.
+        ``events``: number of its events. ``now``: the current time on the clock of ``timing``."""
         if response.status in ("in_progress", "cancelled"):
             self.count_abandoned(response.model)
         else:
@@ -334,7 +337,8 @@ class Metrics:
     def record_response(
         self, timing: RunTiming, response: Response, events: int, now: float
     ) -> None:
-        """Record a response that reached its end. ``events``: number of its events."""
+        """Record a response that reached its end. ``events``: number of its events. ``now``: the
+        current time on the clock of ``timing``."""
         of = self._series_of(response.model)
         self._count(self._runs, response.model, response.status)
         of.end_to_end.observe(now - timing.started)
@@ -405,8 +409,8 @@ class Metrics:
     # --- reading ---------------------------------------------------------------------------------
 
     def collect_from(self, collect: CollectMetrics) -> None:
-        """Read the metrics through ``collect`` from now on. ``collect`` returns the sums over all
-        processes of the server."""
+        """From now on, export the metrics that ``collect`` returns. ``collect`` takes the metrics
+        of this process, and returns the sums over all processes of the server."""
         self._collect = collect
 
     def snapshot(self) -> tuple[MetricSnapshot, ...]:

@@ -93,12 +93,13 @@ Drain = Callable[[float], Awaitable[None]]
 
 class ConnectionLimits(Struct, frozen=True, kw_only=True):
     """Limits of one client's connections. They stop slow clients from using all resources of the
-    server.
+    server. A limit of 0 means no limit.
 
-    ``head_s``: maximum seconds until the request line and headers have arrived.
-    ``body_bytes_per_s``: minimum average rate of the body, checked after ``body_grace_s`` seconds.
-    ``per_address``: maximum number of open connections from one address; loopback addresses have no
-    limit. 0 turns a limit off.
+    - ``head_s``: maximum seconds until the request line and headers have arrived.
+    - ``body_grace_s``: seconds until the rate of the body is checked for the first time.
+    - ``body_bytes_per_s``: minimum average rate of the body.
+    - ``per_address``: maximum number of open connections from one address; loopback addresses have
+      no limit.
     """
 
     head_s: float = 30.0
@@ -125,11 +126,11 @@ def raise_file_limit() -> None:
 
 def bind(host: str, port: int, *, reuse_port: bool = False) -> list[socket.socket]:
     """Open listening sockets on every address of ``host``. With port 0, all sockets get the same
-    free port.
+    free port. Raises ``SetupError`` with a one-line message.
 
-    Call this function before slow startup work, because clients that connect early then wait in the
-    backlog. ``reuse_port``: allow other sockets to bind the same port; Linux spreads the
-    connections over all these sockets. Raises ``SetupError`` with a one-line message.
+    Call this function before slow startup work. Clients that connect during this work then wait in
+    the backlog and are not refused. ``reuse_port``: allow other sockets to bind the same port;
+    Linux spreads the connections over all these sockets.
     """
     try:
         found = socket.getaddrinfo(
@@ -195,13 +196,15 @@ async def serve(
     limits: ConnectionLimits | None = None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or SIGHUP. Then accept no new connections, call ``drain`` to wait
-    for the runs, and return.
+    for the runs, close the sockets and return.
 
-    ``drain`` may take ``grace_s`` seconds; a second signal ends this time early. The sockets are
-    closed at the end. ``started`` is called when requests are answered and signals are handled.
-    With ``on_hangup``, a SIGHUP calls ``on_hangup`` and does not stop the server. A SIGHUP that
-    comes because the terminal was closed still stops the server. ``max_frame_bytes``: maximum size
-    of a WebSocket message. ``limits``: limits of each client's connections.
+    - ``drain`` waits for the runs to end.
+    - ``grace_s``: the seconds that ``drain`` may take. A second signal ends this time early.
+    - ``started`` is called when requests are answered and signals are handled.
+    - ``on_hangup``: a function that SIGHUP calls instead of stopping the server. A SIGHUP that
+      comes because the terminal was closed still stops the server.
+    - ``max_frame_bytes``: maximum size of a WebSocket message.
+    - ``limits``: limits of each client's connections.
     """
     config = uvicorn.Config(
         app,
@@ -483,8 +486,8 @@ class _BufferedTransport:
     """A transport for responses. It holds headers back until the next write, at most until the next
     iteration of the event loop.
 
-    Headers and body are then sent in one packet. Sending a packet and waking its reader costs more
-    than building both.
+    Headers and body are then sent in one packet. This saves more time than all the work of building
+    a response needs, because sending a packet and waking its reader is slow.
     """
 
     __slots__ = ("_flow", "_head", "_transport", "is_closing")

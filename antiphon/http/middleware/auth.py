@@ -67,13 +67,14 @@ class AuthKey(Struct, frozen=True, kw_only=True):
 class AuthConfig(Struct, frozen=True, kw_only=True):
     """Access rules. Without ``keys``, every client is admitted as the tenant ``default``.
 
-    ``metrics``: who may read ``/metrics`` without a key. ``hosts``: Host headers that local
-    requests without keys may have, besides ``localhost`` and IP addresses; "*" allows any.
-    ``prompt_editors``: names of the keys that may read and change stored prompts. ``operators``:
-    names of the keys that may manage the server. ``page``: whether the web page is served; its
-    files need no key, because they contain no data. ``stored_keys``: whether the store also has
-    keys; if true, every request needs a key. ``tenants``: tenant → limits of all its requests
-    together.
+    - ``metrics``: which clients may read ``/metrics`` without a key.
+    - ``hosts``: host names that are allowed in the Host header of local requests without keys,
+      besides ``localhost`` and IP addresses; "*" allows all host names.
+    - ``prompt_editors``: names of the keys that may read and change stored prompts.
+    - ``page``: whether the web page is served. Its files need no key, because they contain no data.
+    - ``operators``: names of the keys that may manage the server.
+    - ``stored_keys``: whether the store contains API keys too. If true, every request needs a key.
+    - ``tenants``: tenant → limits of all requests of the tenant together.
     """
 
     keys: tuple[AuthKey, ...] = ()
@@ -94,11 +95,17 @@ class AuthConfig(Struct, frozen=True, kw_only=True):
 class RequestLimits(Struct, frozen=True, kw_only=True):
     """Limits on incoming requests.
 
-    ``requests_per_minute`` applies to each key that has no limit of its own. On a server without
-    keys, it applies to the whole server. None = no limit. If the queue is full, a request gets the
-    status 429. ``max_requests_per_tenant`` limits the concurrent requests of a tenant; None = no
-    limit per tenant. ``body`` limits the JSON of a request body. ``max_file_bytes`` limits an
-    uploaded file.
+    - ``max_body_bytes``: maximum size of a request body, except for uploaded files.
+    - ``max_file_bytes``: maximum size of an uploaded file.
+    - ``body``: limits of the JSON in a request body.
+    - ``max_concurrent_requests``: maximum number of requests in progress.
+    - ``max_requests_per_tenant``: maximum number of requests in progress of one tenant; None means
+      no limit per tenant.
+    - ``max_queued_requests``: maximum number of waiting requests. Further requests get the status
+      429.
+    - ``retry_after_s``: the seconds after which the client of such a refused request may try again.
+    - ``requests_per_minute``: the limit of each key that has no limit of its own. On a server
+      without keys, it is the limit of the whole server. None means no limit.
     """
 
     max_body_bytes: int = 64 * 2**20
@@ -112,7 +119,7 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
 
 
 class StoredKeys(Protocol):
-    """Reads the API keys in the store. Raises ``StoreError``."""
+    """Reads the API keys in the store. ``current`` raises ``StoreError``."""
 
     async def current(self) -> tuple[KeyRecord, ...]: ...
 
@@ -130,9 +137,9 @@ class _KeyEntry(Struct, frozen=True):
 class AuthMiddleware:
     """Authenticates requests, and stores tenant and client in the request context.
 
-    ``stored_keys`` reads the keys in the store; None if the store has no keys. ``rates`` enforces
-    the limits of requests per minute. ``budgets`` reads how many tokens are used, for the limits of
-    tokens.
+    - ``rates`` enforces the limits of requests per minute.
+    - ``stored_keys`` reads the API keys in the store; None if API keys are not kept in the store.
+    - ``budgets`` reads how many tokens were used, to enforce the token limits.
     """
 
     def __init__(
@@ -194,9 +201,9 @@ class AuthMiddleware:
     def _may_read_metrics(self, scope: Scope) -> bool:
         """Return whether the request may read the metrics without a key.
 
-        The request also needs an allowed Host header. Otherwise a web page could read the metrics:
-        it could point its own domain to this machine (DNS rebinding). If the setting ``metrics`` is
-        ``everybody`` and the server has keys, every Host header is allowed.
+        The setting ``metrics`` must admit the client. In addition, the Host header must be allowed;
+        see ``_unknown_host``. Only if ``metrics`` is ``everybody`` and the server has keys, every
+        Host header is allowed.
         """
         allowed = self._access.metrics
         if allowed == "everybody" and self._access.requires_key:
@@ -286,8 +293,9 @@ class AuthMiddleware:
     def _unknown_host(self, scope: Scope) -> str | None:
         """Return the host name of a local request if this host name is not allowed, else None.
 
-        A web page can point a domain of its own at 127.0.0.1 and then call this server as
-        same-origin. Only the Host header reveals this.
+        This check prevents DNS rebinding: a web page points its own domain at 127.0.0.1, and then
+        calls Antiphon as if Antiphon belonged to the same origin. Only the Host header reveals
+        this.
         """
         hosts = self._access.hosts
         if "*" in hosts or not _is_loopback(scope):
@@ -304,15 +312,17 @@ def _host_name(host: bytes) -> str:
 
 @lru_cache(1024)
 def _is_local_name(name: str) -> bool:
-    """Return whether this name is ``localhost`` or an IP address. No DNS entry can make such a name
-    point to this machine."""
+    """Return whether this name is empty, ``localhost``, a name below ``localhost``, or an IP
+    address. These names are safe, because nobody can register them as a domain for DNS rebinding.
+    """
     is_localhost = name in ("", "localhost") or name.endswith(".localhost")
     return is_localhost or is_ip_address(name)
 
 
 def _request_headers(permits: Sequence[Permit]) -> list[tuple[bytes, bytes]]:
-    """Return OpenAI's ``x-ratelimit`` headers for requests, for the limit with the fewest remaining
-    requests."""
+    """Return OpenAI's ``x-ratelimit`` headers about requests. They describe the limit with the
+    fewest remaining requests. ``permits``: the decisions of all limits that apply to the request.
+    """
     permit = min(permits, key=lambda each: each.remaining, default=None)
     if permit is None:
         return []
@@ -352,11 +362,12 @@ def _duration(seconds: float) -> str:
 def _token_headers(
     scopes: Sequence[tuple[ClientLimits, TokensUsed]],
 ) -> list[tuple[bytes, bytes]]:
-    """Return OpenAI's ``x-ratelimit`` headers for tokens, for the limit with the fewest remaining
-    tokens.
+    """Return OpenAI's ``x-ratelimit`` headers about tokens. They describe the limit with the fewest
+    remaining tokens.
 
-    ``scopes``: limits and used tokens of the API key and of its tenant, where they have limits. Of
-    each, the limit per minute counts; if there is no limit per minute, the limit per day counts.
+    ``scopes``: pairs of limits and used tokens. One pair is for the API key and one for its tenant;
+    a pair is missing if there are no token limits. If a pair has a limit per minute, this limit
+    counts. Otherwise, the limit per day counts.
     """
     found = [
         (limits.tokens_per_minute, used.minute, 60)
@@ -389,11 +400,12 @@ def _is_page_path(path: str) -> bool:
 
 
 def _reject_cross_site(scope: Scope) -> None:
-    """Reject cross-site requests that a browser sends without a preflight (CSRF). Raises
-    ``InvalidRequest``.
+    """Reject requests that a web page of another origin can send without a CORS preflight (CSRF).
+    Raises ``InvalidRequest``.
 
-    Such requests have an Origin header but no JSON content type. Programs send no Origin header.
-    Pages of the same origin may upload files.
+    Such requests are WebSocket upgrades, and POST requests whose content type is not JSON. They
+    have an Origin header. A program sends no Origin header, so its requests are accepted. Requests
+    with an API key are accepted too, because browsers send a preflight before them.
     """
     origin = header(scope, b"origin")
     if origin is None or any(header(scope, name) is not None for name in _KEY_HEADERS):

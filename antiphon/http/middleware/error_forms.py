@@ -37,8 +37,8 @@ def is_messages_client(scope: Scope) -> bool:
 
 
 def send_for_client(scope: Scope, send: Send) -> Send:
-    """Return ``send``, or a wrapper that rewrites error bodies if the client needs another error
-    format than OpenAI's."""
+    """Return ``send`` for clients that read OpenAI's error format. For other clients, return a
+    wrapper of ``send`` that rewrites error bodies."""
     if scope["type"] != "http":
         return send
     if is_messages_client(scope):
@@ -83,7 +83,7 @@ def _rewriting(send: Send, rewrite: _Rewrite) -> Send:
 
 
 def _rewritten(body: bytes, status: int, rewrite: _Rewrite) -> bytes:
-    """Rewrite an error body in OpenAI's format. Other bodies are returned unchanged."""
+    """Rewrite an error body that has OpenAI's format. Any other body is returned unchanged."""
     try:
         value: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):

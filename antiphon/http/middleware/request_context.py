@@ -88,8 +88,8 @@ class RequestContext:
 
 
 async def _charge_nothing() -> None:
-    """Count nothing, because the client is not authenticated. Used as ``charge`` before
-    authentication."""
+    """Do nothing. This is the function ``charge`` of a request whose client is not authenticated
+    yet."""
 
 
 def request_context(scope: Scope) -> RequestContext:
@@ -109,8 +109,8 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 
 def route_path(scope: Scope) -> str:
-    """Return the path without the mount point. ``root_path`` is the mount point of an app inside
-    another app."""
+    """Return the path of the request without ``root_path``. ``root_path`` is the path at which
+    another app mounts this app."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     return path[len(root) :] if root and path.startswith(f"{root}/") else path

@@ -65,7 +65,7 @@ class OperationView(Struct, frozen=True, kw_only=True):
 
 
 def operations(document: Json) -> Iterator[OperationView]:
-    """Yield the operations of a document in their order."""
+    """Yield the operations of an OpenAPI document, in the order of the document."""
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             yield _view(method.upper(), path, operation, document["components"]["headers"])
@@ -116,7 +116,7 @@ def _param(param: Json) -> FieldRow:
 
 
 def rows(schema: Json) -> tuple[FieldRow, ...]:
-    """Return one row for each field of an object."""
+    """Return one row for each field of an object. ``schema``: the schema of the object."""
     required = schema.get("required", ())
     return tuple(
         FieldRow(

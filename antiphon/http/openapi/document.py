@@ -269,7 +269,8 @@ def _request_content(operation: Operation, types: _Types) -> Json:
 
 
 def _form(form: Form, types: _Types) -> Json:
-    """Return the schema of a form: its file, and the fields of its type."""
+    """Return the schema of a form: the field with the file, and the fields of the type
+    ``form.fields``."""
     file: Json = {"type": "string", "contentMediaType": "application/octet-stream"}
     if form.many:
         file = {"type": "array", "items": file, "minItems": 1}
@@ -317,8 +318,8 @@ def _responses(endpoint: Endpoint, types: _Types) -> Json:
 
 
 def _error_statuses(endpoint: Endpoint) -> list[int]:
-    """Return the error statuses of an endpoint: the statuses that all endpoints of its kind share,
-    and the statuses that the operation declares."""
+    """Return the error statuses of an endpoint. Some are declared by its operation. Others follow
+    from its properties: for example, an endpoint with path parameters can return 404."""
     operation = endpoint.operation
     found = {500, *operation.errors}
     if operation.security != "open":

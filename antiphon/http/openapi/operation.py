@@ -38,18 +38,25 @@ class HeaderParam(Struct, frozen=True, kw_only=True):
 class Operation(Struct, frozen=True, kw_only=True):
     """An operation of the API.
 
-    ``id``: its name in generated clients. Endpoints of OpenAI's API have the id of OpenAI's
-    document. ``answer``: the type of the JSON response. ``messages_answer``: the response type for
-    clients of the Messages API, if it differs from ``answer``. ``media_type``: the media type of a
-    response that is not JSON. ``events``: the type of the events, if the response can be a stream.
-    ``body``: the type of the JSON body. ``errors``: error statuses in addition to the statuses that
-    every endpoint of its kind has. ``error_body``: the type of the error body, if it is not
-    OpenAI's. ``status``: the status of success. ``also``: status → type of another response whose
-    body is not an error. The type is None for content of ``media_type``, and also for a redirect,
-    which has no content. ``response_headers``: headers of a successful response in addition to
-    ``x-request-id``. ``summary``: replaces the summary from the handler's docstring. ``security``:
-    who may call the endpoint on a server with keys: clients with an API key, everybody, or the
-    clients that may read the metrics.
+    - ``id``: its name in generated clients. For endpoints of OpenAI's API, this is the id in
+      OpenAI's document.
+    - ``answer``: the type of the JSON response.
+    - ``messages_answer``: the response type for clients of the Messages API, if it differs from
+      ``answer``.
+    - ``media_type``: the media type of a response that is not JSON.
+    - ``events``: the type of the events, if the response can be a stream.
+    - ``body``: the type of the JSON body.
+    - ``errors``: error statuses in addition to the usual ones, such as 500 and, for an endpoint
+      with a body, 413.
+    - ``error_body``: the type of the error body, if it is not OpenAI's.
+    - ``status``: the HTTP status of success.
+    - ``also``: other HTTP statuses whose bodies are not errors. Each status is mapped to its
+      response type. The type is None if the content is the same as for ``status``, and for a
+      redirect, which has no content.
+    - ``response_headers``: headers of a successful response in addition to ``x-request-id``.
+    - ``summary``: replaces the summary from the handler's docstring.
+    - ``security``: who may call the endpoint on a server with keys: clients with an API key
+      (``key``), everybody (``open``), or the clients that may read the metrics (``metrics``).
     """
 
     id: str

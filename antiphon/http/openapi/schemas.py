@@ -80,8 +80,8 @@ def accepted_schemas(
 
 
 def merge_schemas(sent: Schemas, accepted: Schemas) -> tuple[Schemas, Schemas]:
-    """Give both schema sets the same components. A type whose schema differs between requests and
-    responses gets a second name for requests."""
+    """Give both schema sets the same components. If the schema of a type differs between requests
+    and responses, the component for requests gets another name."""
     shared = sent.components.keys() & accepted.components.keys()
     differing = {name for name in shared if sent.components[name] != accepted.components[name]}
     while True:

@@ -23,9 +23,9 @@ _ZSTD_WINDOW = 8 * 2**20
 async def read(scope: Scope, receive: Receive, limit: int) -> bytes:
     """Return the whole body, decompressed. ``limit``: maximum bytes before and after decompression.
 
-    Raises ``TooLarge`` for a larger body; if the content-length header already exceeds the limit,
-    nothing is read. Raises ``ClientDisconnected``. Raises ``InvalidRequest`` for an unsupported or
-    invalid encoding.
+    Raises ``ClientDisconnected``. Raises ``InvalidRequest`` for an unsupported or invalid encoding.
+    Raises ``TooLarge`` for a body over the limit. If the content-length header already exceeds the
+    limit, the body is not read.
     """
     _check_declared(scope, limit)
     encoding = header(scope, b"content-encoding")
@@ -71,7 +71,8 @@ async def _read_encoded(receive: Receive, limit: int, encoding: str) -> bytes:
 
 
 async def stream(scope: Scope, receive: Receive, limit: int) -> AsyncGenerator[bytes, None]:
-    """Yield the body in chunks. Refuses compressed bodies. Raises the same errors as ``read``."""
+    """Yield the body in chunks. Raises ``InvalidRequest`` for a compressed body, ``TooLarge`` for a
+    body over ``limit`` bytes, and ``ClientDisconnected``."""
     _check_declared(scope, limit)
     if (header(scope, b"content-encoding") or b"identity").strip().lower() != b"identity":
         raise InvalidRequest("A form must not be compressed.", code="unsupported_content_encoding")

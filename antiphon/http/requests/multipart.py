@@ -40,8 +40,8 @@ class FileForm(Struct, frozen=True):
 
 
 class FilesForm(Struct, frozen=True):
-    """A form with several files. ``files``: the path that the client sent and the content, for each
-    file. ``fields``: the other form fields."""
+    """A form with several files. ``files``: one pair for each file, with the path that the client
+    sent and the content. ``fields``: the other form fields."""
 
     files: tuple[tuple[str, bytes], ...]
     fields: Mapping[str, str]

@@ -62,8 +62,8 @@ INCLUDE_PARAM = QueryParam(
 
 
 class Query:
-    """The query parameters of a request. A list is ``name[]=a&name[]=b``, ``name[0]=a`` or
-    ``name=a``. Methods raise ``InvalidRequest`` for an invalid value."""
+    """The query parameters of a request. A list parameter has the form ``name[]=a&name[]=b``,
+    ``name[0]=a`` or ``name=a``. Methods raise ``InvalidRequest`` for an invalid value."""
 
     def __init__(self, scope: Scope) -> None:
         value = scope["query_string"].decode("latin-1")
@@ -76,8 +76,8 @@ class Query:
             self._values.setdefault(_SUBSCRIPT.sub("", name), []).append(value)
 
     def refuse(self, *names: str) -> None:
-        """Raise ``InvalidRequest`` if the request has one of these parameters. The server knows
-        them but does not support them here."""
+        """Raise ``InvalidRequest`` if the request has one of these parameters, which the endpoint
+        does not support."""
         for name in names:
             if any(self._values.get(name, ())):
                 raise InvalidRequest(

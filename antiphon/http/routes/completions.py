@@ -48,8 +48,8 @@ class ChoiceStream(Protocol):
 
 
 class CompletionsRequest(Protocol):
-    """A parsed request body. It has one request for each choice, and the methods that build the
-    response."""
+    """A parsed request body. ``requests`` contains one request for each choice (one of several
+    answers). ``answer`` and ``choice_stream`` build the response."""
 
     @property
     def requests(self) -> tuple[CreateResponse, ...]: ...
@@ -66,11 +66,14 @@ _RequestT = TypeVar("_RequestT", bound=CompletionsRequest)
 
 
 class CompletionsEndpoint(Generic[_RequestT]):
-    """The endpoint of one of these APIs, as an ASGI app.
+    """An endpoint of an API other than the Responses API, such as Chat Completions, as an ASGI app.
 
-    ``read`` parses a body. ``start_run`` creates the run of one choice; its arguments are the
-    context, the request and the index of the choice. ``operation`` describes the endpoint.
-    ``end_mark``: the bytes that end a stream. ``comment``: the bytes that keep an idle stream open.
+    - ``read`` parses a body.
+    - ``start_run`` creates the run of one choice (one of several answers). Its arguments are the
+      context, the request and the index of the choice.
+    - ``operation`` describes the endpoint in the OpenAPI document.
+    - ``end_mark``: the bytes that end a stream.
+    - ``comment``: the bytes that keep an idle stream open.
     """
 
     def __init__(

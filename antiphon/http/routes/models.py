@@ -1,7 +1,8 @@
 """Endpoints of ``/v1/models``. One body contains OpenAI's list of models and Codex's model catalog.
 Clients of the Messages API get Anthropic's list instead.
 
-Each alias is listed like a model, because some clients choose their behaviour by the model's name.
+Each alias is listed like a model. Some clients choose their behaviour by a model name that they
+know, and an alias can have such a name.
 """
 
 from __future__ import annotations

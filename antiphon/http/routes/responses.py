@@ -134,8 +134,12 @@ class CreateEndpoint:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Start a run that continues if the client disconnects. Answer with its event stream, or
-        with the final response."""
+        """Start a run that continues if the client disconnects, and answer the request.
+        ``response_id``: the id from the Idempotency-Key, or None.
+
+        A streamed request gets the event stream. A background request gets the response as it is
+        now. Any other request gets the final response.
+        """
         context = request_context(scope)
         queued = await self._deps.service.enqueue(
             context.tenant, request, response_id, client=context.client
@@ -173,7 +177,7 @@ def record_outcome(
 
 
 class _ClientSink(EventSink):
-    """Writes the events of a run to the client that started it, one write per batch."""
+    """Writes the events of a run to the client that started it. Each batch of events is one write."""
 
     def __init__(self, run: Run, stream: EventStream, timing: RunTiming) -> None:
         self._run = run
@@ -203,7 +207,7 @@ class _ClientSink(EventSink):
             await super().end(events, stored)
 
     async def end_stream(self) -> None:
-        """Write the terminal events and the mark that ends the stream."""
+        """Write the last events of the run, and ``[DONE]``, which ends the stream."""
         await self._stream.end(self._last)
 
     async def _start(self, events: tuple[Event, ...]) -> None:
@@ -254,9 +258,11 @@ class StoredEventStream:
 
         The event log contains no keepalives. The keepalive repeats the last sequence number, so a
         client that resumes misses no event. In two cases the keepalive is an SSE comment instead of
-        an event. The first case is before the first event, because clients reject a stream that
-        begins with a keepalive event. The second case is the event format of Open Responses, which
-        has no keepalive event.
+        an event:
+
+        - before the first event, because clients reject a stream that begins with a keepalive
+          event;
+        - in the event format of Open Responses, which has no keepalive event.
         """
         first = self._after
 

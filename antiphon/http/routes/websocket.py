@@ -103,8 +103,8 @@ class _Connection:
             await asyncio.wait((expiry, *workers))
 
     async def _enqueue_frame(self, text: str | None) -> None:
-        """Put a frame into the queue of its lane. An invalid frame is answered with an error event
-        at once."""
+        """Put a frame into the queue of its lane. An invalid frame is immediately answered with an
+        error event."""
         stream_id: str | None = None
         try:
             if text is None:
@@ -203,7 +203,11 @@ class _Connection:
 
     def remember(self, lane: _Lane, run: Run) -> None:
         """Keep the run's response in memory as the latest response of the lane. Called before the
-        terminal event is sent."""
+        last event of the run is sent.
+
+        If the run failed or was cancelled, its response is not kept. The response that the run
+        continued is then removed from memory.
+        """
         if run.response.status not in ("completed", "incomplete"):
             return self.evict(lane, run.response.previous_response_id)
         before, lane.latest = lane.latest, run.id
@@ -212,8 +216,8 @@ class _Connection:
             self.recent.remove(before)
 
     def evict(self, lane: _Lane, previous: str | None) -> None:
-        """Remove the response ``previous`` from memory if it is the latest response of its lane.
-        Called when the continuation of this response has failed; OpenAI does the same."""
+        """Remove the response ``previous`` from memory if it is the latest response of ``lane``.
+        Called when a frame that continues this response has failed. OpenAI does the same."""
         if previous is not None and lane.latest == previous:
             lane.latest = None
             self.recent.remove(previous)

@@ -1,8 +1,9 @@
 """Encode events as ``text/event-stream``.
 
-All events that are ready are sent in one write. Line ends are LF, ``event`` repeats ``type``, there
-is no ``id``, and ``[DONE]`` comes last. This is the format that the strictest known parser needs.
-Obfuscation (random padding of deltas) is left out.
+All events that are ready are sent in one write. Line ends are LF. The field ``event`` repeats the
+``type`` of the JSON. There is no field ``id``. The last line of the stream is ``[DONE]``. This is
+the format that the strictest known parser needs. Obfuscation (random padding of deltas) is left
+out.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ __all__ = ["ApiKeyRoutes"]
 
 
 class ApiKeyRoutes:
-    """All routes below ``/antiphon/keys``. ``keys`` is None if the store has no keys; then all keys
-    are in the settings."""
+    """All routes below ``/antiphon/keys``. ``keys``: the API keys in the store; None if API keys
+    are not kept in the store, but only in the settings."""
 
     def __init__(
         self, keys: ApiKeys | None, access: AuthConfig, limits: RequestLimits, auditor: Auditor
@@ -42,7 +42,7 @@ class ApiKeyRoutes:
 
     @operation("createApiKey", body=CreateApiKey, answer=NewApiKey, errors=(403, 409))
     async def create(self, request: Request) -> Reply:
-        """Create an API key. Its secret is shown only here."""
+        """Create an API key. Only this response contains the secret of the key."""
         keys = self._checked(request)
         body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
         raw = parse_json_object(body, self._limits.body)

@@ -164,9 +164,12 @@ class OrganizationUsageRoutes:
 
 
 def _page_start(page: str | None, first: int, end: int, width: _Width) -> int:
-    """Return the Unix time at which a page starts. ``page``: the name of the page; None for the
-    first page, which starts at ``first``. Raises ``InvalidRequest`` if the page does not belong to
-    the query."""
+    """Return the Unix time at which a page starts.
+
+    ``page``: the name of the page, which contains this time; None for the first page. ``first``:
+    the start of the first page. ``end``: the end of the last page. ``width``: the width of the
+    buckets. Raises ``InvalidRequest`` if no page of this query can start at the time in the name.
+    """
     if page is None:
         return first
     digits = page.removeprefix(_PAGE)

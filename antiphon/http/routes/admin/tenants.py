@@ -58,8 +58,8 @@ class TenantRoutes:
 
 
 class _Archive:
-    """An ASGI app that streams the lines of an archive. A client recognizes an incomplete archive
-    by its missing last line."""
+    """An ASGI app that streams the lines of an archive. If the stream breaks off, the last line of
+    the archive is missing. Clients recognize an incomplete archive by this."""
 
     def __init__(self, lines: AsyncIterator[bytes]) -> None:
         self._lines = lines

@@ -130,8 +130,8 @@ class SkillRoutes:
 def _files(form: multipart.FilesForm) -> Mapping[str, bytes]:
     """Return the files of a form: path → content.
 
-    If two files have the same path, the later file gets the path with the prefix ``./``. The check
-    of the skill refuses this path.
+    If two files have the same path, ``./`` is put in front of the path of the later file. The
+    validation of skills then refuses this path, so the client gets an error.
     """
     found: dict[str, bytes] = {}
     for path, content in form.files:

@@ -70,7 +70,7 @@ class VectorStoreRoutes:
 
     @operation("modifyVectorStore", body=wire.UpdateVectorStoreBody, answer=VectorStore)
     async def update(self, request: Request) -> Reply:
-        """Change the fields of a vector store that the request contains."""
+        """Change a vector store. Fields that the request does not contain stay unchanged."""
         parsed = wire.parse_update_vector_store(await self._body(request), self._limits.body)
         return json_reply(await self._stores.update(*_store_key(request), parsed))
 
@@ -132,7 +132,7 @@ class VectorStoreRoutes:
 
     @operation("createVectorStoreFileBatch", body=wire.FileBatchBody, answer=FileBatch)
     async def create_batch(self, request: Request) -> Reply:
-        """Add several files to a vector store at once, as a batch."""
+        """Add several files to a vector store with one request, as a batch."""
         parsed = wire.parse_file_batch(await self._body(request), self._limits.body)
         return json_reply(await self._stores.create_batch(*_store_key(request), parsed))
 
