@@ -1,8 +1,8 @@
 """The events of the Responses API, one class each.
 
-``sequence_number`` is assigned when an event is created. Names and fields follow the ``openai``
-SDK's types, 3.52. The two ``response.reasoning.*`` names are Open Responses' names for raw
-reasoning.
+``sequence_number`` is assigned when an event is created. Source of the fields: the types of the
+``openai`` SDK, version 3.52. The names of the two ``response.reasoning.*`` events come from Open
+Responses. These events contain raw reasoning.
 """
 
 from __future__ import annotations
@@ -255,8 +255,9 @@ class FunctionCallArgumentsDelta(
 class FunctionCallArgumentsDone(
     _ItemEvent, frozen=True, kw_only=True, tag="response.function_call_arguments.done"
 ):
-    """Sent when the arguments of a call are complete. OpenAI's specification requires ``name``, but
-    event logs of earlier versions of this server lack ``name``."""
+    """Sent when the arguments of a call are complete. ``name`` is required by OpenAI's
+    specification. It is optional here, because event logs of earlier versions of Antiphon lack it.
+    """
 
     name: str | UnsetType = UNSET
     arguments: str
@@ -418,7 +419,7 @@ class CompactionCompacting(
 
 
 class _CommandEvent(Event, frozen=True, kw_only=True):
-    """The base of the shell's command events, which have no ``item_id``."""
+    """The base class of the events about shell commands. These events have no ``item_id``."""
 
     output_index: int
     command_index: int

@@ -2,7 +2,8 @@
 
 One class represents an item as input, as output and in lists. An optional field that is absent is
 ``UNSET``. A field that is always present is ``None`` when it has no value. Clients also send other
-forms; ``wire.parsing.items`` normalizes these forms. Field lists: the ``openai`` SDK's types, 3.52.
+forms; ``wire.parsing.items`` normalizes these forms. Source of the fields: the types of the
+``openai`` SDK, version 3.52.
 """
 
 from __future__ import annotations
@@ -221,8 +222,8 @@ class WebSearchCall(ItemBase, frozen=True, kw_only=True, tag="web_search_call"):
 class CodeInterpreterCall(ItemBase, frozen=True, kw_only=True, tag="code_interpreter_call"):
     """A call of the code interpreter.
 
-    ``caller`` is an extension, here and in MCP items. It is present only in calls that a program
-    made.
+    ``caller`` is an extension, here and in MCP items. It is present only if the call was made by a
+    program that the model wrote.
     """
 
     container_id: str

@@ -10,7 +10,7 @@ __all__ = ["CodexModel", "ModelEntry", "ModelList", "ModelStatus", "TruncationPo
 
 
 class ModelStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Whether the model can answer at once.
+    """Whether the model can answer immediately.
 
     While the model loads, ``stage`` names the current step and ``bytes`` is the number of bytes
     that are done. ``total_bytes`` is the total number of bytes, if it is known.

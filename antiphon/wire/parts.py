@@ -1,6 +1,7 @@
 """Parts of messages, reasoning and tool outputs.
 
-An optional field that is absent is ``UNSET``. Field lists: the ``openai`` SDK's types, 3.52.
+An optional field that is absent is ``UNSET``. Source of the fields: the types of the ``openai``
+SDK, version 3.52.
 """
 
 from __future__ import annotations

@@ -141,8 +141,9 @@ class PromptRef(Struct, frozen=True, kw_only=True):
 
 
 class ContextManagement(Struct, frozen=True, kw_only=True):
-    """When the server compacts the context: if the rendered prompt has more than
-    ``compact_threshold`` tokens. If no threshold is set, the server chooses one."""
+    """The condition for compacting the context. If the rendered prompt has more than
+    ``compact_threshold`` tokens, the server compacts the context. If no threshold is set, the
+    server chooses one."""
 
     type: Literal["compaction"]
     compact_threshold: Annotated[int, Meta(ge=1000, le=2**31 - 1)] | UnsetType = UNSET

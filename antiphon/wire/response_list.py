@@ -86,9 +86,11 @@ def summarize(response: Response, input: tuple[Item, ...]) -> ResponseSummary:
 
 
 def _last_message(input: tuple[Item, ...]) -> tuple[Message, ...]:
-    """Return the last input message that is not from the model, as a tuple of one. If all messages
-    are from the model, return the last message, because a client may send a message of the model
-    for the model to continue. Without messages, return an empty tuple."""
+    """Return the last input message that is not from the model, as a tuple of one.
+
+    If all messages are from the model, return the last message. A client sends such input to let
+    the model continue its own message. If there are no messages, return an empty tuple.
+    """
     last: tuple[Message, ...] = ()
     for item in reversed(input):
         if isinstance(item, Message):

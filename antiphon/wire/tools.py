@@ -1,7 +1,8 @@
 """Tools that a request declares, and ``tool_choice``.
 
 ``function`` returns ``description``, ``parameters`` and ``strict`` even if they are null, as Open
-Responses requires. Other tools omit absent fields. Field lists: the ``openai`` SDK's types, 3.52.
+Responses requires. Other tools omit absent fields. Source of the fields: the types of the
+``openai`` SDK, version 3.52.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ class Custom(ToolBase, frozen=True, kw_only=True, tag="custom"):
 
 
 class Namespace(ToolBase, frozen=True, kw_only=True, tag="namespace"):
-    """A named group of client tools. Calls of its tools carry ``namespace``."""
+    """A named group of client tools. Calls of these tools have the name of the group in their field
+    ``namespace``."""
 
     name: str
     tools: tuple[Function | Custom, ...]
@@ -160,8 +162,8 @@ class ImageGeneration(ToolBase, frozen=True, kw_only=True, tag="image_generation
 
 
 class Mcp(ToolBase, frozen=True, kw_only=True, tag="mcp"):
-    """A remote MCP server. ``authorization`` and ``headers`` are secrets: the server never stores
-    them or returns them in responses."""
+    """A remote MCP server. ``authorization`` and ``headers`` are secrets for this server. Antiphon
+    never stores them, and never returns them in responses."""
 
     server_label: str
     server_url: str | UnsetType = UNSET

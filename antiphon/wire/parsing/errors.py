@@ -77,7 +77,8 @@ def _quoted(values: Iterable[Any]) -> str:
 
 
 def missing_parameter(path: str, hint: str = "") -> InvalidRequest:
-    """Return the error for a missing required field."""
+    """Return the error for a missing required field. ``hint``: text that is appended to the
+    message."""
     return InvalidRequest(
         f"Missing required parameter: '{path}'.{hint}",
         param=path,
@@ -127,8 +128,8 @@ def pattern_mismatch(path: str, pattern: str) -> InvalidRequest:
 def out_of_range(path: str, kind: str, value: float, sign: str, bound: str) -> InvalidRequest:
     """Return the error for a number out of range.
 
-    ``kind``: ``integer`` or ``decimal``. ``sign``: the comparison that valid values satisfy, such
-    as ``>=``.
+    ``kind``: ``integer`` or ``decimal``. Valid values satisfy the comparison with the operator
+    ``sign``, such as ``>=``, and the number ``bound``.
     """
     side, code = (
         ("below minimum", "below_min") if sign[0] == ">" else ("above maximum", "above_max")

@@ -75,7 +75,8 @@ def known_fields(raw: Mapping[str, Any], names: Collection[str], path: str) -> J
 
 
 def read_array(raw: Any, path: str, limit: int, expected: str = "an array") -> list[Any]:
-    """Return an array of at most ``limit`` entries. Raises ``InvalidRequest``."""
+    """Return an array of at most ``limit`` entries. Raises ``InvalidRequest``. ``expected``: the
+    name of the expected type in the error message."""
     if not isinstance(raw, list):
         raise invalid_type(path, expected, json_type_name(raw))
     if len(raw) > limit:

@@ -150,8 +150,8 @@ def _check_source(fields: Json, tag: str, path: str) -> None:
 def _normalize_output_text(fields: Json, path: str) -> None:
     """Drop annotations of unknown types, and nulls in logprobs.
 
-    Gateways invent annotation types, and a replayed citation does not affect the model. So losing
-    an annotation is better than refusing the conversation.
+    Some gateways send annotation types of their own. Such an annotation is dropped and not refused,
+    because annotations in the input do not affect the model.
     """
     if "annotations" in fields:
         fields["annotations"] = _read_annotations(fields["annotations"], f"{path}.annotations")
@@ -215,7 +215,8 @@ def _normalize_tools(fields: Json, path: str, limits: BodyLimits) -> None:
 
 
 def _normalize_mcp_tools(fields: Json, path: str, limits: BodyLimits) -> None:
-    """Drop the null fields of tools, because clients require that such fields are absent."""
+    """Drop the null fields of tools, because clients require that a field without a value is
+    absent."""
     if isinstance(fields.get("tools"), list):
         fields["tools"] = [
             drop_nulls(tool) if isinstance(tool, dict) else tool for tool in fields["tools"]

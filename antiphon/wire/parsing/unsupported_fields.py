@@ -62,8 +62,8 @@ def refuse_unsupported_fields(
 ) -> None:
     """Raise ``InvalidRequest`` for a field of another API whose value has an effect.
 
-    ``known``: fields that the current API supports. ``path``: path of the object that contains the
-    fields; None for the body.
+    ``known``: fields of other APIs that the called endpoint supports. ``path``: path of the object
+    that contains the fields; None for the body.
     """
     if _NEUTRAL_VALUES.keys().isdisjoint(raw):
         return

@@ -1,6 +1,6 @@
 """Containers: types and parsers.
 
-Field lists: the ``openai`` SDK's types, 3.52.
+Source of the fields: the types of the ``openai`` SDK, version 3.52.
 """
 
 from __future__ import annotations

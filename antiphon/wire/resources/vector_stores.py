@@ -1,4 +1,5 @@
-"""Vector stores as the API shows them. Field lists: the ``openai`` SDK's types, 3.52."""
+"""Vector stores as the API shows them. Source of the fields: the types of the ``openai`` SDK,
+version 3.52."""
 
 from __future__ import annotations
 
