@@ -1,6 +1,6 @@
 """HTTP client for the commands that talk to a running server, and the search for this server.
 
-It uses Python's own HTTP client. So these commands need no packages beyond the server's.
+The client uses only Python's standard library. So these commands need no additional packages.
 """
 
 from __future__ import annotations
@@ -158,11 +158,14 @@ def sse(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def find_server(loaded: Loaded) -> Server:
-    """Return the server that a command talks to.
+    """Return the server that a command talks to. This is the first of these servers:
 
-    This is the server that ``--port`` or ``--url`` names; the setting ``chat_url`` counts as
-    ``--url``. Without them, it is the server at the configured host and port. If no server listens
-    there, it is the server that was used last.
+    - the server on the port of the flag ``--port``;
+    - the server that ``--url`` or the setting ``chat_url`` names;
+    - the server at the configured host and port, if a program accepts connections there;
+    - the server that was used last, if a program accepts connections there.
+
+    If there is none, return the server at the configured host and port.
     """
     from antiphon.bootstrap.server import address
 

@@ -21,8 +21,9 @@ __all__ = ["collect", "migrate"]
 
 
 async def migrate(settings: Settings, source: str, show: Callable[[str], None]) -> int:
-    """Move all contents from ``source`` to the storage that the setting ``files`` names. Returns
-    the exit code: 1 if a content could not be moved, else 0. Raises ``SetupError``."""
+    """Move all contents of files from ``source`` to the storage that the setting ``files`` names.
+    ``source``: the storage that holds the contents now. Returns the exit code: 1 if a content could
+    not be moved, else 0. Raises ``SetupError``."""
     if source == settings.files:
         command = antiphon_command(f"files migrate --from {FILES_IN_STORE}")
         raise SetupError(f"files: contents are already in {source}; name another source: {command}")
@@ -52,7 +53,7 @@ async def migrate(settings: Settings, source: str, show: Callable[[str], None]) 
 
 
 async def collect(settings: Settings, show: Callable[[str], None]) -> None:
-    """Delete contents that belong to no file. Raises ``SetupError``."""
+    """Delete stored contents that belong to no file. Raises ``SetupError``."""
     async with AsyncExitStack() as stack:
         store = await open_store(settings.store)
         stack.push_async_callback(store.close)

@@ -106,8 +106,9 @@ FOREIGN_FLAGS: Mapping[str, str] = {
 
 
 def hint(words: Sequence[str]) -> str | None:
-    """Return one line about the first flag in ``words`` that belongs to another model server. The
-    line says what to use instead. Returns None if there is no such flag."""
+    """Return one line about the first flag in ``words`` (the arguments of the command line) that
+    belongs to another model server. The line says what to use instead. Returns None if there is no
+    such flag."""
     for word in words:
         flag = word.partition("=")[0]
         if flag in FOREIGN_FLAGS:

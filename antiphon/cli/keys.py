@@ -1,7 +1,8 @@
 """``antiphon key … --store``: manage API keys in the store, whether or not a server runs.
 
-Usually the command opens the store itself. But only one process can open a SQLite store, and no
-other process can open a store in memory. In these cases the command asks the running server.
+Usually the command opens the store itself. A store in memory belongs to the server's process, so
+the command asks the running server. The command also asks the running server if the server has
+opened a SQLite store, because only one process can open such a store.
 """
 
 from __future__ import annotations

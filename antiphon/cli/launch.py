@@ -1,8 +1,9 @@
 """``antiphon launch``: start a coding agent against a running server.
 
-The agent gets a temporary profile, which is deleted when the agent ends. The agent's own
-configuration is neither read nor written. Requests that the agent makes to other servers (usage
-statistics, checks for updates) are switched off by its documented settings.
+The agent gets a temporary configuration, which is deleted when the agent ends. The user's own
+configuration of the agent is neither read nor written. The agent would also send requests to other
+servers (usage statistics, checks for updates). Settings that the agent documents switch these
+requests off.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _MAX_OUTPUT = 8_000
 
 
 class _Target(Struct, frozen=True, kw_only=True):
-    """The server and the model that a client uses. ``key`` is never empty, because some clients
-    require a key."""
+    """The server and the model that a coding agent uses. ``key`` is never empty, because some
+    agents require a key."""
 
     server: Server
     model: str
@@ -42,18 +43,19 @@ class _Target(Struct, frozen=True, kw_only=True):
 
 
 class _Profile(Struct, frozen=True, kw_only=True):
-    """The arguments and environment variables with which a client is started. The arguments come
-    before the user's arguments."""
+    """The arguments and environment variables with which a coding agent is started. The arguments
+    come before the user's arguments."""
 
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = {}
 
 
 class _Client(Struct, frozen=True, kw_only=True):
-    """A client that ``launch`` can start.
+    """A coding agent that ``launch`` can start.
 
-    ``package``: its npm package. ``write`` writes the client's configuration into an empty folder
-    and returns the profile. ``endpoint``: path of the endpoint that the client needs.
+    ``package``: its npm package. ``write`` writes a configuration of the agent into an empty
+    folder. It returns the arguments and environment variables with which the agent is started.
+    ``endpoint``: path of the endpoint that the agent needs.
     """
 
     package: str
@@ -64,7 +66,9 @@ class _Client(Struct, frozen=True, kw_only=True):
 def launch(
     server: Server, client: str, arguments: Sequence[str], *, model: str | None = None
 ) -> int:
-    """Run a client until it ends and return its exit code. Raises ``SetupError``."""
+    """Run a coding agent until it ends, and return its exit code. ``client``: the name of its
+    command, such as ``codex``. ``arguments``: the user's arguments for the agent. ``model``: None
+    means the server's first model. Raises ``SetupError``."""
     known = CLIENTS[client]
     program = shutil.which(client)
     if program is None:
@@ -98,7 +102,7 @@ def _target(server: Server, model: str | None) -> _Target:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run the client in this terminal until it ends. Only the client handles Ctrl-C."""
+    """Run the agent in this terminal until it ends. Only the agent handles Ctrl-C."""
     # A handler, unlike SIG_IGN, is not inherited by the client.
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:

@@ -47,11 +47,12 @@ __all__ = ["COMMANDS", "Command", "main"]
 class Command(Struct, frozen=True, kw_only=True):
     """A command of ``antiphon``.
 
-    ``groups``: groups of settings. The command has a flag for each setting in these groups.
-    ``flags``: other settings for which the command has a flag. ``sets_model``: whether the command
-    also has flags for the settings of one model. ``takes``: the positional arguments, as the usage
-    line shows them. ``arguments`` adds the arguments that are not settings. ``run`` runs the
-    command and may return an exit code.
+    - ``run`` runs the command and may return an exit code.
+    - ``groups``: groups of settings. The command has a flag for each setting in these groups.
+    - ``flags``: other settings for which the command has a flag.
+    - ``sets_model``: whether the command also has flags for the settings of one model.
+    - ``takes``: the positional arguments, as the usage line shows them.
+    - ``arguments`` adds the arguments that are not settings to the command's parser.
     """
 
     help: str
@@ -170,7 +171,7 @@ def _add_flags(parser: argparse.ArgumentParser, command: Command) -> None:
 
 
 def _settings_flags(command: Command) -> list[Option]:
-    """Return the settings that are flags of a command."""
+    """Return the settings for which a command has a flag."""
     return [
         option
         for option in options(Settings).values()
@@ -179,8 +180,9 @@ def _settings_flags(command: Command) -> list[Option]:
 
 
 def _model_flags() -> list[Option]:
-    """Return the settings of a model that can be flags. Three kinds of settings cannot: tables, the
-    settings in ``_NO_FLAGS``, and settings that the server has too."""
+    """Return the settings of a model for which commands have flags. Three kinds of settings have no
+    flag: tables, the settings in ``_NO_FLAGS``, and settings that also exist for the whole server.
+    """
     general = options(Settings)
     return [
         option
@@ -222,7 +224,8 @@ _METAVARS = {"a list": "A,B", "a path": "PATH", "a text": "TEXT", "a number": "N
 
 
 def _flags(arguments: argparse.Namespace) -> list[str]:
-    """Return the flags allowed after the given command."""
+    """Return the flags that the command in ``arguments`` accepts. They are suggested to the user in
+    place of an unknown flag."""
     if arguments.command is None:
         return ["--help"]
     command = COMMANDS[arguments.command]
@@ -428,11 +431,12 @@ def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
 
 
 def _chat_arguments(loaded: Loaded, url: str) -> str:
-    """Return the arguments with which ``antiphon chat`` finds this server.
+    """Return the arguments with which ``antiphon chat`` finds this server. ``url``: the URL of the
+    server.
 
-    Without ``--url``, ``chat`` reads host and port only from the default file and the environment.
-    So ``--url`` is needed if host or port come from another source. The server that was used last
-    does not matter, because ``chat`` first tries the configured address.
+    Without ``--url``, ``chat`` reads host and port from the default settings file and the
+    environment, and connects to this address. So ``--url`` is needed if this server got its host or
+    port from another source, such as a flag.
     """
     from antiphon.bootstrap.server import address
 
@@ -444,7 +448,7 @@ def _chat_arguments(loaded: Loaded, url: str) -> str:
 
 
 def _silent(_: Any) -> None:
-    """Print nothing at start, because JSON logs contain the same information."""
+    """Print nothing. Used if the log is in JSON, because the log then contains what a start prints."""
 
 
 def _chat(loaded: Loaded, arguments: argparse.Namespace) -> None:

@@ -46,8 +46,8 @@ def run(
     loaded: Loaded, *, by_hour: bool, periods: int, groups: Sequence[str], as_csv: bool, now: int
 ) -> None:
     """Print the usage of the last ``periods`` hours or days, in UTC. Within one hour or day, the
-    rows with the most tokens come first. ``now``: the current time in Unix seconds. Raises
-    ``SetupError``."""
+    rows with the most tokens come first. ``groups``: what the usage is grouped by, such as
+    ``tenant``. ``now``: the current time in Unix seconds. Raises ``SetupError``."""
     width = "1h" if by_hour else "1d"
     heading = ["hour" if by_hour else "day", *groups, *_COLUMNS]
     try:
