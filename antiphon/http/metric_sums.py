@@ -46,9 +46,12 @@ def take_snapshot(registry: Collector) -> tuple[MetricSnapshot, ...]:
 def sum_metrics(
     living: Iterable[tuple[MetricSnapshot, ...]], dead: Iterable[tuple[MetricSnapshot, ...]] = ()
 ) -> tuple[MetricSnapshot, ...]:
-    """Return the sums of the metrics over all processes. ``living``: snapshots of the running
-    processes. ``dead``: the last snapshots of processes that have ended. The counters of ended
-    processes are included; their gauges are not."""
+    """Combine the metrics of all processes. ``living``: snapshots of the running processes.
+    ``dead``: the last snapshots of processes that have ended.
+
+    Values with the same name and labels are added. For the metrics in ``_LARGEST``, the result is
+    the largest value. The counters of ended processes are included; their gauges are not.
+    """
     sums: dict[str, tuple[MetricSnapshot, dict[_SampleKey, float]]] = {}
     for snapshots, is_alive in ((living, True), (dead, False)):
         for snapshot in snapshots:

@@ -114,7 +114,8 @@ def _series(registry: CollectorRegistry) -> _Series:
 
 
 class _Follower(Protocol):
-    """A reader of an event log. ``pending``: the number of batches that wait for the reader."""
+    """A reader of an event log. ``pending``: the number of batches of events that wait for the
+    reader."""
 
     @property
     def pending(self) -> int: ...
@@ -377,7 +378,8 @@ class Metrics:
             self._store.errors.labels(operation).inc()
 
     def on_append(self, batches: int, events: int) -> None:
-        """Count the batches and events that were appended to event logs."""
+        """Count events that were appended to event logs. ``batches``: the number of batches in
+        which they were appended."""
         self._store.batches.inc(batches)
         self._store.events.inc(events)
 
@@ -400,7 +402,7 @@ class Metrics:
             )
 
     def on_follower(self, subscription: _Follower) -> None:
-        """Track a reader of an event log until the reader ends."""
+        """Include a reader of an event log in the gauges about readers, until the reader ends."""
         self._followers.add(subscription)
 
     def _follower_lag(self) -> int:

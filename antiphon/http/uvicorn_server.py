@@ -486,8 +486,8 @@ class _BufferedTransport:
     """A transport for responses. It holds headers back until the next write, at most until the next
     iteration of the event loop.
 
-    Headers and body are then sent in one packet. This saves more time than all the work of building
-    a response needs, because sending a packet and waking its reader is slow.
+    Headers and body are then sent in one packet. A second packet would cost more time than building
+    headers and body, because the system call and waking the reader take time.
     """
 
     __slots__ = ("_flow", "_head", "_transport", "is_closing")

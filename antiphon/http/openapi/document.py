@@ -363,7 +363,7 @@ def _error(status: int, schema: Json) -> Json:
 
 
 class _Types:
-    """The schemas of all types that the endpoints name."""
+    """The schemas of all types that the operations of the endpoints use."""
 
     def __init__(self, every: Sequence[Endpoint]) -> None:
         operations = [endpoint.operation for endpoint in every]

@@ -1,7 +1,7 @@
 """The API reference as one HTML page, made from the OpenAPI document.
 
-The page loads no other files, because its style and its script are inside. Its content security
-policy allows only this style and this script, by their hashes.
+The page contains its style and its script, so it loads no other files. Its content security policy
+allows only this style and this script, by their hashes.
 """
 
 from __future__ import annotations

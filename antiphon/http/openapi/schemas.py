@@ -196,7 +196,8 @@ def _struct_classes(types: Iterable[Any]) -> Iterator[type[Struct]]:
 
 
 def _inner_types(info: Any) -> list[Any]:
-    """Return the types inside a container or a union."""
+    """Return the types inside a container or a union. ``info``: msgspec's description of the
+    container or the union."""
     names = ("type", "item_type", "key_type", "value_type")
     inner = [getattr(info, name) for name in names if hasattr(info, name)]
     for name in ("item_types", "types"):
@@ -276,7 +277,8 @@ def _map(schema: Any, change: Callable[[Json], Json]) -> Any:
 
 
 def _name_unions(schema: Json, unions: Sequence[tuple[str, Json]]) -> Json:
-    """Replace unions that have a component name with a reference to the component."""
+    """Some unions have a component of their own. Replace each occurrence of such a union in a
+    schema with a reference to its component. ``unions``: pairs of component name and schema."""
 
     def change(found: Json) -> Json:
         arms = found.get("anyOf")
@@ -297,7 +299,8 @@ def _name_unions(schema: Json, unions: Sequence[tuple[str, Json]]) -> Json:
 
 
 def _drop_discriminators(schema: Json, without: set[str]) -> Json:
-    """Remove the discriminator of every union that contains a class whose tag may be missing."""
+    """Remove the discriminator of every union that contains a class whose tag may be missing.
+    ``without``: references to these classes."""
 
     def change(found: Json) -> Json:
         arms = {arm.get("$ref") for arm in found.get("anyOf", ())}

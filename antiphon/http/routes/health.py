@@ -42,7 +42,7 @@ class HealthRoutes:
 
     @operation("getReadiness", answer=Readiness, also={503: Readiness}, security="open")
     async def ready(self, request: Request) -> Reply:
-        """Return 200 if the server accepts new work, its store is writable and its vectors can be
+        """Return 200 if the server accepts new work, its database is writable and vectors can be
         searched. Otherwise return 503."""
         if not self._service.ready:
             return json_reply(Readiness(status="not_ready", reason="stopping"), 503)

@@ -177,7 +177,8 @@ def record_outcome(
 
 
 class _ClientSink(EventSink):
-    """Writes the events of a run to the client that started it. Each batch of events is one write."""
+    """Writes the events of a run to the client that started it. Each batch of events is sent in one
+    write."""
 
     def __init__(self, run: Run, stream: EventStream, timing: RunTiming) -> None:
         self._run = run
@@ -338,8 +339,8 @@ class ResponseRoutes:
     async def list(self, request: Request) -> Reply:
         """Return a page of the stored responses, without their contents.
 
-        If no WebSocket library is installed, a WebSocket upgrade arrives here as a plain GET. It
-        gets the status 426, and clients then use HTTP.
+        If no WebSocket library is installed, a WebSocket upgrade arrives here as a plain GET. The
+        answer then has the status 426, which tells clients to use HTTP instead.
         """
         if request.headers.get("upgrade", "").lower() == "websocket":
             return error_reply(

@@ -42,8 +42,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 def frame_lines(lines: Iterable[bytes]) -> bytes:
-    """Return events that are already JSON as SSE frames. ``type`` must be the first key of each
-    event."""
+    """Return events as SSE frames. ``lines``: the events as JSON. ``type`` must be the first key of
+    each event."""
     pieces: list[bytes] = []
     for line in lines:
         name = line[_TYPE : line.index(b'"', _TYPE)]
@@ -52,8 +52,9 @@ def frame_lines(lines: Iterable[bytes]) -> bytes:
 
 
 def frame_pieces(lines: Sequence[bytes | memoryview]) -> Iterator[bytes]:
-    """Yield events that are already JSON as SSE frames, in pieces. The caller sends the pieces in
-    order. A long event is split, so no copy of the whole event is made."""
+    """Yield events as SSE frames, in pieces. The caller sends the pieces in order. ``lines``: the
+    events as JSON. A long event is split into several pieces, so no copy of the whole event is
+    made."""
     if sum(map(len, lines)) <= _MAX_PIECE_BYTES:
         yield frame_lines(map(bytes, lines))
         return

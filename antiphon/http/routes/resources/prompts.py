@@ -57,7 +57,8 @@ class PromptRoutes:
 
     @operation("deletePrompt", query=(_VERSION,), answer=Deleted, errors=(403,))
     async def delete(self, request: Request) -> Reply:
-        """Delete a version of a prompt. By default, delete all its versions."""
+        """Delete a prompt, or one of its versions. If the request names no version, all versions
+        are deleted."""
         self._check(request)
         prompt_id, version = _prompt_key(request)
         await self._prompts.delete(prompt_id, version)
