@@ -53,7 +53,7 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
 
     @property
     def guide(self) -> Guide | None:
-        """Return the grammar of the constraint. Return None if the constraint is on JSON."""
+        """The grammar that the constraint requires. None if the constraint requires JSON."""
         path = "structured_outputs"
         if self.regex is not None:
             return Guide(syntax="regex", definition=self.regex, path=f"{path}.regex")
@@ -76,8 +76,7 @@ class StructuredOutputs(Struct, frozen=True, kw_only=True):
 
     @property
     def schema(self) -> Json | None:
-        """Return the JSON schema of the constraint. Return None if the constraint is not on
-        JSON."""
+        """The JSON schema that the constraint requires. None if the constraint is a grammar."""
         if self.json_object:
             return {"type": "object"}
         return self.json if isinstance(self.json, dict) else None

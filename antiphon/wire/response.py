@@ -150,10 +150,11 @@ class ContextManagement(Struct, frozen=True, kw_only=True):
 
 
 class InputTransformation(Struct, frozen=True, kw_only=True):
-    """A report that an input item was not shown to the model.
+    """A report that an input item was removed, so the model did not see it.
 
-    OpenAI sends such reports only for reasoning items. For items that another server encrypted,
-    OpenAI gives the reason ``organization_mismatch``.
+    Antiphon reports items of reasoning and compaction that it cannot decrypt, because another
+    server encrypted them. The reason is then ``organization_mismatch``, as in OpenAI's API. OpenAI
+    reports only items of reasoning.
     """
 
     id: str

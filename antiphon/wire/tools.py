@@ -162,8 +162,8 @@ class ImageGeneration(ToolBase, frozen=True, kw_only=True, tag="image_generation
 
 
 class Mcp(ToolBase, frozen=True, kw_only=True, tag="mcp"):
-    """A remote MCP server. ``authorization`` and ``headers`` are secrets for this server. Antiphon
-    never stores them, and never returns them in responses."""
+    """A remote MCP server. ``authorization`` and ``headers`` are secrets that Antiphon sends to
+    this MCP server. Antiphon never stores them, and never returns them in responses."""
 
     server_label: str
     server_url: str | UnsetType = UNSET

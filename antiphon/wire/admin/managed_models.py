@@ -74,7 +74,7 @@ class PullProgress(
 class PullCompleted(
     Struct, frozen=True, kw_only=True, tag_field="type", tag="antiphon.pull.completed"
 ):
-    """The last event of a successful download: all files are on this machine."""
+    """The last event of a successful download: all files are on the server's machine."""
 
     model: ManagedModel
 

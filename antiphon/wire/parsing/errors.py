@@ -198,7 +198,7 @@ def translate_validation_error(
 ) -> InvalidRequest:
     """Translate a validation error of msgspec into OpenAI's wording.
 
-    ``raw``: the value that msgspec converted. ``path``: path of this value in the body.
+    ``raw``: the value that msgspec could not convert. ``path``: path of this value in the body.
     ``supported``: the values allowed in the field, if the field has a list of values.
     """
     text = str(error)

@@ -58,8 +58,8 @@ def safe_filename(filename: str) -> str:
 
 
 def check_purpose(purpose: str | None) -> str:
-    """Return ``purpose``, the purpose of a file. Raises ``InvalidRequest`` if it is missing or
-    clients may not set it."""
+    """Return ``purpose``, the purpose of a file. Raises ``InvalidRequest`` if the purpose is
+    missing, or if clients may not set this purpose."""
     if not purpose:
         raise missing_parameter("purpose")
     if purpose not in PURPOSES:

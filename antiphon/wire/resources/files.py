@@ -1,4 +1,7 @@
-"""Files as the API shows them. Source of the fields: the types of the ``openai`` SDK, version 3.52."""
+"""Files as the API shows them.
+
+Source of the fields: the types of the ``openai`` SDK, version 3.52.
+"""
 
 from __future__ import annotations
 

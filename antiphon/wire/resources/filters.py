@@ -49,8 +49,8 @@ Filter = Comparison | Compound
 
 
 def _ordering(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    """Return a comparison function that is true only for values of the same type: two numbers or
-    two texts."""
+    """Return a version of ``compare`` that accepts values of all types. Two numbers or two texts
+    are compared with ``compare``. For any other pair of values, the result is False."""
 
     def compare_same_type(actual: Any, wanted: Any) -> bool:
         texts = isinstance(actual, str) and isinstance(wanted, str)
