@@ -448,7 +448,7 @@ def _chat_arguments(loaded: Loaded, url: str) -> str:
 
 
 def _silent(_: Any) -> None:
-    """Print nothing. Used if the log is in JSON, because the log then contains what a start prints."""
+    """Print nothing. Used if the log is in JSON. The log then contains what a start would print."""
 
 
 def _chat(loaded: Loaded, arguments: argparse.Namespace) -> None:

@@ -65,7 +65,7 @@ class AnswerPrinter:
             self._print_end(event["response"])
 
     def note(self, text: str, style: str = "dim") -> None:
-        """Print a line about the answer."""
+        """Print a line about the answer. ``style``: a style of the library ``rich``."""
         if self._is_line_open:
             self._console.print()
             self._is_line_open = False
