@@ -56,9 +56,9 @@ class AsyncRequests:
     ) -> AsyncGenerator[Chunk, None]:
         """Wait until fewer than ``max_concurrent`` requests run. Then yield a request's chunks.
 
-        Waiting tenants take turns. The requests of one tenant are ordered by priority. The first
-        read of ``outputs`` starts the request. Closing the returned iterator closes ``outputs``,
-        which aborts the request.
+        ``outputs``: the engine's outputs for the request. The first read of ``outputs`` starts the
+        request. Closing the returned iterator closes ``outputs``, which aborts the request. Waiting
+        tenants take turns. The requests of one tenant are ordered by priority.
         """
         async with self._slots.slot(sampling.tenant, priority=sampling.priority or 0):
             chunks = self._chunks(outputs, stop_conditions)

@@ -1,8 +1,10 @@
 """Track the state of a grammar while an interrupted reply is continued.
 
-Engines apply a grammar from the first token of a request, but an interrupted reply continues in the
-middle of its grammar. So the engine samples it without the grammar, and the tokens are matched
-here. If a token does not match, the engine samples this one token again, from the matching tokens.
+Engines apply a grammar from the first token of a request. An interrupted reply, however, continues
+in the middle of its grammar. So the engine samples the rest of the reply without the grammar, and
+this module matches the sampled tokens to the grammar.
+
+If a token does not match, the engine samples this one token again, only from the matching tokens.
 The distribution of the text is then the same as without an interruption. With greedy sampling, the
 text is the same.
 """
@@ -46,7 +48,7 @@ class GrammarTracker:
     def start(
         self, lark: str, sampled: Sequence[int], end_ids: Collection[int]
     ) -> GrammarState | None:
-        """Return the grammar's state after the sampled ids.
+        """Return the state of the grammar ``lark`` after the sampled ids.
 
         ``end_ids``: ids that may end the output once it matches the whole grammar. Returns None if
         the ids do not match the grammar, if the grammar cannot be compiled, if llguidance is not
@@ -69,8 +71,8 @@ class GrammarTracker:
 class GrammarState:
     """The state of the grammar of one reply: which tokens may come next.
 
-    ``matcher``: an ``llguidance.LLMatcher``. ``end_ids``: see ``GrammarTracker.start``. ``size``:
-    number of ids in the vocabulary.
+    ``matcher``: an ``llguidance.LLMatcher``. ``end_ids``: ids that may end the output once it
+    matches the whole grammar. ``size``: number of ids in the vocabulary.
     """
 
     def __init__(self, matcher: Any, end_ids: Collection[int], size: int) -> None:
@@ -80,7 +82,7 @@ class GrammarState:
 
     def accept(self, ids: Sequence[int]) -> int:
         """Advance the state over sampled ids, up to the first id that does not match. Return the
-        number of ids that match."""
+        number of ids that match. An end id matches where the grammar allows the output to end."""
         for count, id in enumerate(ids):
             is_end = id in self._end_ids and self.may_end
             if not self._matcher.try_consume_tokens([id]) and not is_end:
@@ -88,11 +90,14 @@ class GrammarState:
         return len(ids)
 
     def match(self, ids: Sequence[int], reason: str | None) -> tuple[int, bool]:
-        """Advance the state over sampled ids, up to the first id that does not match.
+        """Advance the state over sampled ids, and check the end of the output.
 
         ``reason``: the engine's finish reason after these ids, or None. Returns two values: the
-        number of ids that match, and whether the grammar rejects something. It rejects the first id
-        that does not match, or the end of the output where the grammar requires more text.
+        number of ids before the first id that does not match, and whether the grammar rejects the
+        output. The grammar rejects the output in two cases:
+
+        - An id does not match.
+        - The engine ends the output, but the grammar requires more text.
         """
         count = self.accept(ids)
         has_end = count > 0 and ids[count - 1] in self._end_ids
@@ -101,8 +106,8 @@ class GrammarState:
         return count, not self.may_end
 
     def mask(self, sampling: Sampling) -> Sampling:
-        """Return the options for a request that samples one token, with a bias that allows only
-        matching tokens."""
+        """Return a copy of ``sampling`` for a request of one token. Its ``logit_bias`` allows only
+        the tokens that match the grammar here."""
         given = sampling.logit_bias
         bias = {id: each + given.get(id, 0) for id, each in self.bias().items()}
         return replace(sampling, max_tokens=1, logit_bias={**given, **bias})

@@ -23,11 +23,12 @@ __all__ = ["MatchedGeneration"]
 
 
 class MatchedGeneration:
-    """One continuation of a prompt that is matched to a grammar here.
+    """One continuation of a prompt. Its tokens are matched to a grammar here, not in the engine.
 
-    The engine samples without the grammar and must support ``logit_bias``. At a token that does not
-    match, the request ends. The next request samples one token from the matching tokens. Later
-    requests sample freely again. ``grammar``: the state of the grammar after the prompt.
+    When a sampled token does not match, the token is dropped and the request to the engine ends.
+    The next request samples only one token, with a ``logit_bias`` that allows the matching tokens.
+    The request after that samples freely again. ``grammar``: the state of the grammar after the
+    prompt.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ class StopConditions:
     """The stop conditions of one generation.
 
     ``context_left``: number of tokens that still fit into the context. ``finished``: whether the
-    last chunk was built.
+    last chunk was built, which has the finish reason.
     """
 
     def __init__(self, tokenizer: Tokenizer, sampling: Sampling, context_left: int) -> None:

@@ -55,7 +55,8 @@ class ThreadChannel:
         return self.send(failure)
 
     async def __aiter__(self) -> AsyncGenerator[Chunk, None]:
-        """Yield merged chunks until a chunk has a finish reason. Raises an error that was sent."""
+        """Yield merged chunks until a chunk has a finish reason. If an error was sent, raise the
+        error."""
         while True:
             await self._wakeup.wait()
             self._wakeup.clear()

@@ -40,7 +40,7 @@ def check_grammar(constraint: Constraint, extra: str) -> str:
 
 
 class TokenMaskFactory:
-    """Creates masks for one vocabulary.
+    """Creates the token masks for one vocabulary.
 
     ``path``: the vocabulary's ``tokenizer.json``. ``size``: number of logits, which may exceed the
     number of tokens. ``ends``: ids that are allowed once the output matches the whole grammar.
@@ -63,7 +63,12 @@ class TokenMaskFactory:
 
 
 class TokenMask:
-    """The state of the grammar of one generation. Not thread-safe."""
+    """Computes which tokens may come next in one generation, and advances its grammar. Not
+    thread-safe.
+
+    ``matcher``: an ``llguidance.LLMatcher`` with the state of the grammar. ``tokenizer``: an
+    ``llguidance.LLTokenizer``. ``size``: number of logits.
+    """
 
     def __init__(self, matcher: Any, tokenizer: Any, size: int) -> None:
         import numpy
@@ -74,8 +79,8 @@ class TokenMask:
         self._bits: Any = numpy.zeros((1, (size + 31) // 32), dtype=numpy.int32)
 
     def forbidden_tokens(self) -> Any:
-        """Return a numpy array of bools with an element for each id: True if the id may not come
-        next."""
+        """Return a numpy array with one bool per token id: True if the token may not come next.
+        Raises ``BackendError`` if the grammar fails."""
         import numpy
         from llguidance.numpy import fill_next_token_bitmask
 
@@ -88,10 +93,13 @@ class TokenMask:
         return forbidden
 
     def _prefer_plain_token(self, forbidden: Any) -> None:
-        """If a control token is the only allowed token, allow plain text tokens instead.
+        """If the only allowed token is a control token by mistake, allow a plain text token
+        instead.
 
-        llguidance forces the usual tokens of a fixed text. If the text looks like a control token,
-        llguidance forces that token and then refuses to consume it.
+        The mistake is llguidance's. Where the grammar has a fixed text, llguidance allows only the
+        token that encodes the text. If the text looks like a control token, llguidance allows only
+        this control token, but does not accept it afterwards. ``forbidden``: the array of
+        ``forbidden_tokens``; it is changed in place.
         """
         text = self._matcher.compute_ff_bytes()
         token = int(forbidden.argmin())
@@ -100,7 +108,8 @@ class TokenMask:
             forbidden[[token, plain[0]]] = True, False
 
     def accept(self, token: int) -> None:
-        """Advance the grammar by the sampled ``token``."""
+        """Advance the grammar by the sampled ``token``. Raises ``BackendError`` if the grammar
+        fails."""
         if not self._matcher.is_stopped():
             self._matcher.consume_token(token)
             self._raise_on_error()

@@ -38,10 +38,11 @@ class CharSet(Struct, frozen=True):
 
 
 class AnyText(Struct, frozen=True):
-    """A node that matches any text that contains none of the texts in ``excluded`` or
+    """A node that matches any text without certain texts: the texts in ``excluded`` and in
     ``terminators``.
 
-    ``terminators``: texts that may follow directly and so end the matched text.
+    ``terminators``: texts that may follow directly after the matched text. They are excluded, so
+    the matched text ends at the first terminator.
     """
 
     excluded: tuple[str, ...] = ()

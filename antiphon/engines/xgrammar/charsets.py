@@ -44,9 +44,10 @@ def complement(ranges: Ranges) -> Ranges:
 def category_ranges(name: str) -> Ranges:
     r"""Return the characters that certainly belong to a category such as ``\d`` or ``\W``.
 
-    Some non-ASCII characters belong neither to a category nor to its negation. For example, such
-    letters are neither in ``\w`` nor in ``\W``, because a list of them would be long. A missing
-    character only makes the grammar narrower, and a narrower grammar is never wrong.
+    ``name``: the letter of the category, such as ``d``. To keep the sets short, some non-ASCII
+    characters are left out of both a category and its negation. For example, ``é`` is neither in
+    ``\w`` nor in ``\W``. A missing character only makes the grammar narrower, and a narrower
+    grammar is never wrong.
     """
     return _CATEGORIES[name]()
 

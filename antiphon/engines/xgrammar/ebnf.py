@@ -1,10 +1,12 @@
 """Convert constraints to xgrammar's EBNF. OpenVINO uses xgrammar, and SGLang and vLLM use it by
 default.
 
-xgrammar matches a control token by its text, and "any text" could continue past the text that
-should end it (the terminator). So every "any text" node excludes the texts of control tokens and
-the terminators. If a user's grammar or pattern contains the characters of a control token, the
-control token may still match there.
+xgrammar treats a control token as its text, such as ``<|end|>``. So a rule for any text would also
+match control tokens. It would also match its own terminator, which is the text that should end it.
+Therefore, every rule for any text excludes the texts of all control tokens and all terminators.
+
+One gap remains. Where a user's grammar or regex matches the text of a control token, the model may
+write the control token itself.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ _REPEAT_MARKS = {(0, 1): "?", (0, None): "*", (1, None): "+"}
 class EbnfConverter:
     """Converts the constraints of one model to EBNF, and caches the latest results.
 
-    ``has_token_rules``: see ``to_ebnf``.
+    ``has_token_rules``: whether the engine's xgrammar release has the rule ``Token(id)``; see
+    ``to_ebnf``.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, has_token_rules: bool = True) -> None:
@@ -60,9 +63,12 @@ class EbnfConverter:
         return self._convert(lark, end_ids=self._end_ids) is not None
 
     def convert(self, lark: str, stop_ids: Collection[int] = ()) -> str | None:
-        """Return the grammar of a request in xgrammar's EBNF, or None if the grammar cannot be
-        converted. ``stop_ids``: ids that end the output of this request, in addition to the model's
-        end ids."""
+        """Convert a request's grammar to xgrammar's EBNF. Return None if the grammar cannot be
+        converted.
+
+        ``lark``: the grammar, in llguidance's Lark. ``stop_ids``: ids that end the output of this
+        request, in addition to the model's end ids.
+        """
         return self._convert(lark, end_ids=self._end_ids | frozenset(stop_ids))
 
 
@@ -73,13 +79,14 @@ def to_ebnf(
     *,
     has_token_rules: bool = True,
 ) -> str | None:
-    """Convert a grammar in llguidance's Lark to xgrammar's EBNF. Return None if the grammar cannot
-    be converted.
+    """Convert a grammar to xgrammar's EBNF. Return None if the grammar cannot be converted.
 
-    ``literals``: id of a control token → its text. ``end_ids``: ids of the tokens that end the
-    output. ``has_token_rules``: whether the engine's xgrammar release has the rule ``Token(id)``
-    and accepts a comma after the last text of a list. Older releases, such as the release in
-    OpenVINO GenAI 2026.4, match a control token by its text.
+    ``lark``: the grammar, in llguidance's Lark. ``literals``: the control tokens, as a mapping from
+    token id to text. ``end_ids``: ids of the tokens that end the output.
+
+    ``has_token_rules``: whether the engine's xgrammar release has the rule ``Token(id)``, which
+    matches a control token by its id. Old releases, such as the release in OpenVINO GenAI 2026.4,
+    do not have this rule. For them, a control token is written as its text.
     """
     try:
         rules = parse_lark(lark)
@@ -93,11 +100,12 @@ def to_ebnf(
 
 
 def _excluded_texts(rules: Mapping[str, Node], literals: Iterable[str]) -> list[str]:
-    """Return the texts that no "any text" node may contain: the texts of control tokens, and all
+    """Return the texts that no rule for any text may match: the texts of control tokens, and all
     terminators.
 
-    A model can have thousands of numbered control tokens, such as ``<unused_17>``. For these
-    tokens, only the text before the number is returned, once.
+    ``rules``: the rules of the grammar. ``literals``: the texts of the control tokens. A model can
+    have thousands of numbered control tokens, such as ``<unused_17>``. These tokens share one entry
+    of the result: the text before the number.
     """
     nodes = [node for rule in rules.values() for node in walk(rule)]
     texts = [text for node in nodes if isinstance(node, AnyText) for text in node.terminators]
@@ -114,8 +122,8 @@ def _stem(literal: str) -> str:
 class _Writer:
     """Writes the rules of one grammar as EBNF.
 
-    ``excluded``: the texts that no "any text" node may contain. ``literals``: id of a control token
-    → its text; None if the xgrammar release has the rule ``Token(id)``.
+    ``excluded``: the texts that no rule for any text may match. ``literals``: the control tokens,
+    as a mapping from token id to text; None if the xgrammar release has the rule ``Token(id)``.
     """
 
     def __init__(
@@ -191,11 +199,14 @@ class _Writer:
         return self._text_rules[excluded]
 
     def _excludable(self, texts: Iterable[str]) -> Iterator[str]:
-        """Yield, once each, the texts that xgrammar can exclude.
+        """Yield the texts that xgrammar can exclude, each text once.
 
-        Older releases of xgrammar end a text at its first NUL character and refuse an empty text.
-        For these releases, the text that is only NUL is skipped. So the output may contain NUL, but
-        no model writes NUL. Raises ``UnsupportedGrammar`` for a longer text that contains NUL.
+        Old releases of xgrammar cut a text at its first NUL character and refuse an empty text. For
+        these releases, there are two special cases:
+
+        - The text of one NUL character is skipped. The output may then contain NUL, but no model
+          writes NUL.
+        - Any other text with NUL raises ``UnsupportedGrammar``.
         """
         for text in dict.fromkeys(texts):
             if self._literals is None or "\0" not in text:

@@ -1,6 +1,6 @@
 """Parse grammars in llguidance's Lark into syntax trees, for engines with another grammar language.
 
-Only the part of the language that constraints use is supported. Other syntax raises
+Only the part of the language that Antiphon's constraints use is supported. Other syntax raises
 ``UnsupportedGrammar``.
 """
 
@@ -65,9 +65,10 @@ def parse_lark(lark: str) -> dict[str, Node]:
 
 
 def _rules_before_token(rules: Mapping[str, Node]) -> Iterator[str]:
-    """Yield the names of rules that may repeat without limit until a control token follows.
+    """Yield the names of rules that repeat without limit directly before a control token.
 
-    Because the rule repeats, the whole text may contain the rule's own terminator.
+    Only the control token ends such a repetition. The repetition may match its own terminator many
+    times, so this terminator need not be excluded from its texts.
     """
     for rule in rules.values():
         for row in walk(rule):
@@ -85,9 +86,11 @@ def _without_terminators(node: Node) -> Node:
 
 
 class _RuleParser:
-    """Parses the body of one rule, from the index ``at`` to the name of the next rule.
+    """Parses the body of one rule.
 
-    ``rules``: the rules of the whole grammar. Rules that are made from JSON schemas are added.
+    ``lark``: the whole grammar. ``at``: the index where the body starts. The body ends before the
+    name of the next rule. ``rules``: the rules of the whole grammar, by name. The parser adds the
+    rules that it builds from JSON schemas.
     """
 
     def __init__(self, lark: str, at: int, rules: dict[str, Node]) -> None:
@@ -97,8 +100,11 @@ class _RuleParser:
         self._advance()
 
     def _advance(self) -> None:
-        """Read the next lexical token of the rule's body. At the end of the body, ``kind`` is
-        empty."""
+        """Read the next lexical token of the body into ``kind``, ``value`` and ``mark``.
+
+        ``mark`` is the token itself if the token is one of the characters ``|()[]&~``. For other
+        tokens, ``mark`` is empty. At the end of the body, all three attributes are empty.
+        """
         self.position = _BLANK.match(self._lark, self.position).end()  # type: ignore[union-attr]
         if _RULE_HEAD.match(self._lark, self.position):
             self.kind = self.value = self.mark = ""
@@ -172,11 +178,13 @@ class _RuleParser:
         return node
 
     def _exclusion(self, node: Node) -> Node:
-        """Parse the exclusion ``& ~/regex/``, if there is one after the regex ``node``.
+        """Parse the exclusion ``& ~/regex/`` if it follows a regex. ``node``: the parsed regex
+        before it.
 
-        With an exclusion, ``node`` must match any text. Returns a node for any text that the
-        excluded regex does not match. Without an exclusion, returns ``node``. If ``node`` matches
-        any text, ``AnyText`` is returned instead.
+        - Without an exclusion, returns ``AnyText`` if ``node`` matches any text. Otherwise, returns
+          ``node``.
+        - With an exclusion, returns a node for any text that the excluded regex does not match.
+          Raises ``UnsupportedGrammar`` if ``node`` does not match any text.
         """
         if self.mark != "&":
             return AnyText() if node == _ANY else node
@@ -205,8 +213,8 @@ def _repeat(node: Node, operator: str) -> Node:
 def _text_excluding(excluded: Node) -> AnyText:
     """Return a node for any text that does not match ``excluded``.
 
-    ``excluded`` must consist of any text, a list of texts, and any text again. If it does not,
-    raises ``UnsupportedGrammar``.
+    ``excluded``: a parsed regex of three parts: any text, one of several fixed texts, and any text
+    again. Raises ``UnsupportedGrammar`` for every other regex.
     """
     parts = excluded.parts if isinstance(excluded, Concatenation) else ()
     if len(parts) > 2 and parts[0] == parts[-1] == _ANY:

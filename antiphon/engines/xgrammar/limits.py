@@ -1,4 +1,5 @@
-"""Reject grammars that crash xgrammar, block its server, or continue after an end token."""
+"""Reject grammars that crash xgrammar, block the inference server, or continue after an end
+token."""
 
 from __future__ import annotations
 
@@ -24,9 +25,10 @@ MAX_COUNT = 1_000_000
 
 
 def check_limits(rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
-    """Check the rules of a grammar. Raises ``UnsupportedGrammar`` if a rule exceeds a limit.
+    """Check the rules of a grammar. ``end_ids``: ids of the tokens that end the output.
 
-    ``end_ids``: ids of the tokens that end the output.
+    Raises ``UnsupportedGrammar`` if a repeat count is too large, if a repeated node may match the
+    empty text, or if something follows an end token.
     """
     for rule in rules.values():
         for node in walk(rule):
@@ -37,7 +39,7 @@ def check_limits(rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
 
 
 class _EmptyLoopCheck:
-    """Rejects grammars that repeat a node which may match the empty text.
+    """Rejects grammars that repeat a node that may match the empty text.
 
     For such a grammar, xgrammar would examine all derivations again at every token.
     """
@@ -87,8 +89,10 @@ class _EndTokenCheck:
         self._checked: set[tuple[str, bool]] = set()
 
     def check(self, node: Node, *, is_last: bool) -> None:
-        """Check one node. ``is_last``: whether the node is the end of the output. Raises
-        ``UnsupportedGrammar`` if something follows an end token."""
+        """Check one node. Raises ``UnsupportedGrammar`` if something follows an end token.
+
+        ``is_last``: whether nothing follows the node in the output.
+        """
         match node:
             case Token(id) if id in self._end_ids and not is_last:
                 raise UnsupportedGrammar("an end token is not at the end")

@@ -79,8 +79,11 @@ def _magnitudes(low: int, high: int | None, exclude_low: bool, exclude_high: boo
 
 
 def _by_digit_count(low: int, high: int | None) -> list[Node]:
-    """Return nodes that match the nonnegative integers from ``low`` to ``high``. There is one node
-    per number of digits, and one for all larger numbers if ``high`` is None."""
+    """Return nodes that match the nonnegative integers from ``low`` to ``high``.
+
+    There is one node per number of digits. If ``high`` is None, one more node matches all numbers
+    with more digits than ``low``.
+    """
     if high is not None and high < low:
         return []
     digits = len(str(low if high is None else high))
@@ -97,8 +100,11 @@ def _by_digit_count(low: int, high: int | None) -> list[Node]:
 
 
 def _same_length_range(low: str, high: str) -> Node:
-    """Return a node that matches the numbers from ``low`` to ``high``, which are strings of equal
-    length. All matched numbers have this length."""
+    """Return a node that matches the numbers from ``low`` to ``high``.
+
+    ``low`` and ``high`` are strings of digits, of equal length. Every matched number has this
+    length too.
+    """
     if not low:
         return LiteralText("")
     rest = len(low) - 1

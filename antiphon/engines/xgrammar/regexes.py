@@ -95,11 +95,12 @@ class _RegexParser:
         return node
 
     def _escape(self, negated: bool = False) -> int | Ranges:
-        """Parse an escape, after its backslash. Return the code point of a character, or the ranges
-        of a category such as ``\\d``.
+        r"""Parse an escape, after its backslash. Return the code point of a character, or the
+        ranges of a category such as ``\d``.
 
-        ``negated``: whether the escape is in a negated character class. There, the ranges of a
-        category contain every character that might belong to it, so the class excludes all of them.
+        ``negated``: whether the escape is in a negated character class such as ``[^\d]``. There,
+        the returned ranges contain every character that might belong to the category. So the
+        negated class excludes all of these characters.
         """
         if code := _CODE_ESCAPE.match(self._pattern, self.position):
             self.position = code.end()

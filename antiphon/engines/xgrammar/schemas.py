@@ -1,8 +1,10 @@
 """Convert JSON schemas to syntax trees that match the JSON text, with llguidance's white space.
 
-A schema is lenient if its ``x-guidance`` says so. In a lenient schema, unsupported keywords are
-ignored. In any other schema, they raise ``UnsupportedGrammar``. The tree may allow less than the
-schema, for example no additional properties. Only for a lenient schema, it may allow more.
+The tree may allow less than the schema. For example, it may allow no additional properties.
+
+A schema is lenient if its ``x-guidance`` says so. Unsupported keywords of a lenient schema are
+ignored, so its tree may also allow more than the schema. Unsupported keywords of any other schema
+raise ``UnsupportedGrammar``.
 """
 
 from __future__ import annotations
@@ -90,10 +92,11 @@ _NOT_PLAIN = ('"', "\\", *(chr(code) for code in range(0x20)))
 
 
 class SchemaTree:
-    """Builds the syntax tree of one schema.
+    """Builds the syntax tree of one JSON schema.
 
-    ``rules``: the rules of the grammar. The rules of the schema are added. ``prefix``: start of the
-    names of the added rules. ``body``: a function that parses the body of a Lark rule.
+    ``root``: the schema. ``prefix``: start of the names of the schema's rules. ``rules``: the rules
+    of the grammar, by name. The rules of the schema are added to them. ``body``: a function that
+    parses the body of a Lark rule.
     """
 
     def __init__(
@@ -115,13 +118,13 @@ class SchemaTree:
         return self._rule("root", lambda: self._node(self._root))
 
     def _rule(self, name: str, write: Callable[[], Node]) -> RuleRef:
-        """Return a reference to a rule of this schema. ``write`` builds the rule at the first call.
-        The rule may be recursive."""
+        """Return a reference to the rule ``name`` of this schema. If the rule does not exist yet,
+        call ``write`` to build the rule. The rule may refer to itself."""
         return self._shared_rule(f"{self._prefix}_{name}", write)
 
     def _shared_rule(self, name: str, write: Callable[[], Node]) -> RuleRef:
-        """Return a reference to a rule that all schemas of the grammar share. ``write`` builds the
-        rule at the first call."""
+        """Return a reference to the rule ``name``, which all schemas of the grammar share. If the
+        rule does not exist yet, call ``write`` to build the rule."""
         if name not in self._rules:
             self._rules[name] = LiteralText("")
             self._rules[name] = write()
@@ -281,8 +284,8 @@ class SchemaTree:
         return Concatenation((LiteralText('"'), body, LiteralText('"')))
 
     def _pattern(self, pattern: str) -> Node:
-        """Build a node that matches the whole string with the pattern. JSON Schema would also allow
-        other text before and after the match."""
+        """Build a node for strings that the pattern matches from start to end. JSON Schema would
+        also allow other text before and after the match."""
         try:
             return self._body(regex_rule(pattern, JSON))
         except Unwritable as reason:
@@ -392,8 +395,11 @@ def _choice(arms: Sequence[Node]) -> Node:
 
 
 def _any_string() -> Node:
-    """Build a node that matches any JSON string. The string consists of plain texts and escapes. So
-    an excluded text is excluded only if it is within one plain text."""
+    """Build a node that matches any JSON string, as a series of plain texts and escapes.
+
+    An excluded text cannot occur within one plain text. It can still occur where it overlaps an
+    escape.
+    """
     plain = AnyText(_NOT_PLAIN)
     escaped = Repeat(Concatenation((parse_regex(_ESCAPE), plain)), 0, None)
     return Concatenation((LiteralText('"'), plain, escaped, LiteralText('"')))
