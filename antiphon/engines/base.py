@@ -28,10 +28,11 @@ class Sampling(SamplingOptions, frozen=True, kw_only=True):
     """How to continue a prompt.
 
     ``max_tokens``: the maximum number of tokens to sample. ``stop_ids``: ids that end the
-    continuation. The engine yields the id that ended it. If a ``stop`` string ended it, the engine
-    does not yield the text of this string. ``constraint``: the grammar that the engine enforces.
-    ``is_matched``: the caller itself matches the continuation to a grammar. In this case, and with
-    a constraint, the engine does not use its own extra samplers.
+    continuation. The engine yields the id that ended the continuation, but not the text of a
+    ``stop`` string that ended it. ``constraint``: the grammar that the engine enforces.
+    ``is_matched``: whether the caller matches the continuation to a grammar itself. If the caller
+    does this, or if there is a constraint, the engine does not use its own extra samplers, such as
+    a penalty for repeated text.
     """
 
     max_tokens: int
@@ -120,13 +121,12 @@ class Engine(Protocol):
     def tokenizer(self) -> Tokenizer: ...
 
     def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        """Continue ``prompt``. Closing the iterator (``aclose``) aborts the generation within one
-        token.
+        """Continue ``prompt``. Each chunk is yielded as soon as its tokens exist.
 
-        Each chunk is yielded as soon as its tokens exist. The last chunk has ``finish``. If the
-        engine reports a sampled end token, this token is yielded as the last id. Raises
-        ``BackendError`` when the engine fails. Raises ``InvalidRequest`` when the engine does not
-        support the constraint.
+        The last chunk has ``finish``. If the engine reports a sampled end token, this token is
+        yielded as the last id. Closing the iterator (``aclose``) aborts the generation after at
+        most one more token. Raises ``BackendError`` when the engine fails. Raises
+        ``InvalidRequest`` when the engine does not support the constraint.
         """
 
     async def close(self) -> None:

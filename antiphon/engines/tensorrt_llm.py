@@ -70,7 +70,10 @@ def _create_llm(folder: Path, arguments: Mapping[str, Any]) -> Any:
 
 class TensorrtEngine:
     """``Engine`` that uses one TensorRT-LLM ``LLM``. ``load`` creates it. Use it on one event loop
-    only."""
+    only.
+
+    ``parallel``: maximum number of concurrent generations.
+    """
 
     def __init__(self, llm: Any, tokenizer: Tokenizer, card: ModelCard, *, parallel: int) -> None:
         self._llm = llm

@@ -92,7 +92,11 @@ def _create_engine(folder: Path, arguments: Mapping[str, Any]) -> Any:
 
 class VllmEngine:
     """``Engine`` that uses one ``AsyncLLM`` of vLLM. ``load`` creates it. Use it on one event loop
-    only."""
+    only.
+
+    ``adapters``: name of a LoRA adapter → its folder. ``parallel``: maximum number of concurrent
+    generations.
+    """
 
     def __init__(
         self,

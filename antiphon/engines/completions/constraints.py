@@ -78,7 +78,7 @@ SYNTAXES: Mapping[str, Sequence[ConstraintSyntax]] = {
 class ConstraintEncoder:
     """Encodes constraints in the syntax of one server.
 
-    ``syntax``: None if the server enforces no constraints.
+    ``syntax``: the syntax, or None if the server enforces no constraints.
     """
 
     def __init__(self, syntax: ConstraintSyntax | None, tokenizer: Tokenizer) -> None:
@@ -86,7 +86,8 @@ class ConstraintEncoder:
         self._ebnf = EbnfConverter(tokenizer)
 
     def capabilities(self, server: Capabilities) -> Capabilities:
-        """Return the capabilities ``server``, changed to say which constraints are enforced."""
+        """Return a copy of ``server``, the server's other capabilities, that also says which
+        constraints the server enforces."""
         kind = None if self._syntax is None else self._syntax.kind
         return replace(
             server,

@@ -111,13 +111,13 @@ async def load(
 
 
 class CompletionsEngine:
-    """``Engine`` for one model of an upstream, which is a server. ``close`` also closes the
-    ``Upstream``.
+    """``Engine`` for one model of a server.
 
-    ``body``: extra fields for every request. They override the fields that are set here.
-    ``adapters``: name of a LoRA adapter in Antiphon → its name on the server. ``image_encoder``:
-    None if the model accepts no images. ``constraint_syntax``: None if the server enforces no
-    constraints.
+    ``upstream``: the HTTP client for the server. ``close`` closes it. ``model``: name of the model
+    on the server. ``body``: extra fields for every request. They override the fields that the
+    engine sets. ``adapters``: name of a LoRA adapter in Antiphon → its name on the server.
+    ``image_encoder``: None if the model accepts no images. ``constraint_syntax``: None if the
+    server enforces no constraints.
     """
 
     def __init__(
@@ -185,10 +185,15 @@ class CompletionsEngine:
     async def _generate_once(
         self, generation: ResumableGeneration, retry_policy: RetryPolicy
     ) -> AsyncGenerator[Chunk, None]:
-        """Send one request and yield its chunks.
+        """Send one request to the server and yield its chunks.
 
-        The request ends with the last chunk of the generation, or earlier if the grammar requires
-        another request.
+        In most cases, the chunks end with the last chunk of the generation. In two cases, they end
+        earlier, and the caller must send another request:
+
+        - The server continues an interrupted reply, and the grammar rejects a sampled token.
+        - The request was for one token only, to replace a rejected token.
+
+        Raises ``BackendError`` if the request fails.
         """
         prompt, sampling = await generation.next_request()
         request = await self._encode_request(prompt, sampling)
@@ -322,7 +327,8 @@ async def _read_usage(
     """Read the payloads after the finish reason. Return the number of cached prompt tokens, or None
     if the server does not report this number.
 
-    A failure is ignored, because the output is already complete.
+    ``batches``: the remaining payloads of the response stream, in lists of payloads that arrived
+    together. A failure is ignored, because the output is already complete.
     """
     cached: int | None = None
     with suppress(BackendError):

@@ -54,7 +54,7 @@ class _TextImageEncoder:
 
     The text of a prompt has a marker at the position of each image. Each llama-server process
     chooses a new random marker. The server may have been restarted, so the marker is read before
-    each request. ``bos``: see ``PromptDetokenizer``.
+    each request. ``bos``: the id that the server adds before every text, or None if it adds no id.
     """
 
     image_mode: Literal["apart", "template"] = "apart"

@@ -30,8 +30,9 @@ class ResumableGeneration:
     """The state of one generation, which may need several requests.
 
     ``context_left``: number of tokens that still fit into the context. ``constraints``: encodes the
-    constraint for the first request. ``tracker``: creates the state of the constraint's grammar for
-    later requests, because a server can apply a grammar only from the first token of a request.
+    constraint for the first request. A server can apply a grammar only from the first token of a
+    request. So for later requests, ``tracker`` creates the state of the constraint's grammar, and
+    the tokens are matched here.
     """
 
     def __init__(
@@ -83,8 +84,9 @@ class ResumableGeneration:
     def feed(self, parsed: ParsedPayload) -> tuple[Chunk | None, bool]:
         """Add the tokens that a server has sampled.
 
-        Returns a chunk or None, and whether another request must follow. The chunk is None if all
-        new tokens must be held back. Raises ``BackendError`` if the server ignores ``logit_bias``.
+        Returns two values: a chunk, and whether another request must follow. The chunk is None if
+        all new tokens must be held back, for example because they may be the start of a stop
+        string. Raises ``BackendError`` if the server ignores ``logit_bias``.
         """
         parsed, is_rejected = self._match(parsed)
         is_masked, self._is_masked = self._is_masked, is_rejected

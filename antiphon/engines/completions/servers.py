@@ -111,7 +111,8 @@ def _vllm_body(request: StreamRequest) -> Mapping[str, Any]:
 
 
 def vllm_image_body(request: StreamRequest, urls: Sequence[str]) -> Mapping[str, Any]:
-    """Return the body for vLLM's ``/inference/v1/generate`` with the images at ``urls``."""
+    """Return the body for vLLM's ``/inference/v1/generate``. ``urls``: the data URLs of the
+    images."""
     sampling = request.sampling
     params = {**_sampling_params(sampling), **request.constraint_fields, "detokenize": False}
     if sampling.logprobs is not None:
@@ -168,9 +169,10 @@ def _sglang_body(request: StreamRequest) -> Mapping[str, Any]:
 
 
 def sglang_image_body(request: StreamRequest, urls: Sequence[str]) -> Mapping[str, Any]:
-    """Return the body for SGLang's ``/generate`` with the images at ``urls``.
+    """Return the body for SGLang's ``/generate``. ``urls``: the data URLs of the images.
 
-    Without the field ``modalities``, some models would see only the first of several images.
+    If there are several images, the body has the field ``modalities``. Without this field, some
+    models would see only the first image.
     """
     several = {"modalities": ["multi-images"]} if len(urls) > 1 else {}
     return {**_sglang_body(request), "image_data": urls, **several}

@@ -142,7 +142,8 @@ def read_gguf(path: Path) -> GgufHeader:
 
 
 class _DamagedFile(Exception):
-    """The file is damaged. The message is the reason; its subject "it" is the file."""
+    """Raised if the file is damaged. The message is a clause about the file, such as "it is
+    empty"."""
 
 
 class _HeaderReader:

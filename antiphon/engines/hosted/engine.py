@@ -1,7 +1,7 @@
 """An ``Engine`` that calls a hosted engine: an engine in another process of the same server.
 
-The call goes over a Unix socket. This process renders prompts and parses outputs. The other process
-only continues token ids.
+The requests go over a Unix socket. This process renders prompts and parses outputs. The other
+process only continues token ids.
 """
 
 from __future__ import annotations
@@ -48,7 +48,11 @@ class HostedTokenizer:
 
 
 class HostedEngine:
-    """``Engine`` for the model ``name``, which is loaded in another process."""
+    """``Engine`` for the model ``name``, which is loaded in another process.
+
+    ``calls``: the asynchronous RPC client for the other process. ``host``: a blocking RPC client
+    for the same process.
+    """
 
     def __init__(
         self, name: str, description: EngineDescription, calls: CallClient, host: BlockingClient

@@ -50,7 +50,7 @@ def read_folder(
 
     ``context_size``: an upper limit on the model's own context size, in tokens. Raises
     ``SetupError`` if a file cannot be read, if the tokenizer is missing or unsupported, or if the
-    extra is not installed.
+    library ``tokenizers`` is not installed.
     """
     path = path.expanduser()
     folder = path if path.is_dir() else path.parent

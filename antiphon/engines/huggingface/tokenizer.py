@@ -155,9 +155,10 @@ class FastTokenizer:
         return self._plain
 
     def _encode_split(self, text: str) -> list[int]:
-        """Encode the text in pieces. The text is split inside each text of a special token.
+        """Encode a text that contains texts of special tokens, without using the special tokens.
 
-        This is for vocabularies that have the same text also as an ordinary word.
+        The text is split inside each text of a special token, and each piece is encoded on its own.
+        This is for vocabularies in which the text of a special token is also an ordinary word.
         """
         ids: list[int] = []
         start = 0

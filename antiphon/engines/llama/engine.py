@@ -1,9 +1,9 @@
 """The embedded engine: llama.cpp in this process, many generations in one batch.
 
-llama.cpp's server loop runs on its own thread and is controlled by function calls. Its HTTP
-listener is bound to a private socket file. The file is removed at once, so no process can connect
-to it. Only an engine with an image encoder keeps the file, because it sends its requests through
-this socket (``socket_client``).
+llama.cpp's server loop runs on its own thread and is controlled by function calls. The HTTP
+listener of this server is bound to a private socket file. The file is removed immediately, so no
+process can connect to the socket. Only if the model has an image encoder, the file is kept, because
+requests with images are sent through the socket (``socket_client``).
 """
 
 from __future__ import annotations
@@ -72,20 +72,24 @@ async def load(
     """Load the GGUF file at ``path``.
 
     ``options.threads``: number of CPU threads. The default is all cores but one, because ggml's
-    threads spin and become very slow when they share a core. ``options.context_size``: maximum
-    tokens of each of the ``parallel`` generations. The default is 8192; the limit is the size that
-    the model was trained for. Memory is allocated for all generations. At its start, ``antiphon
-    serve`` returns the unused part to the system (``zero_pages``). ``options.gpu_layers``:
-    ``ALL_THAT_FIT`` loads as many layers as fit into the GPU's memory, if the binding has a GPU
-    build. ``options.adapters``: name of a LoRA adapter → its GGUF file. All adapters are loaded; a
-    generation uses the adapter that it names. ``options.engine_options``: see
-    ``parse_engine_options``.
+    threads spin and become very slow when they share a core.
 
-    ``batch``: number of prompt tokens computed in one step. A GPU runs faster with a larger value,
-    but other generations and an abort wait until the step ends. ``prompt_cache_mib``: size, in MiB,
-    of a cache in main memory. When a conversation overwrites the state of another conversation in a
-    slot, the old state is copied to this cache. The cache is not used with
-    ``options.separate_caches`` or with adapters.
+    ``options.context_size``: maximum tokens of each of the ``parallel`` generations. The default is
+    8192; the limit is the size that the model was trained for. Memory is allocated for all
+    generations. When ``antiphon serve`` has started, it gives the unused part back to the system
+    (``zero_pages``).
+
+    ``options.gpu_layers``: ``ALL_THAT_FIT`` loads as many layers as fit into the GPU's memory, if
+    the binding has a GPU build. ``options.adapters``: name of a LoRA adapter → its GGUF file. All
+    adapters are loaded; a generation uses the adapter that it names. ``options.engine_options``:
+    see ``parse_engine_options``.
+
+    ``batch``: number of prompt tokens that are computed in one pass of the model. A GPU runs faster
+    with a larger value, but other generations and an abort wait until the pass ends.
+
+    ``prompt_cache_mib``: size, in MiB, of a cache in main memory. When a conversation overwrites
+    the state of another conversation in a slot, the old state is copied to this cache. The cache is
+    not used with ``options.separate_caches`` or with adapters.
 
     Raises ``SetupError`` if the binding is not installed, if a file is missing or unusable, or if
     an option is unknown.
@@ -144,7 +148,12 @@ def start_server(
     adapters: Sequence[Path] = (),
     speculation: Speculation | None = None,
 ) -> Any:
-    """Start llama.cpp's server loop, reachable only from this process and without log output."""
+    """Start llama.cpp's server loop, reachable only from this process and without log output.
+
+    ``fields``: fields of ``CommonParams``, which is llama.cpp's configuration. ``projector``: the
+    GGUF file of the image encoder. Returns the server object of the binding, or a ``LlamaSocket``
+    if there is a projector. Raises ``SetupError`` if llama.cpp cannot load the files.
+    """
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -210,7 +219,12 @@ def _inactive_adapter(adapter: Any, file: Path) -> Any:
 
 
 class LlamaEngine:
-    """``Engine`` that runs llama.cpp. ``load`` creates it. Use it on one event loop only."""
+    """``Engine`` that runs llama.cpp. ``load`` creates it. Use it on one event loop only.
+
+    ``server``: a result of ``start_server``. ``parallel``: number of llama.cpp's slots.
+    ``adapters``: names of the LoRA adapters, in the order in which they were loaded. ``samplers``:
+    options of llama.cpp's own samplers, for outputs that may be any text.
+    """
 
     def __init__(
         self,
@@ -286,8 +300,8 @@ class LlamaEngine:
         return stream
 
     def _slot_contents(self, prompt: Prompt, sampling: Sampling) -> tuple[int, ...]:
-        """Return the ids by which a slot remembers the state of this prompt: the prompt's ids. If
-        the prompt uses an adapter, a negative number that stands for the adapter comes first."""
+        """Return the ids that ``Slots`` stores for the state of this prompt: the ids of the prompt.
+        If the prompt uses an adapter, a negative number that stands for the adapter comes first."""
         if sampling.adapter is None:
             return prompt.ids
         return (-1 - self._adapters.index(sampling.adapter), *prompt.ids)

@@ -1,8 +1,9 @@
 """Prompts with images in llama.cpp's format: a text with image markers, and the images' bytes.
 
-llama.cpp tokenizes the text again and parses control tokens in it. If user text looks like a
-control token or a marker, an invisible separator is inserted into it. So it stays plain text. Very
-long words are separated too, because they would crash llama.cpp (``long_words``). Sans-IO.
+llama.cpp tokenizes the text again and parses control tokens in the text. User text may look like a
+control token or a marker. An invisible separator is inserted into such user text, so it stays plain
+text. Very long words are separated too, because they would crash llama.cpp (``long_words``).
+Sans-IO.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class PromptDetokenizer:
         return "".join((*parts, *self._texts(prompt.ids[start:])))
 
     def escaped_ids(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the ids with separators inserted into text that looks like a control token. This
-        is for a server that detokenizes the ids and parses the text."""
+        """Return the ids of the same prompt, with separators in user text that looks like a control
+        token. This is for a server that detokenizes the ids and parses the resulting text."""
         escaped: list[int] = []
         for control, run in self._runs(ids):
             text, found = ("", 0) if control else self._escape(run)

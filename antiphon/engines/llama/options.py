@@ -1,8 +1,9 @@
 """The ``engine_options`` of the llama engine: samplers of llama.cpp, and speculative decoding.
 
 In speculative decoding, the next tokens are guessed cheaply, and the model checks several guessed
-tokens in one step. A guess comes from a small model, or it is copied from earlier text. The copy is
-the text that followed the same few tokens before.
+tokens in one pass. There are two kinds of guess. Either a small model guesses, or the guess is a
+copy of earlier text: if the latest few tokens already occurred earlier, the tokens that followed
+them there are the guess.
 """
 
 from __future__ import annotations

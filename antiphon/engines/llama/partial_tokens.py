@@ -1,9 +1,9 @@
-"""Recover token ids that llama.cpp's server withholds. It withholds a token that ends inside a
-UTF-8 character.
+"""Recover token ids that llama.cpp's server withholds.
 
-The server sends the text of withheld tokens together with the token that completes the character,
-but it sends only the id of this last token. The text and the number of tokens are known, so the
-other ids can be derived. Sans-IO.
+If a token ends inside a UTF-8 character, the server withholds the token. It sends the text of
+withheld tokens together with the token that completes the character, but it sends only the id of
+this last token. The text and the number of tokens are known, so the other ids can be derived.
+Sans-IO.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ class PartialTokens:
     def recover(self, text: str, last: int, count: int) -> list[int]:
         """Return the ids of ``text``: the ids of ``count`` withheld tokens, followed by ``last``.
 
-        If the tokenizer's own encoding of ``text`` has the right number of tokens and ends with
-        ``last``, it is returned. If not, another sequence of ids is searched that has this number
-        of tokens, ends with ``last`` and spells ``text``. If the search fails, for example because
-        the model wrote invalid UTF-8, the tokenizer's own encoding is returned.
+        - If the tokenizer's own encoding of ``text`` has the right number of tokens and ends with
+          ``last``, this encoding is returned.
+        - Otherwise, the method searches another sequence of ids that has this number of tokens,
+          ends with ``last`` and spells ``text``.
+        - If the search fails, for example because the model wrote invalid UTF-8, the tokenizer's
+          own encoding is returned.
         """
         usual = self._tokenizer.encode(text, special=False)
         if len(usual) == count + 1 and usual[-1] == last:

@@ -29,8 +29,9 @@ _FOREIGN = object()
 class Slot(Struct, frozen=True):
     """A slot that one generation holds.
 
-    ``is_reusable``: whether the generation may reuse the state in the slot, because both have the
-    same scope (see ``Slots``). ``tenant``: the tenant of the generation.
+    ``number``: the slot's number in llama.cpp. ``is_reusable``: whether the generation may reuse
+    the state in the slot, because the state is from the same scope (see ``Slots``). ``tenant``: the
+    tenant of the generation.
     """
 
     number: int
@@ -43,10 +44,10 @@ class Slots:
 
     A prompt that continues the ids of a free slot gets this slot. Any other prompt gets the slot
     that has been idle longest. llama.cpp itself would pick the slot with the longest common prefix.
-    Then conversations with the same beginning would overwrite each other in one slot.
+    With that rule, conversations with the same beginning would overwrite each other in one slot.
 
-    A scope is a group of requests that may share cached states, such as those of one tenant. A
-    prompt of one scope never continues the ids of another scope.
+    A scope is a group of requests that may share cached states, such as the requests of one tenant.
+    A prompt of one scope never continues the ids of another scope.
     """
 
     def __init__(self, count: int) -> None:
@@ -62,7 +63,8 @@ class Slots:
         """Wait for a slot for ``prompt`` and return the slot. The caller must pass it to
         ``release``.
 
-        Waiting tenants take turns. The prompts of one tenant are served in order.
+        ``scope``: the scope of the request (see ``Slots``). Waiting tenants take turns. The prompts
+        of one tenant are served in order.
         """
         await self._free.acquire(tenant)
         number = self._choose(prompt, scope)

@@ -50,8 +50,11 @@ class LlamaSocket:
         self.marker = str(self._properties()["media_marker"])
 
     def handle_completions(self, request: bytes, read: Callable[[bytes], bool]) -> None:
-        """Run one generation. ``read`` is called with each event in the binding's format. If it
-        returns True, the generation is aborted."""
+        """Run one generation. ``request``: the body of the request, as JSON.
+
+        ``read``: a function that is called with each event, in the format of the Python binding. If
+        it returns True, the generation is aborted.
+        """
         connection = _Connection(self._path)
         try:
             connection.request("POST", "/completion", request, self._headers)

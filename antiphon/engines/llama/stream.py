@@ -103,7 +103,8 @@ class LlamaStream:
     # --- on the event loop ---
 
     def abort(self) -> None:
-        """Stop the generation within one token. The thread of ``run`` then ends by itself."""
+        """Stop the generation after at most one more token. The thread of ``run`` then ends by
+        itself."""
         self._aborted = True
 
     def __aiter__(self) -> AsyncGenerator[Chunk, None]:

@@ -219,10 +219,11 @@ class LlamaTokenizer:
 
     def _split_at_turns(self, text: str) -> Iterator[str]:
         """Yield the text in pieces, because llama.cpp is slow for long texts with special tokens.
+        After each special token, llama.cpp searches the rest of the text for every other special
+        token. So its work grows with the square of the text's length.
 
         Each piece except the last has at least ``_PIECE_CHARS`` characters. Each piece except the
-        first begins with an end token. After each special token, llama.cpp searches the rest of the
-        text for every other special token. So its work grows with the square of the text's length.
+        first begins with an end token.
         """
         start = 0
         for end in self._turn_ends.finditer(text):

@@ -1,12 +1,13 @@
-"""Return memory that contains only zeros to the system.
+"""Give memory that contains only zeros back to the system.
 
 llama.cpp clears its KV cache while it loads a model. So every page of the cache takes physical
-memory: 720 MiB for the small default model. A page of zeros can be returned safely, because the
+memory: 720 MiB for the small default model. A page of zeros can be given back safely, because the
 next access finds zeros again. After that, memory use grows only with the tokens that are really in
 the cache.
 
-While pages are returned, no other thread of the process may write to them. So ``antiphon serve``
-calls this once, after it has loaded its models and before it answers requests.
+While pages are given back, no other thread of the process may write to them. So ``antiphon serve``
+calls ``release_zero_pages`` only once, after it has loaded its models and before it answers
+requests.
 """
 
 from __future__ import annotations
@@ -76,12 +77,12 @@ def new_ranges(
 
 
 def release_zero_pages(ranges: Iterable[MemoryRange]) -> int:
-    """Return the blocks that contain only zeros to the system. Ranges below 32 MiB are skipped.
-    Returns the number of bytes in these blocks.
+    """Give the blocks that contain only zeros back to the system. Return the number of bytes in
+    these blocks. Ranges below 32 MiB are skipped.
 
     During the call, no other thread may write to the ranges. Data that is written after a block was
-    compared and before it is returned to the system would be lost. Threads that run Python code
-    cannot write, because this function keeps the GIL.
+    compared and before the block is given back would be lost. Threads that run Python code cannot
+    write, because this function keeps the GIL.
     """
     libc = ctypes.PyDLL(None)  # keeps the GIL
     libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)

@@ -186,9 +186,9 @@ class OpenvinoEngine:
         """Return the grammar of the constraint in xgrammar's EBNF, or None if there is no
         constraint.
 
-        ``EbnfConverter`` writes the grammar, so xgrammar can compile it. With a grammar that
-        xgrammar cannot compile, every later step of the pipeline would fail. Raises
-        ``InvalidRequest`` if the constraint cannot be enforced.
+        Raises ``InvalidRequest`` if the constraint cannot be enforced. Only grammars from
+        ``EbnfConverter`` are used, because xgrammar can compile all of them. After a grammar that
+        xgrammar cannot compile, every later step of OpenVINO's pipeline would fail.
         """
         if sampling.constraint is None:
             return None

@@ -108,7 +108,8 @@ class WorkerProcess:
         self._send(request)
 
     def cancel(self, id: int) -> None:
-        """Stop the request within one token. Its ``on_message`` is not called any more."""
+        """Stop the request after at most one more token. Its ``on_message`` is not called any
+        more."""
         if self._listeners.pop(id, None) is not None:
             self._send(CancelRequest(id))
 

@@ -77,7 +77,7 @@ class Finished(_Message, frozen=True):
 
 class GenerationFailed(_Message, frozen=True):
     """The generation of the request ``id`` did not start. ``problem``: the reason. ``invalid``:
-    whether the request has a grammar, which is then taken as the cause."""
+    whether the request has a grammar. If it has one, the grammar is assumed to be the cause."""
 
     id: int
     problem: str

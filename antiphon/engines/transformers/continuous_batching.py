@@ -1,9 +1,9 @@
 """Run many generations in one batch with transformers' continuous batching.
 
-The API of transformers takes one generation config for all requests. But it also calls a logits
-processor with the requests of each batch. The logits processor of this module samples the next
-token of each request with the settings of this request, and masks all other tokens. So transformers
-can only choose the sampled token.
+The API of transformers takes one generation config for all requests. But transformers also calls a
+logits processor with the requests of each batch. The logits processor of this module samples the
+next token of each request with the settings of this request, and masks all other tokens. So
+transformers can only choose the sampled token.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class BatchRunner:
         return name
 
     def cancel(self, name: str) -> None:
-        """Remove a generation, whether it is finished or not. From the next step on, its place in
-        the batch is free."""
+        """Remove a generation, whether it is finished or not. Its place in the batch is free from
+        the next pass of the model on."""
         generation = self._generations.pop(name, None)
         if generation is not None:
             generation.abort()
@@ -101,7 +101,7 @@ class BatchRunner:
             self._manager.output_router.result_handlers.pop(name, None)
 
     def _on_result(self, name: str, result: Any) -> None:
-        """Fail the generation if transformers reports an error in ``result``.
+        """If transformers reports an error in ``result``, end the generation with this error.
 
         A generation without an error ends only when ``cancel`` is called.
         """

@@ -23,8 +23,8 @@ __all__ = ["Generation"]
 class Generation:
     """The state of one generation.
 
-    ``choose`` and ``report_cached_tokens`` are called only on the thread that runs the model. The
-    other methods are called on the event loop.
+    ``choose`` and ``report_cached_tokens`` are called only on the thread that runs the model.
+    ``fail`` may be called on any thread. ``abort`` is called on the event loop.
     """
 
     def __init__(

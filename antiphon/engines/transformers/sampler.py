@@ -112,9 +112,9 @@ class Sampler:
     def _sample(self, logits: Tensor) -> int:
         """Sample with temperature, top_k, top_p and min_p, in this order, as ``transformers`` does.
 
-        One random number is looked up in the cumulated probabilities, in the order of token ids. So
-        small differences in the logits hardly ever change the result. The other requests of a batch
-        cause such differences.
+        The probabilities are cumulated in the order of token ids, and one random number selects the
+        token. With this method, small differences in the logits hardly ever change the result. Such
+        differences depend on the other requests of a batch.
         """
         import torch
 

@@ -1,9 +1,9 @@
 """Convert constraints to xgrammar's EBNF. OpenVINO uses xgrammar, and SGLang and vLLM use it by
 default.
 
-xgrammar treats a control token as its text, such as ``<|end|>``. So a rule for any text would also
+xgrammar treats a control token as its text, such as ``<|end|>``. So an ``AnyText`` node would also
 match control tokens. It would also match its own terminator, which is the text that should end it.
-Therefore, every rule for any text excludes the texts of all control tokens and all terminators.
+Therefore, every ``AnyText`` node excludes the texts of all control tokens and all terminators.
 
 One gap remains. Where a user's grammar or regex matches the text of a control token, the model may
 write the control token itself.
@@ -100,7 +100,7 @@ def to_ebnf(
 
 
 def _excluded_texts(rules: Mapping[str, Node], literals: Iterable[str]) -> list[str]:
-    """Return the texts that no rule for any text may match: the texts of control tokens, and all
+    """Return the texts that no ``AnyText`` node may match: the texts of control tokens, and all
     terminators.
 
     ``rules``: the rules of the grammar. ``literals``: the texts of the control tokens. A model can
@@ -122,8 +122,8 @@ def _stem(literal: str) -> str:
 class _Writer:
     """Writes the rules of one grammar as EBNF.
 
-    ``excluded``: the texts that no rule for any text may match. ``literals``: the control tokens,
-    as a mapping from token id to text; None if the xgrammar release has the rule ``Token(id)``.
+    ``excluded``: the texts that no ``AnyText`` node may match. ``literals``: the control tokens, as
+    a mapping from token id to text; None if the xgrammar release has the rule ``Token(id)``.
     """
 
     def __init__(

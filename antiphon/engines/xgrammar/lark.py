@@ -67,8 +67,8 @@ def parse_lark(lark: str) -> dict[str, Node]:
 def _rules_before_token(rules: Mapping[str, Node]) -> Iterator[str]:
     """Yield the names of rules that repeat without limit directly before a control token.
 
-    Only the control token ends such a repetition. The repetition may match its own terminator many
-    times, so this terminator need not be excluded from its texts.
+    Only the control token ends such a repetition. The repeated text may contain the rule's own
+    terminator many times, so ``parse_lark`` does not exclude this terminator from other texts.
     """
     for rule in rules.values():
         for row in walk(rule):
@@ -181,10 +181,10 @@ class _RuleParser:
         """Parse the exclusion ``& ~/regex/`` if it follows a regex. ``node``: the parsed regex
         before it.
 
-        - Without an exclusion, returns ``AnyText`` if ``node`` matches any text. Otherwise, returns
-          ``node``.
+        - Without an exclusion, returns ``node``. If ``node`` is the regex for any text, returns
+          ``AnyText`` instead.
         - With an exclusion, returns a node for any text that the excluded regex does not match.
-          Raises ``UnsupportedGrammar`` if ``node`` does not match any text.
+          Raises ``UnsupportedGrammar`` if ``node`` is not the regex for any text.
         """
         if self.mark != "&":
             return AnyText() if node == _ANY else node
