@@ -78,8 +78,8 @@ class Reply(Protocol):
 
     @property
     def reports_tokens(self) -> bool:
-        """Whether the deltas may include the ids of the sampled tokens. They include the ids only
-        if the backend also knows them."""
+        """Whether the deltas may include the ids of the sampled tokens. Even if True, the ids are
+        missing if the backend does not know them."""
         return True
 
     @property
@@ -107,18 +107,18 @@ class Reply(Protocol):
 
         Deltas that become known at the same time are yielded as one tuple. In the tuple, the ids of
         sampled tokens come before the deltas that result from them. The caller stores and sends the
-        deltas of a tuple together. Closing the iterator stops the model within one token. Raises
-        ``RunError`` if the generation fails.
+        deltas of a tuple together. Closing the iterator stops the model after at most one more
+        token. Raises ``RunError`` if the generation fails.
         """
 
     def stop(self) -> None:
         """End the reply early, because the caller needs no more deltas. Call this between two
-        batches of deltas.
+        tuples of deltas.
 
         The model stops, and the deltas soon end with a ``Finish`` whose reason is ``length``. The
-        usage in this ``Finish`` is exact if this server counts the tokens. If only the upstream
-        counts them, the usage is an estimate. A reply that is buffered or short may ignore this
-        call and end as usual. The default implementation ignores it.
+        usage in this ``Finish`` is exact if Antiphon counts the tokens. If only the upstream counts
+        them, the usage is an estimate. A reply that is buffered or short may ignore this call and
+        end as usual. The default implementation does nothing.
         """
         return
 
@@ -132,11 +132,12 @@ class Reply(Protocol):
 
 
 class Status(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The state of a model: whether it can answer at once. This object is sent to clients.
+    """The state of a model: whether it can answer immediately. This object is sent to clients.
 
     ``value``: ``loaded``, ``loading``, ``unloading``, ``unloaded``, or ``failed`` after a failed
-    load. While the model loads, ``stage`` names the current step, ``bytes`` is the number of bytes
-    loaded so far, and ``total_bytes`` is the total number of bytes, or None if it is unknown.
+    load. While the model loads, ``stage`` names the current part of the work, ``bytes`` is the
+    number of bytes loaded so far, and ``total_bytes`` is the total number of bytes, or None if it
+    is unknown.
     """
 
     value: str
@@ -169,7 +170,7 @@ class Backend(Protocol):
 
     @property
     def status(self) -> Status:
-        """The state of the model: whether it can answer at once."""
+        """The state of the model: whether it can answer immediately."""
         return Status(value="loaded")
 
     async def ready(self) -> bool:

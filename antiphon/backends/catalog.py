@@ -41,7 +41,7 @@ class CatalogModel(Protocol):
 
     @property
     def status(self) -> Status:
-        """The state of the model: whether it can answer at once."""
+        """The state of the model: whether it can answer immediately."""
 
     async def ready(self) -> None:
         """Start loading the model if necessary, and wait for a short time. Raises ``Overloaded`` if

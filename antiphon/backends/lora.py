@@ -12,8 +12,8 @@ __all__ = ["LoraBackend"]
 
 
 class LoraBackend(BackendWrapper):
-    """``Backend`` that sets ``adapter`` in every call of ``inner``. A request cannot choose another
-    adapter."""
+    """``Backend`` that sets the option ``adapter`` of every request to the name ``adapter``. A
+    request cannot choose another adapter."""
 
     def __init__(self, inner: Backend, adapter: str) -> None:
         super().__init__(inner)

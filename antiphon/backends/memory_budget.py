@@ -59,11 +59,14 @@ class MemoryBudget:
         """Reserve the memory of ``model``, which is about to be loaded under ``name``. Return
         whether the memory is reserved.
 
-        If the model does not fit, the least recently used models are unloaded, and the call waits
-        until their memory is free. Idle models are unloaded first. Models in use are unloaded after
-        their running requests. With ``evict=False``, no model is unloaded, and the call returns
-        False if ``model`` does not fit. Raises ``SetupError`` if the model needs more than the
-        whole budget.
+        ``evict``: whether other models may be unloaded.
+
+        - If True, and if the model does not fit, the least recently used models are unloaded, and
+          the call waits until their memory is free. Idle models are unloaded first. Models in use
+          are unloaded when their running requests have ended.
+        - If False, and if the model does not fit, the call returns False.
+
+        Raises ``SetupError`` if the model needs more than the whole budget.
         """
         limit = self.limit_bytes
         if limit is not None and model.memory_bytes > limit:

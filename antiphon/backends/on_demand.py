@@ -198,9 +198,9 @@ class OnDemandBackend(BackendWrapper):
     async def load(self, progress: Progress | None = None, *, evict: bool = True) -> None:
         """Load the model now. Raises ``SetupError`` if the model cannot be loaded.
 
-        ``progress``: callback for the progress. If it is given, the progress is not logged. With
-        ``evict=False``, no other model is unloaded. If there is too little memory then, the call
-        returns without loading the model.
+        ``progress``: callback for the progress. If it is given, the progress is not logged.
+        ``evict``: whether other models may be unloaded to free memory. If not, and if there is too
+        little memory, the call returns without loading the model.
         """
         async with self._in_use(progress, evict=evict) as instance:
             with suppress(_Skipped):
@@ -231,8 +231,8 @@ class OnDemandBackend(BackendWrapper):
         """Load the model if necessary. If it is loaded within ``ready_timeout_s``, check the
         request and render the prompt.
 
-        If the model needs more time, the returned reply checks the request later. Then an invalid
-        request is not rejected here. Its run fails instead.
+        If the model needs more time, the returned reply checks the request later, when the model is
+        loaded. An invalid request is then not rejected with an HTTP error. Instead, its run fails.
         """
         return await self._reply(lambda backend: backend.prepare(conversation, options))
 
@@ -504,8 +504,10 @@ class OnDemandReply(ReplyWrapper):
     """``Reply`` of a model that is loaded on demand.
 
     The model may still be unloaded when the reply is created, and it may be unloaded before the
-    reply is generated. ``deltas`` loads it if necessary. Until the model is loaded,
-    ``input_tokens`` is 0. ``may_fail_early`` is then False, so the run does not wait for the first
+    reply is generated. ``deltas`` loads the model if necessary.
+
+    If the model is not loaded when the reply is created, ``input_tokens`` is 0 and
+    ``may_fail_early`` is False until the model is loaded. So the run does not wait for the first
     delta before it sends anything to the client.
     """
 

@@ -39,8 +39,9 @@ class ScriptedBackend(Backend):
 
     ``scripts``: a list of scripts, or a function that returns the script for a request. Each
     request gets the next script of the list. After the last script, the first script follows.
-    ``wait_s``: pause in seconds before every delta. ``tokens``: whether every delta gets its index
-    as a token id. Then an interrupted reply can be continued.
+    ``wait_s``: pause in seconds before every delta. ``tokens``: whether the reply has a token id
+    for every delta, which is the index of the delta. With token ids, an interrupted reply can be
+    continued.
 
     If the deltas of a script do not end with ``Finish``, a ``Finish`` is added. Each word counts as
     a token.
@@ -169,8 +170,8 @@ def _message_deltas(text: str) -> list[Delta]:
 
 
 def _with_token_ids(deltas: Iterable[Delta]) -> list[Delta]:
-    """Return the deltas with a ``SampledTokens`` before each delta. Its only id is the index of the
-    delta."""
+    """Return the deltas with a ``SampledTokens`` before each delta. The only id in a
+    ``SampledTokens`` is the index of the delta that follows."""
     return [
         each for number, delta in enumerate(deltas) for each in (SampledTokens((number,)), delta)
     ]

@@ -295,10 +295,11 @@ class LocalReply(Reply):
         """Return a reply that continues after the tokens that were sampled before an interruption.
 
         An engine cannot start in the middle of a grammar. So the engine samples without the
-        grammar, and this server matches the output to the grammar. Raises ``CannotContinue`` if the
-        prompt has images and has changed, because the images would be at other positions. Also
-        raises ``CannotContinue`` if a grammar must be continued but the engine does not support
-        ``logit_bias``.
+        grammar, and Antiphon matches the output to the grammar. Raises ``CannotContinue`` in two
+        cases:
+
+        - The prompt has images and has changed, so the images would be at other positions.
+        - A required grammar must be continued, but the engine does not support ``logit_bias``.
         """
         rendered, sampling = self._rendered, self._sampling
         if rendered.prompt.images and rendered.prompt.ids != point.prompt_ids:
@@ -402,15 +403,15 @@ class LocalReply(Reply):
         return tuple(deltas), reason
 
     def _with_stop(self, chunk: Chunk) -> Chunk:
-        """Return the chunk. If the answer must include the stop string that ended the chunk, append
-        this string to the text."""
+        """Return the chunk. If a stop string of the request ended the chunk and the answer must
+        include it, append the stop string to the chunk's text."""
         if self._options.include_stop_text and (stop := self._requested_stop(chunk)):
             return replace(chunk, tail=chunk.tail + stop)
         return chunk
 
     def _requested_stop(self, chunk: Chunk) -> str | None:
-        """Return the stop string that ended the chunk, if it is a stop string of the request.
-        Return None if it is a stop string of the dialect."""
+        """Return the stop string that ended the chunk. Return None if no stop string ended it, or
+        if the stop string comes from the dialect and not from the request."""
         return chunk.stop_text if chunk.stop_text in self._options.stop else None
 
     @property
@@ -420,10 +421,12 @@ class LocalReply(Reply):
 
     @property
     def _counts_cached_tokens(self) -> bool:
-        """Whether the engine's next count of cached tokens goes into the usage.
+        """Whether the engine's next count of cached tokens goes into the usage. It does not in two
+        cases:
 
-        The count is left out if another tenant may have filled the cache. It is also left out for
-        the second engine call of a reply, which finds the tokens of the first call in the cache.
+        - Another tenant may have filled the cache.
+        - The reasoning was cut off, and this is the second engine call of the reply. It finds the
+          tokens of the first call in the cache.
         """
         is_separate = (
             self._sampling.cache_scope is None or self._engine.capabilities.separates_caches
@@ -434,9 +437,13 @@ class LocalReply(Reply):
         """Feed the tokens that were sampled before the interruption into the parser. Discard the
         deltas, because the client already has them.
 
-        Returns the finish reason if the reply had already ended, or None. Raises ``CannotContinue``
-        if the output has an item that did not come from these tokens. This happens after an invalid
-        reply was generated again, because a repeated reply reports no tokens.
+        Returns the finish reason if the reply had already ended before the interruption. Otherwise,
+        returns None.
+
+        Raises ``CannotContinue`` if the last item before the interruption (``written_before``) is
+        not among the parsed items. Then the item comes from a second model call: the first output
+        was invalid, and ``RetryingReply`` called the model again. The tokens of a second call are
+        not stored, so the item cannot be continued.
         """
         parser = self._rendered.parser
         deltas = list(parser.feed(Chunk(self._sampled_before))) if self._sampled_before else []
@@ -485,9 +492,9 @@ def _for_engine(
 ) -> Rendered:
     """Adapt the rendered prompt to the constraints that the engine supports.
 
-    ``is_enforced``: the engine enforces the constraint by its grammar or by its JSON schema.
-    ``takes_grammar``: the engine enforces the grammar. If the engine enforces only the schema, the
-    whole output is JSON, so it is parsed as JSON.
+    ``is_enforced``: whether the engine enforces the constraint, by its grammar or by its JSON
+    schema. ``takes_grammar``: whether the engine enforces the grammar. If the engine enforces only
+    the JSON schema, the whole output is JSON, so it is parsed as JSON.
     """
     if not is_enforced:
         return _unconstrained(rendered)

@@ -70,16 +70,16 @@ def check_logit_bias(logit_bias: Mapping[int, float], vocabulary_size: int) -> N
 
 
 def accepts_grammar(constraint: Constraint | None, capabilities: Capabilities) -> bool:
-    """Return whether the engine enforces the constraint by its grammar. Without a constraint, the
-    result is True."""
+    """Return whether the engine can enforce the grammar of the constraint. Without a constraint,
+    the result is True."""
     if constraint is None or capabilities.constraints:
         return True
     return capabilities.grammars is not None and capabilities.grammars(constraint.lark)
 
 
 def enforces_schema(constraint: Constraint | None, capabilities: Capabilities) -> bool:
-    """Return whether the engine enforces the constraint by its JSON schema. Without a constraint,
-    the result is True."""
+    """Return whether the engine can enforce the JSON schema of the constraint. Without a
+    constraint, the result is True."""
     if constraint is None:
         return True
     if not capabilities.schemas or constraint.schema is None:

@@ -13,12 +13,12 @@ __all__ = ["plain_text_parser", "render_text"]
 
 
 def render_text(engine: Engine, prompt: str | tuple[int, ...]) -> Rendered:
-    """Render a text completion.
+    """Render a text completion. ``prompt``: a text or token ids.
 
-    In a string, the texts of control tokens become control tokens. If the model expects a BOS token
-    at the beginning of a text, this token is put before the string. Token ids are used unchanged.
-    Raises ``InvalidRequest``, with the param ``input``, if the prompt is empty or too long, or has
-    an unknown token id.
+    In a text, the texts of control tokens become control tokens. If the model expects a BOS token
+    at the beginning, this token is put before the text. Token ids are used unchanged. Raises
+    ``InvalidRequest``, with the param ``input``, if the prompt is empty or too long, or has an
+    unknown token id.
     """
     tokenizer, card = engine.tokenizer, engine.card
     if isinstance(prompt, str):

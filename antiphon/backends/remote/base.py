@@ -2,7 +2,7 @@
 parses the upstream's answer into deltas.
 
 Only the upstream knows the tokens, so token counts before the answer are estimates. There is one
-exception: if a prompt may exceed the context, and the server has an endpoint that counts tokens,
+exception: if a prompt may exceed the context, and the upstream has an endpoint that counts tokens,
 this endpoint is called.
 """
 
@@ -85,15 +85,16 @@ class StreamParser(Protocol):
         """Return the deltas that ``feed`` had parsed when it raised an error."""
 
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
-        """Return the last deltas, at the end of the stream. ``done``: whether the upstream sent the
-        mark that ends a stream. Raises ``BackendError`` if the answer is incomplete."""
+        """Return the last deltas, at the end of the stream. ``done``: whether the stream ended with
+        ``[DONE]``, so it did not break off. Raises ``BackendError`` if the answer is incomplete."""
 
 
 class RemoteBackend(Backend, ABC):
     """``Backend`` for one model on an upstream. ``close`` also closes the ``Upstream``.
 
-    ``body``: additional fields of every request, which override the fields that this server sets.
-    ``template``: arguments of the upstream's chat template.
+    ``model``: name of the model on the upstream. ``body``: additional fields of every request,
+    which override the fields that Antiphon sets. ``template``: arguments of the upstream's chat
+    template.
     """
 
     #: Path of the endpoint, without the version prefix (``v1``).
@@ -247,7 +248,10 @@ class _Request(Struct, frozen=True, kw_only=True):
 
 
 class UpstreamReply(Reply):
-    """``Reply`` that an upstream generates. ``deltas`` sends the request."""
+    """``Reply`` that an upstream generates. ``deltas`` sends the request.
+
+    ``prompt_tools``: the tools that are shown to the model.
+    """
 
     input_tokens = 0
     dropped_ids: tuple[str, ...] = ()

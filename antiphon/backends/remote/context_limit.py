@@ -1,8 +1,9 @@
-"""Check that a request fits the configured context before it is sent.
+"""Check that a request fits the configured context before the request is sent to an upstream.
 
-If the server has an endpoint that counts tokens, it is used. For all other servers, only a lower
-bound of the number of tokens is known. So a request that is rejected here is certainly too long.
-Some requests that are too long are not detected here. The server itself must reject them.
+If the upstream has an endpoint that counts tokens, this endpoint counts the tokens of the prompt.
+For all other upstreams, only a lower bound of the number of tokens is known. So a request that is
+rejected here is certainly too long. A request that is too long but passes this check must be
+rejected by the upstream.
 """
 
 from __future__ import annotations

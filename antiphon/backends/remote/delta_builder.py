@@ -114,7 +114,11 @@ class DeltaBuilder:
 
     def open_call(self, shape: ToolShape, call_id: str, caller: Caller | UnsetType = UNSET) -> None:
         """Open a tool call. If another call already has the id, the call gets an empty id, and the
-        run assigns a new id. ``caller``: the program that makes the call, or UNSET."""
+        run assigns a new id.
+
+        ``shape``: the name and the kind of the tool. ``caller``: who makes the call, which is the
+        model itself or a program that the model wrote; UNSET if this is unknown.
+        """
         call_id = "" if call_id in self._call_ids else call_id[:256]
         self._call_ids.add(call_id)
         name, namespace = shape.wire_name, UNSET if shape.namespace is None else shape.namespace

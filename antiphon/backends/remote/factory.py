@@ -43,7 +43,7 @@ async def chat_completions(
 ) -> ChatCompletionsBackend:
     """Create the backend of a Chat Completions server.
 
-    ``name``: the model's name in this server's configuration. ``url``: the address of the upstream.
+    ``name``: the model's name in Antiphon's configuration. ``url``: the address of the upstream.
     ``key``: the API key of the upstream. ``model``: the model's name on the upstream; None selects
     the upstream's first model. ``context_size``: the context size of the model in tokens, or None.
     ``reasoning_format``: the name of one of ``formats``. It says how reasoning is marked in the

@@ -61,13 +61,14 @@ _FENCED = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 class AnswerFormat(Struct, frozen=True, kw_only=True):
     """The format that a text must have.
 
-    ``grammar``: a grammar that the text must match. ``is_complete``: the grammar covers the whole
-    format. If False, ``validator`` must check the text too. ``fault``: the error message for a text
-    that does not match the grammar.
+    ``grammar``: a grammar that the text must match. ``is_complete``: whether the grammar covers the
+    whole format. If not, ``validator`` must check the text too. ``fault``: the error message for a
+    text that does not match the grammar.
 
-    A grammar permits only one order of keys and one way to escape characters, so it also rejects
-    some valid JSON. If it rejects a text, the text is matched to ``any_json``, the grammar of any
-    JSON, and ``validator`` decides at the end.
+    ``any_json`` and ``validator`` are set for JSON. A grammar of a JSON schema permits only one
+    order of keys and one way to escape characters, so it also rejects some valid JSON. A rejected
+    text is matched to ``any_json``, the grammar of any JSON. At the end of the text, ``validator``
+    decides whether the text is valid.
     """
 
     grammar: Grammar

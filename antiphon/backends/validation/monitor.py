@@ -19,9 +19,10 @@ class StreamValidator:
     """Validates one reply while it streams.
 
     ``answer_format``: the format that the answer must have; None allows any text. ``tool_calls``:
-    the rules for tool calls; None allows any calls. ``allows_text_with_calls``: a reply with tool
-    calls may also have text that does not have the format. ``has_stop_strings``: the request has
-    stop strings, and the upstream does not report whether a stop string ended the reply.
+    the rules for tool calls; None allows any calls. ``allows_text_with_calls``: whether a reply
+    with tool calls may also have text that does not have the format. ``has_stop_strings``: True if
+    the request has stop strings, and the upstream does not report whether a stop string ended the
+    reply.
     """
 
     def __init__(
@@ -72,8 +73,8 @@ class StreamValidator:
     def accept_text(self, deltas: Sequence[Delta]) -> bool:
         """Validate a batch of deltas that only adds text to the open item. This is the fast path.
 
-        Returns True if the batch only adds text and the text is valid so far. If it returns False,
-        the caller must call ``fault`` with the same batch.
+        Returns True if the batch only adds text and the text is valid so far. In all other cases,
+        this method returns False, and the caller must call ``fault`` with the same batch.
         """
         more = deltas[-1] if deltas else None
         if not isinstance(more, Text) or self.is_waiting or self._is_check_due:

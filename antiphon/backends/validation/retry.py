@@ -1,9 +1,11 @@
 """Validate replies, and retry invalid replies.
 
-If the engine or upstream does not enforce the requested format, the reply is buffered and
-validated. If it is invalid, the model is called again with the error in the prompt. This concerns
-engines and upstreams without grammars, and schemas with rules that a grammar cannot express. If the
-engine or upstream enforces the format, the reply is validated while it streams.
+There are two cases:
+
+- The engine or upstream enforces the requested format. The reply is validated while it streams.
+- The engine or upstream does not enforce the format, for example because it has no grammars, or
+  because a rule of the schema cannot be expressed in a grammar. The reply is buffered and
+  validated. If the reply is invalid, the model is called again with the error in the prompt.
 """
 
 from __future__ import annotations
@@ -50,11 +52,11 @@ class ValidationPlan(Struct, frozen=True, kw_only=True):
     """The rules by which a reply is validated, and which of them the engine or upstream enforces.
 
     ``answer_format``: the format of the answer; None allows any text. ``tool_calls``: the rules for
-    tool calls; None allows any calls. ``enforces_format``: the engine or upstream enforces
-    ``answer_format``. ``enforces_calls``: it enforces ``tool_calls``. ``allows_text_with_calls``: a
-    reply with tool calls may also have text that does not have the format. ``has_stop_strings``:
-    the request has stop strings, and the upstream does not report whether a stop string ended the
-    answer.
+    tool calls; None allows any calls. ``enforces_format``: whether the engine or upstream enforces
+    ``answer_format``. ``enforces_calls``: whether the engine or upstream enforces ``tool_calls``.
+    ``allows_text_with_calls``: whether a reply with tool calls may also have text that does not
+    have the format. ``has_stop_strings``: True if the request has stop strings, and the upstream
+    does not report whether a stop string ended the answer.
     """
 
     answer_format: AnswerFormat | None
@@ -169,9 +171,10 @@ class RetryingReply(ReplyWrapper):
     ) -> AsyncGenerator[Delta, None]:
         """Run one attempt, and yield its valid deltas.
 
-        From the first item that must be valid, all deltas are held back until the end. They are
-        yielded only if they are valid. Text before a call is not checked as an answer. A reply that
-        was cut off is not checked.
+        From the first item that must be valid, all deltas are held back until the end of the
+        attempt. They are yielded only if they are valid. If the reply has a call, its text is not
+        checked as an answer. If the reply was cut off, for example at the token limit, nothing is
+        checked.
         """
         held: list[Delta] = []
         self._fault, has_called = "", False
@@ -203,11 +206,11 @@ class RetryingReply(ReplyWrapper):
         return must and is_answer(delta)
 
     async def _validate(self, held: list[Delta], has_called: bool, stopped: bool) -> list[Delta]:
-        """Validate the deltas that were held back. Return the deltas to yield.
+        """Validate ``held``, the deltas that were held back. Return the deltas to yield.
 
         Text around a JSON answer is removed. If the deltas are invalid, ``_fault`` is set.
-        ``stopped``: a stop string cut off the text. Then it is enough that the text is the
-        beginning of a valid text.
+        ``has_called``: whether the reply has a call. ``stopped``: whether a stop string cut off the
+        text. If so, it is enough that the text is the beginning of a valid text.
         """
         items = list(_written_items(held))
         if has_called:
@@ -267,9 +270,11 @@ class MonitoredReply(ReplyWrapper):
     format.
 
     Validation is still necessary: engines silently drop a grammar that becomes too complex, and
-    some upstreams claim to enforce a format but do not. If a fault is found before any part of an
-    answer was yielded, ``retrying`` continues the reply. It buffers and retries the reply. If a
-    part was already yielded, the reply fails.
+    some upstreams claim to enforce a format but do not.
+
+    - If a fault is found before any part of an answer was yielded, ``retrying`` takes over: it
+      buffers the output, and retries if the output is invalid.
+    - If a fault is found after a part of an answer was yielded, the reply fails.
     """
 
     def __init__(self, reply: Reply, validator: StreamValidator, retrying: RetryingReply) -> None:

@@ -1,7 +1,8 @@
-"""Validate texts in a separate process that has limits of time and memory.
+"""Validate texts in a separate process, the worker, which has limits of time and memory.
 
-JSON is validated by a schema. The validator supports all keywords, also keywords that a grammar
-cannot enforce. A text is matched to a grammar in this process only if the match is expensive.
+The worker validates JSON by a schema. It supports all keywords, also keywords that a grammar cannot
+enforce. The worker also matches texts to grammars, but only if such a match is too expensive for
+Antiphon's own process.
 """
 
 from __future__ import annotations
@@ -83,8 +84,11 @@ async def grammar_fault(lark: str, text: str, *, whole: bool) -> str | None:
 
 
 async def _run_worker(**request: Any) -> _Verdict:
-    """Run the worker process for one request. Every wait has a time limit. Raises ``BackendError``
-    if the worker could not run."""
+    """Run the worker process for one request. Every wait has a time limit.
+
+    ``request``: the fields of the worker's request, such as ``schema`` and ``text``. Raises
+    ``BackendError`` if the worker could not run.
+    """
     try:
         async with asyncio.timeout(_SECONDS):
             process = await _start_worker()
@@ -131,8 +135,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _start_failure(reason: str) -> BackendError:
-    """Log why the worker could not run. Return the error for the client, which has no details about
-    this machine."""
+    """Log why the worker could not run, and return an error for the client. The error contains no
+    details about this machine."""
     _log.error("validator process could not run", executable=sys.executable, reason=reason)
     return BackendError(
         "The output cannot be validated: the server's validator process could not run.",

@@ -28,8 +28,9 @@ _ToolName = tuple[str, str | None]
 class ToolCallRules:
     """The rules for the tool calls of one request, and methods that check a call.
 
-    ``required``: whether the reply must contain a call. ``accept_strays``: accept calls of tools
-    that may not be called, because the caller handles them.
+    ``required``: whether the reply must contain a call. ``accept_strays``: whether the reply may
+    contain calls of tools that the model may not call, for example because ``tool_choice`` excludes
+    them. If so, the caller handles such calls.
     """
 
     def __init__(
@@ -87,9 +88,9 @@ def tool_call_rules(
 ) -> ToolCallRules | None:
     """Return the rules for the tool calls of a request, or None if the request allows any calls.
 
-    ``is_enforced``: the engine or upstream enforces the rules, so the schemas and grammars are not
-    checked here. If False, raises ``InvalidRequest`` for a schema or grammar that cannot be
-    validated.
+    ``is_enforced``: whether the engine or upstream enforces the rules. If so, the schemas and
+    grammars of the tools are not checked here. If not, raises ``InvalidRequest`` for a schema or
+    grammar that cannot be validated. ``accept_strays``: see ``ToolCallRules``.
     """
     constrained = [tool for tool in tools.callable if _is_constrained(tool)]
     for tool in constrained:
@@ -108,9 +109,9 @@ async def compiled_tool_call_rules(
 ) -> ToolCallRules | None:
     """Return the result of ``tool_call_rules``.
 
-    If a tool has a strict schema or a grammar, the function runs on a thread, because checking it
-    may take seconds. If not, the function is called directly, because starting a thread would take
-    longer than the function.
+    If a tool has a strict schema or a grammar, ``tool_call_rules`` runs on a thread, because
+    checking the schema or grammar may take seconds. If no tool has one, ``tool_call_rules`` is
+    called directly, because starting a thread would take longer.
     """
     make = partial(
         tool_call_rules, tools, grammars, is_enforced=is_enforced, accept_strays=accept_strays

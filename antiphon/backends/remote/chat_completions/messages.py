@@ -72,7 +72,8 @@ class _Writer:
 
     @cached_property
     def _secret(self) -> str:
-        """The random text in every mark. No client knows it, so no client can forge a mark."""
+        """The random text in every mark (a mark stands for a part that is not text). No client
+        knows this random text, so no client can forge a mark."""
         return secrets.token_hex(8)
 
     # --- items: replace parts that are not text by marks -----------------------------------------
@@ -193,8 +194,11 @@ class _Writer:
         written.append(answer)
 
     def _split(self, text: str) -> str | list[Message]:
-        """Return a text without marks unchanged. For a text with marks, return a list of parts: the
-        marked parts, and the texts between the marks."""
+        """Replace the marks in a text by their parts, such as images.
+
+        Returns a text without marks unchanged. For a text with marks, returns a list of parts: the
+        marked parts, and the texts between the marks.
+        """
         pieces = self._pieces(text)
         if len(pieces) == 1:
             return text
@@ -207,8 +211,8 @@ class _Writer:
         return parts
 
     def _pieces(self, text: str) -> list[str]:
-        """Split a text at its marks. In the result, texts alternate with the numbers of the marked
-        parts."""
+        """Split a text at its marks, which stand for parts that are not text. In the result, texts
+        alternate with the numbers of the marked parts."""
         return self._mark_pattern.split(text) if self._parts_by_number else [text]
 
     @cached_property
@@ -216,8 +220,9 @@ class _Writer:
         return re.compile(f"\U0010ff00{self._secret}:(\\d+)\U0010ff01")
 
     def _text(self, text: str, note: str = "") -> str:
-        """Return the text without its marks. If it has marks, defer the marked parts to a later
-        user message, and append ``note`` to the text."""
+        """Return the text without its marks, which stand for parts that are not text. If the text
+        has marks, the marked parts are sent in a later user message, and ``note`` is appended to
+        the text."""
         parts = self._split(text)
         if isinstance(parts, str):
             return parts

@@ -193,8 +193,8 @@ class ChatStreamParser:
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
         """Return the last deltas, at the end of the stream.
 
-        Raises ``BackendError`` if the server sent no finish reason or reports a failure. ``done``
-        is ignored, because routers also send the end mark after an answer whose server has failed.
+        Raises ``BackendError`` if the server sent no finish reason or reports a failure. ``done``:
+        ignored, because a router also sends ``[DONE]`` after an answer whose server has failed.
         """
         if self._finish is None:
             raise BackendError("The upstream's answer broke off.")
@@ -374,8 +374,9 @@ class ChatStreamParser:
         """Emit the deltas of the first call that is not closed yet. If this call is complete, close
         it and continue with the next call.
 
-        ``final``: no more pieces follow, so all calls are closed. ``is_cut``: the reply was cut
-        off, so the last call stays open if its arguments are incomplete.
+        ``final``: whether no more pieces follow. If so, all calls are closed, with the exception of
+        ``is_cut``. ``is_cut``: whether the reply was cut off. If so, the last call stays open if
+        its arguments are incomplete.
         """
         while self._ended_count < len(self._calls):
             pending = self._calls[self._ended_count]

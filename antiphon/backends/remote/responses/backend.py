@@ -1,6 +1,6 @@
 """A backend that calls any server of the Responses API.
 
-This server handles state, tools and background runs. So each request sends the whole conversation,
+Antiphon handles state, tools and background runs. So each request sends the whole conversation,
 with ``store: false``. Only the upstream counts tokens, so token counts before the answer are
 estimates.
 """
@@ -286,10 +286,13 @@ def _function_choice(choice: ToolChoice, prompt_tools: PromptTools) -> Any:
 
 
 def _without_programs(items: Sequence[it.Item]) -> Iterator[it.Item]:
-    """Yield the items for an upstream that does not run programs.
+    """Yield the items for an upstream that does not run programs. A program is code that the model
+    wrote to call tools.
 
-    A program that ran on this server is replaced by the tool call in which the model wrote the
-    program. Unfinished programs are left out. Tool calls that a program made are left out too.
+    - A program that ran in Antiphon is replaced by the tool call in which the model wrote the
+      program.
+    - An unfinished program is left out.
+    - Tool calls that a program made are left out.
     """
     open_ids = {program.call_id for program in open_programs(items)}
     called_by_programs = {
@@ -317,7 +320,7 @@ def _without_passage_files(item: it.Item) -> it.Item:
 
 
 def _as_function_call(item: it.Item, prompt_tools: PromptTools) -> tuple[it.Item, it.Item]:
-    """Convert a call of a tool that ran on this server to a function call and its output.
+    """Convert a call of a tool that ran in Antiphon to a function call and its output.
 
     The original item cannot be sent, because the upstream does not know its ids, containers and
     images.
@@ -332,8 +335,8 @@ def _as_function_call(item: it.Item, prompt_tools: PromptTools) -> tuple[it.Item
 
 
 def _to_json(item: it.Item) -> dict[str, Any]:
-    """Return the item as JSON. Most ids are left out, because this server made them and the
-    upstream does not know them."""
+    """Return the item as JSON. Most ids are left out, because Antiphon made them and the upstream
+    does not know them."""
     fields: dict[str, Any] = msgspec.to_builtins(item)
     if (
         not isinstance(item, _ITEMS_WITH_IDS)

@@ -3,6 +3,8 @@
 An event may identify its item by an id, by a position, or not at all. Servers may also leave out
 some events. In deltas, only one item is open at a time. Text that was not streamed is taken from
 the completed item.
+
+A step is a progress event of a hosted tool, such as ``searching``.
 """
 
 from __future__ import annotations
@@ -106,8 +108,9 @@ class _UpstreamItem:
     """The state of one item that the upstream streams.
 
     ``tag``: the type of the item. ``raw``: the item's JSON so far. ``text_lengths``: channel (kind
-    of text) → number of characters so far. ``waiting_events``: events that arrived while another
-    item was open.
+    of text) → number of characters so far. ``steps``: names of the hosted tool's progress events
+    that were already reported. ``summary``: not 0 if a further part of the summary has begun and
+    has no text yet. ``waiting_events``: events that arrived while another item was open.
     """
 
     def __init__(self, tag: str) -> None:
@@ -193,7 +196,11 @@ class ResponsesStreamParser:
 
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
         """Return the last deltas, at the end of the stream. Raises ``BackendError`` if the stream
-        is incomplete or the response failed. ``done`` is ignored."""
+        is incomplete or the response failed.
+
+        ``done``: ignored. The parameter is part of ``StreamParser``, but a stream of the Responses
+        API ends with an event such as ``response.completed`` and not with ``[DONE]``.
+        """
         response = self._final_response
         if response is None:
             raise BackendError("The upstream's answer broke off.")
@@ -238,8 +245,9 @@ class ResponsesStreamParser:
     def _must_wait(self, item_state: _UpstreamItem) -> bool:
         """Return whether the item's events must wait until the current item is complete.
 
-        They must wait if both items are calls or items of hosted tools, because these may stream in
-        parallel. Messages and reasoning come one after the other.
+        Calls and items of hosted tools may stream in parallel. So the events must wait if both
+        items are of these kinds. If one of the two items is a message or reasoning, the events do
+        not wait, because messages and reasoning come one after the other.
         """
         assert self._current is not None
         return item_state.tag not in _TEXT_ITEMS and self._current.tag not in _TEXT_ITEMS
@@ -361,7 +369,8 @@ class ResponsesStreamParser:
             self._builder.add_arguments(text)
 
     def _add_inner_summary(self, item_state: _UpstreamItem) -> None:
-        """Add the part of a summary that arrived before the text of the reasoning was complete."""
+        """Add the part of a summary that arrived before the text of the reasoning was complete, as
+        a ``Summary`` delta."""
         text = "".join(item_state.inner_summary)
         item_state.inner_summary.clear()
         if text and self._builder.open == "reasoning":
@@ -378,7 +387,7 @@ class ResponsesStreamParser:
             self._builder.annotate(annotation)
 
     def _step(self, item_state: _UpstreamItem, event: _Event) -> None:
-        """Handle an event for a step of a hosted tool, for example
+        """Handle a progress event of a hosted tool, for example
         ``response.web_search_call.searching``."""
         name = event.type.removeprefix(f"response.{item_state.tag}.")
         if name == "partial_image":
@@ -390,10 +399,12 @@ class ResponsesStreamParser:
             self._take_step(item_state, name)
 
     def _take_step(self, item_state: _UpstreamItem, name: str) -> None:
-        """Report a step of a hosted tool, if the event grammar allows the step now.
+        """Report a progress event of a hosted tool. ``name``: the last part of the event type, such
+        as ``searching``.
 
-        A step that comes before the end of the tool's input text is reported after this end. Any
-        other step that is not allowed is dropped.
+        The event is reported only if Antiphon's event grammar allows it now. If the event comes
+        before the end of the tool's input text, it is reported after this end. Any other event that
+        is not allowed is dropped.
         """
         edge = ITEM[item_state.tag].get((item_state.state, f"{item_state.tag}.{name}"))
         if edge is None:
@@ -405,8 +416,8 @@ class ResponsesStreamParser:
             self._builder.progress(name)
 
     def _end_text(self, item_state: _UpstreamItem) -> None:
-        """Mark the input text of a hosted tool as complete, and report the steps that waited for
-        the end of the text."""
+        """Mark the input text of a hosted tool as complete, and report the tool's progress events
+        that waited for the end of the text."""
         if item_state.tag in _TEXT_TOOLS and item_state.state == "open":
             item_state.state = "text complete"
             steps, item_state.waiting_steps = item_state.waiting_steps, []
@@ -461,8 +472,8 @@ class ResponsesStreamParser:
             self._builder.close()
 
     def _end_items(self, *, is_cut: bool) -> None:
-        """Close the open items at the end of the stream. ``is_cut``: the reply was cut off. Then
-        its last item stays open."""
+        """Close the open items at the end of the stream. ``is_cut``: whether the reply was cut off.
+        If so, its last item stays open."""
         rest = [item_state for item_state in self._items if not item_state.is_done]
         for item_state in rest:
             waiting_events, item_state.waiting_events = item_state.waiting_events, []
