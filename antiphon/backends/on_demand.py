@@ -207,7 +207,8 @@ class OnDemandBackend(BackendWrapper):
                 await self._wait(instance)
 
     async def unload(self) -> None:
-        """Unload the model. Its running requests end first. Later requests load the model again.
+        """Unload the model when its running requests have ended. Later requests load the model
+        again.
 
         If the model is still being loaded, the load is cancelled, and the requests that wait for
         the model fail.
@@ -286,8 +287,8 @@ class OnDemandBackend(BackendWrapper):
     async def _in_use(
         self, progress: Progress | None = None, *, evict: bool = True
     ) -> AsyncIterator[_Instance]:
-        """Yield the current instance. It is not closed within the block. If there is no instance,
-        start loading a new instance."""
+        """Yield the current instance, which is one copy of the model. It is not closed within the
+        block. If there is no instance, start loading a new instance."""
         instance = self._current or self._start_load(progress, evict=evict)
         instance.join()
         self._stop_timer()

@@ -44,18 +44,22 @@ class Sampling(SamplingOptions, frozen=True, kw_only=True):
 class LoadOptions(Struct, frozen=True, kw_only=True):
     """How an engine loads a model. An engine ignores the fields that it does not support.
 
-    ``name``: the model's name on its card. The default is the name of its file or folder.
-    ``threads``: number of CPU threads. ``context_size``: maximum tokens of one generation, prompt
-    and output together. The upper limit is the size that the model was trained for. This size is
-    also the default, except for engines with a lower default. ``parallel``: the largest number of
-    generations in one batch. ``gpu_layers``: number of layers computed on the GPU. The value -1
-    means as many layers as fit. ``projector``: the GGUF file of the model's image encoder.
-    ``adapters``: name of a LoRA adapter → its file or folder, or its name on the upstream.
-    ``separate_caches``: requests will have different values of ``Sampling.cache_scope``. The engine
-    then does not use any cache that it cannot divide among scopes. ``engine_options``: options of
-    this engine, under the engine's own names. They override the other fields. ``progress``:
-    callback for the loading progress. Its arguments are a name, the bytes read so far, and the
-    total bytes or None. It may be called from any thread.
+    - ``name``: the model's name on its card. The default is the name of its file or folder.
+    - ``threads``: number of CPU threads.
+    - ``context_size``: maximum tokens of one generation, prompt and output together. The upper
+      limit is the size that the model was trained for. This size is also the default, except for
+      engines with a lower default.
+    - ``parallel``: the largest number of generations in one batch.
+    - ``gpu_layers``: number of layers computed on the GPU. The value -1 means as many layers as
+      fit.
+    - ``projector``: the GGUF file of the model's image encoder.
+    - ``adapters``: name of a LoRA adapter → its file or folder, or its name on the upstream.
+    - ``separate_caches``: requests will have different values of ``Sampling.cache_scope``. The
+      engine then does not use any cache that it cannot divide among scopes.
+    - ``engine_options``: options of this engine, under the engine's own names. They override the
+      other fields.
+    - ``progress``: callback for the loading progress. Its arguments are a name, the bytes read so
+      far, and the total bytes or None. It may be called from any thread.
     """
 
     name: str | None = None
@@ -76,18 +80,21 @@ DEFAULT_LOAD_OPTIONS = LoadOptions()
 class Capabilities(Struct, frozen=True, kw_only=True):
     """What an engine supports. A request that needs more is refused before its run starts.
 
-    ``max_logprobs``: the largest number of alternatives per token; None if the engine reports no
-    log-probabilities. ``constraints``: the engine enforces any Lark grammar. ``grammars``: for an
-    engine that enforces only some Lark grammars, a function that returns whether it enforces a
-    given grammar. ``schemas``: the engine enforces JSON schemas (``Constraint.schema``).
-    ``schema_keywords``: the keywords that such a schema may use; None if it may use all keywords.
-    ``images``: how the engine accepts images; None if it accepts no images. With ``apart``, images
-    are inserted between ids. With ``template``, images replace the placeholders of the chat
-    template. ``adapters``: names of the LoRA adapters. ``separates_caches``: requests of different
-    ``Sampling.cache_scope`` share no cached prefix. If an engine does not separate caches, requests
-    with a scope report no cached tokens. ``extra``: names allowed in ``Sampling.extra``; None if
-    all names are allowed. ``may_refuse``: the engine is remote and may reject a request that passed
-    all checks here.
+    - ``max_logprobs``: the largest number of alternatives per token; None if the engine reports no
+      log-probabilities.
+    - ``constraints``: the engine enforces any Lark grammar.
+    - ``grammars``: for an engine that enforces only some Lark grammars, a function that returns
+      whether it enforces a given grammar.
+    - ``images``: how the engine accepts images; None if it accepts no images. With ``apart``,
+      images are inserted between ids. With ``template``, images replace the placeholders of the
+      chat template.
+    - ``schemas``: the engine enforces JSON schemas (``Constraint.schema``).
+    - ``schema_keywords``: the keywords that such a schema may use; None if it may use all keywords.
+    - ``separates_caches``: requests of different ``Sampling.cache_scope`` share no cached prefix.
+      If an engine does not separate caches, requests with a scope report no cached tokens.
+    - ``adapters``: names of the LoRA adapters.
+    - ``extra``: names allowed in ``Sampling.extra``; None if all names are allowed.
+    - ``may_refuse``: the engine is remote and may reject a request that passed all checks here.
     """
 
     max_logprobs: int | None = None

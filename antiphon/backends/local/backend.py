@@ -239,11 +239,15 @@ class LocalReply(Reply):
     """``Reply`` of a local model.
 
     ``tracker``: restores the grammar state of a reply that was interrupted. ``extra_image_tokens``:
-    number of tokens that images take in addition to the prompt's ids. The next three arguments are
-    only for a reply that continues after an interruption. ``sampled_before``: the ids that were
-    sampled before the interruption. ``written_before``: the last item that the model wrote before
-    the interruption, if it is a message or a call of a client's tool. ``interrupted_constraint``:
-    the constraint that the output obeyed before the interruption and must still obey.
+    number of tokens that images take in addition to the prompt's ids.
+
+    Three arguments are only for a reply that continues after an interruption:
+
+    - ``sampled_before``: the ids that were sampled before the interruption.
+    - ``written_before``: the last item that the model wrote before the interruption, if it is a
+      message or a call of a client's tool.
+    - ``interrupted_constraint``: the constraint that the output obeyed before the interruption and
+      must still obey.
     """
 
     dropped_ids: tuple[str, ...] = ()
@@ -388,9 +392,10 @@ class LocalReply(Reply):
     ) -> tuple[tuple[Delta, ...], FinishReason | None]:
         """Parse a chunk, and append its ids to ``sampled``.
 
-        Returns the deltas of the chunk, and the finish reason or None if the reply goes on. With a
-        reasoning budget or without parallel calls, the reply may end before the engine stops. Then
-        the chunk is read token by token, and the tokens after the end are dropped.
+        Returns the deltas of the chunk, and the finish reason or None if the reply goes on. If
+        there is a reasoning budget, or if only one call is allowed, the reply may end before the
+        engine stops. In these cases, the chunk is read token by token, and the tokens after the end
+        are dropped.
         """
         parser, deltas = self._rendered.parser, list[Delta]()
         is_exact = self._budget is not None or not self._options.allows_parallel_calls
@@ -425,8 +430,8 @@ class LocalReply(Reply):
         cases:
 
         - Another tenant may have filled the cache.
-        - The reasoning was cut off, and this is the second engine call of the reply. It finds the
-          tokens of the first call in the cache.
+        - The reasoning was cut off, so the reply needs a second engine call. The second call finds
+          the tokens of the first call in the cache.
         """
         is_separate = (
             self._sampling.cache_scope is None or self._engine.capabilities.separates_caches

@@ -417,10 +417,10 @@ class _FirstCall(_AllCalls):
 def check_server_options(
     options: Options, nonstandard: Iterable[str], supported: Container[str]
 ) -> None:
-    """Raise ``InvalidRequest`` if the request sets an option that the server does not support.
+    """Raise ``InvalidRequest`` if the request sets an option that the upstream does not support.
 
     ``nonstandard``: options that not every server of the API supports. ``supported``: the options
-    in ``nonstandard`` that this server supports.
+    in ``nonstandard`` that this upstream supports.
     """
     for option in nonstandard:
         if option not in supported and options.requests(option):

@@ -54,9 +54,11 @@ def may_exceed(body: bytes, context_size: int) -> bool:
 async def count_tokens(
     upstream: Upstream, body: bytes, endpoint: TokenEndpoint | None
 ) -> tuple[int, bool]:
-    """Return the number of tokens of a request's prompt, and whether the server counted them.
+    """Return the number of tokens of a request's prompt, and whether the upstream counted them.
 
-    If the server did not count them, the number is a lower bound. Images are not counted.
+    ``body``: the body of the request, as JSON. ``endpoint``: the kind of the upstream's endpoint
+    that counts tokens, or None. If the upstream did not count the tokens, the number is a lower
+    bound. Images are not counted.
     """
     request = await asyncio.to_thread(msgspec.json.decode, body)
     if endpoint is not None:

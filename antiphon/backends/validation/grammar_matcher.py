@@ -78,7 +78,7 @@ class GrammarMatcher:
         self._next_check = 0
 
     def feed(self, text: str) -> bool:
-        """Add text. Return False if the text certainly cannot match with any continuation."""
+        """Add text. Return False if it is certain that no continuation can make the text match."""
         self._texts.append(text)
         left = text.encode("utf-8", "replace")
         for start in range(0, len(left), _BLOCK_BYTES):
@@ -112,8 +112,8 @@ class GrammarMatcher:
         return self._is_expensive and len(self._texts) >= self._next_check
 
     async def check_prefix(self) -> bool:
-        """Match the whole text so far in a separate process. Return False if it cannot match with
-        any continuation."""
+        """Match the whole text so far in a separate process. Return False if no continuation can
+        make the text match."""
         self._next_check = len(self._texts) * 3 // 2
         return await self._fault_in_process(whole=False) is None
 

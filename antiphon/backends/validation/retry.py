@@ -364,8 +364,8 @@ def _exchange(text: str, answer: str) -> tuple[Item, ...]:
 def _rejected_call(
     item: FunctionCall | CustomToolCall, text: str, result: str
 ) -> tuple[Item, Item]:
-    """Return the call with its input ``text``, and a tool result that says why the call was not
-    run."""
+    """Return a tool call that was not run, and its tool result. ``text``: the input of the call.
+    ``result``: the text of the tool result, which says why the call was not run."""
     if isinstance(item, CustomToolCall):
         rejected = CustomToolCallOutput(call_id=item.call_id, output=result)
         return replace(item, input=text), rejected

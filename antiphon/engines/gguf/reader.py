@@ -119,7 +119,8 @@ class GgufHeader(Struct, frozen=True):
         return str(self.metadata.get("general.architecture", ""))
 
     def architecture_value(self, key: str) -> Any:
-        """Return the value of ``<architecture>.<key>``, or None."""
+        """Return the metadata value of ``<architecture>.<key>``, or None if there is no such
+        key."""
         return self.metadata.get(f"{self.architecture}.{key}")
 
 
@@ -215,8 +216,8 @@ class _HeaderReader:
         return [self.value(kind, depth + 1) for _ in range(count)]
 
     def texts(self, count: int) -> list[str]:
-        """Read ``count`` strings. A vocabulary has up to 260,000 strings, so the loop calls no
-        other method of this class."""
+        """Read ``count`` strings. For speed, the loop calls no other method of this class, because
+        a vocabulary has up to 260,000 strings."""
         view, at, size = self.view, self.position, self.size
         strings = []
         try:

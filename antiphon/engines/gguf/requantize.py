@@ -29,7 +29,8 @@ def to_q8_0(source: Path, target: Path) -> None:
     """Convert the file ``source``, and write the result to ``target`` atomically. Takes half a
     second for 100 MB.
 
-    Raises ``SetupError`` when the binding is not installed or ``source`` is not usable.
+    Raises ``SetupError`` when the Python binding of llama.cpp is not installed or ``source`` is not
+    usable.
     """
     header = read_gguf(source)
     library = ctypes.CDLL(library_path())

@@ -80,9 +80,9 @@ async def load(
     (``zero_pages``).
 
     ``options.gpu_layers``: ``ALL_THAT_FIT`` loads as many layers as fit into the GPU's memory, if
-    the binding has a GPU build. ``options.adapters``: name of a LoRA adapter → its GGUF file. All
-    adapters are loaded; a generation uses the adapter that it names. ``options.engine_options``:
-    see ``parse_engine_options``.
+    llama.cpp's Python binding has a GPU build. ``options.adapters``: name of a LoRA adapter → its
+    GGUF file. All adapters are loaded; a generation uses the adapter that it names.
+    ``options.engine_options``: see ``parse_engine_options``.
 
     ``batch``: number of prompt tokens that are computed in one pass of the model. A GPU runs faster
     with a larger value, but other generations and an abort wait until the pass ends.
@@ -91,8 +91,8 @@ async def load(
     the state of another conversation in a slot, the old state is copied to this cache. The cache is
     not used with ``options.separate_caches`` or with adapters.
 
-    Raises ``SetupError`` if the binding is not installed, if a file is missing or unusable, or if
-    an option is unknown.
+    Raises ``SetupError`` if llama.cpp's Python binding is not installed, if a file is missing or
+    unusable, or if an option is unknown.
     """
     require_llama()
     engine_options = parse_engine_options(options.engine_options)
@@ -151,8 +151,9 @@ def start_server(
     """Start llama.cpp's server loop, reachable only from this process and without log output.
 
     ``fields``: fields of ``CommonParams``, which is llama.cpp's configuration. ``projector``: the
-    GGUF file of the image encoder. Returns the server object of the binding, or a ``LlamaSocket``
-    if there is a projector. Raises ``SetupError`` if llama.cpp cannot load the files.
+    GGUF file of the image encoder. Returns the server object of llama.cpp's Python binding, or a
+    ``LlamaSocket`` if there is a projector. Raises ``SetupError`` if llama.cpp cannot load the
+    files.
     """
     import xllamacpp
 

@@ -109,7 +109,7 @@ class LlamaSocket:
 
 
 def _binding_event(line: bytes) -> bytes:
-    """Convert an event of llama.cpp's HTTP server to the format of the binding's function calls."""
+    """Convert an event of llama.cpp's HTTP server to the format of the Python binding's events."""
     event = _decode(line)
     if "error" in event:
         return line

@@ -63,7 +63,7 @@ class _Failure(Struct):
 
 
 class _Event(Struct):
-    """An event of the binding. It declares only the fields that are used here."""
+    """An event of llama.cpp's Python binding. It declares only the fields that are used here."""
 
     choices: list[_Choice] = []
     verbose: _Verbose = field(name="__verbose", default_factory=_Verbose)
@@ -130,7 +130,8 @@ class LlamaStream:
             self._channel.fail(error)
 
     def _read(self, event: bytes) -> bool:
-        """Handle one event of the binding. Returns True if the generation must stop."""
+        """Handle one event of llama.cpp's Python binding. Returns True if the generation must
+        stop."""
         if self._aborted or self._finished:
             return True
         try:
@@ -184,7 +185,7 @@ class LlamaStream:
         return Chunk(cached_tokens=progress.cache)
 
     def _new_tokens(self, choice: _Choice, verbose: _Verbose) -> list[TokenLogprob]:
-        """Return the tokens of an event. Tokens that were withheld until now come first."""
+        """Return the tokens of an event. Tokens that llama.cpp withheld until now come first."""
         ids = verbose.tokens
         withheld = verbose.tokens_predicted - self._count - len(ids)
         self._count = verbose.tokens_predicted

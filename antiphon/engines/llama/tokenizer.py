@@ -139,12 +139,13 @@ class _Library:
 
 @functools.cache
 def _library() -> _Library:
-    """Return the library. It is created once per process."""
+    """Return llama.cpp's C functions. They are loaded once per process."""
     return _Library()
 
 
 def library_path() -> str:
-    """Return the path of the binding's shared library. Raises ``SetupError`` if it is missing."""
+    """Return the path of the shared library of llama.cpp's Python binding. Raises ``SetupError`` if
+    it is missing."""
     try:
         import xllamacpp.xllamacpp as extension
     except ImportError:

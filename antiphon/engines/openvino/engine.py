@@ -94,8 +94,9 @@ async def load(source: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Ope
 
 
 def _lookup_options(value: object) -> Mapping[str, int]:
-    """Return the prompt lookup settings, which each request must contain. Return an empty mapping
-    if prompt lookup is off.
+    """Return the settings of prompt lookup, which is speculative decoding with tokens copied from
+    the context. Each request must contain these settings. Return an empty mapping if prompt lookup
+    is off.
 
     ``value``: the value of the engine option. Raises ``SetupError`` if it is invalid.
     """

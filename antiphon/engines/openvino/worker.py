@@ -1,11 +1,11 @@
 """The worker process of the OpenVINO engine. It runs one pipeline for all generations together.
 
-OpenVINO holds Python's global lock during a whole step, so the pipeline has its own process. The
-worker reads requests from standard input and writes tokens to standard output. It exits when its
-input ends. The parent process tokenizes text and checks stop conditions. The argument SETUP is a
-``WorkerSetup`` as JSON.
+A step of the pipeline generates one token for each running request. OpenVINO holds Python's global
+lock during a whole step, so the pipeline has its own process. The worker reads requests from
+standard input and writes tokens to standard output. It exits when its input ends. The parent
+process tokenizes text and checks stop conditions.
 
-    python -m antiphon.engines.openvino.worker SETUP
+Usage: ``python -m antiphon.engines.openvino.worker SETUP``. SETUP is a ``WorkerSetup`` as JSON.
 """
 
 from __future__ import annotations

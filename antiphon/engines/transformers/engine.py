@@ -153,8 +153,11 @@ def _load_model(
 def _create_batch_runner(
     model: Any, card: ModelCard, parallel: int, required: bool
 ) -> BatchRunner | None:
-    """Create the batch runner. If the model does not support batching, return None, or raise
-    ``SetupError`` if ``required`` is set."""
+    """Create the batch runner. ``required``: whether the model must support batching.
+
+    If the model does not support batching, the function raises ``SetupError`` if ``required`` is
+    set. Otherwise, it returns None.
+    """
     try:
         return BatchRunner(model, card.context_size, parallel)
     except Exception as error:

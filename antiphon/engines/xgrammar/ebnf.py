@@ -1,9 +1,10 @@
 """Convert constraints to xgrammar's EBNF. OpenVINO uses xgrammar, and SGLang and vLLM use it by
 default.
 
-xgrammar treats a control token as its text, such as ``<|end|>``. So an ``AnyText`` node would also
-match control tokens. It would also match its own terminator, which is the text that should end it.
-Therefore, every ``AnyText`` node excludes the texts of all control tokens and all terminators.
+xgrammar treats a control token as its text, such as ``<|end|>``. So an ``AnyText`` node, which
+matches any text, would also match control tokens. It would also match its own terminator, which is
+the text that should end it. Therefore, every ``AnyText`` node excludes the texts of all control
+tokens and all terminators.
 
 One gap remains. Where a user's grammar or regex matches the text of a control token, the model may
 write the control token itself.
@@ -100,8 +101,8 @@ def to_ebnf(
 
 
 def _excluded_texts(rules: Mapping[str, Node], literals: Iterable[str]) -> list[str]:
-    """Return the texts that no ``AnyText`` node may match: the texts of control tokens, and all
-    terminators.
+    """Return the texts that no ``AnyText`` node may match: the texts of control tokens, and the
+    terminators of all ``AnyText`` nodes.
 
     ``rules``: the rules of the grammar. ``literals``: the texts of the control tokens. A model can
     have thousands of numbered control tokens, such as ``<unused_17>``. These tokens share one entry

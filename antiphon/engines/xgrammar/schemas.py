@@ -397,8 +397,8 @@ def _choice(arms: Sequence[Node]) -> Node:
 def _any_string() -> Node:
     """Build a node that matches any JSON string, as a series of plain texts and escapes.
 
-    An excluded text cannot occur within one plain text. It can still occur where it overlaps an
-    escape.
+    An excluded text, such as the text of a control token, cannot occur within one plain text. It
+    can still occur where it overlaps an escape.
     """
     plain = AnyText(_NOT_PLAIN)
     escaped = Repeat(Concatenation((parse_regex(_ESCAPE), plain)), 0, None)

@@ -90,8 +90,8 @@ class _ReasoningCounter:
 
         ``count``: number of all tokens so far. ``is_thinking``: whether the text since the last
         update is reasoning. If None, there was no text, and the new tokens are counted with the
-        next text. ``has_ended``: whether the reasoning has ended since the last update. Then all
-        new tokens are reasoning, except the one token that ended it.
+        next text. ``has_ended``: whether the reasoning has ended since the last update. If so, all
+        new tokens are reasoning, except the one token that ended the reasoning.
         """
         self._unassigned += max(0, count - self._total)
         self._total = max(count, self._total)

@@ -198,7 +198,7 @@ class ResponsesStreamParser:
         """Return the last deltas, at the end of the stream. Raises ``BackendError`` if the stream
         is incomplete or the response failed.
 
-        ``done``: ignored. The parameter is part of ``StreamParser``, but a stream of the Responses
+        ``done``: ignored. ``StreamParser`` requires this parameter, but a stream of the Responses
         API ends with an event such as ``response.completed`` and not with ``[DONE]``.
         """
         response = self._final_response
