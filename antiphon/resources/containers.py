@@ -81,7 +81,7 @@ class Containers:
     async def add_file(
         self, tenant: str, container_id: str, name: str, content: bytes
     ) -> wc.ContainerFile:
-        """Write a file into the container. The client has sent its name and content."""
+        """Write a file into the container. ``name`` and ``content`` come from the client."""
         with _translate_errors():
             container = await self._registry.get_active(tenant, container_id)
             return await container.write_file(safe_file_name(name), content)

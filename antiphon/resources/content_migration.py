@@ -76,9 +76,8 @@ async def _move(
 
 
 async def _delete_unused(files: FileStore, *places: Blobs | None) -> None:
-    """Delete the blobs (stored contents) to which no file refers. After a move, the old blob is
-    such a blob at the source. If two files have the same content, an unused blob can also be at the
-    target."""
+    """Delete the blobs (stored contents) to which no file refers, for example the old blob of a
+    moved file. ``places``: the storages that may contain such blobs."""
     while keys := await files.list_unused_blobs(_BATCH):
         for key in keys:
             for blobs in places:

@@ -41,16 +41,16 @@ async def _no_op() -> None:
 
 class HeldConversation(Struct, frozen=True):
     """The lock that a response holds on its conversation. ``lock`` is None for a response without a
-    conversation. ``release`` unlocks the conversation. It may be called repeatedly and does not
-    raise ``StoreError``."""
+    conversation. ``release``: a function that unlocks the conversation. It may be called repeatedly
+    and does not raise ``StoreError``."""
 
     lock: ConversationLock | None = None
     release: Callable[[], Awaitable[None]] = _no_op
 
 
 def conversation_locked() -> InvalidRequest:
-    """Return the error for a conversation that another response has locked. The HTTP status is 400,
-    because clients would retry a 409 at once."""
+    """Return the error for a conversation that another response has locked. The HTTP status is 400
+    and not 409, because clients immediately retry a request that fails with 409."""
     return InvalidRequest(
         "Another process is currently operating on this conversation. Please retry in a few "
         "seconds.",
@@ -60,7 +60,11 @@ def conversation_locked() -> InvalidRequest:
 
 
 class Conversations:
-    """Operations on conversations. All methods raise ``NotFound`` for unknown ids."""
+    """Operations on conversations. All methods raise ``NotFound`` for unknown ids.
+
+    ``clock`` returns Unix seconds. ``owner``: name of this server in the store, as the owner of
+    locks. ``lease_s``: lease of a lock, in seconds.
+    """
 
     def __init__(
         self,
@@ -206,8 +210,9 @@ class Conversations:
         return HeldConversation(ConversationLock(conversation.id, self._owner), release)
 
     def _unlock_later(self, tenant: str, conversation_id: str, response_id: str) -> None:
-        """Unlock a conversation in the background, as soon as the store answers. Without this, the
-        heartbeats of this server would renew the lock."""
+        """Unlock a conversation in the background, as soon as the store answers. This is needed
+        because the heartbeats of this server renew all its locks. So a lock that is no longer used
+        would not expire."""
         task = asyncio.create_task(self._unlock_until_done(tenant, conversation_id, response_id))
         self._unlocks.add(task)
         task.add_done_callback(self._unlocks.discard)

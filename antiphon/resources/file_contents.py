@@ -59,9 +59,12 @@ class ContentStore:
         max_bytes: int | None = None,
         max_files: int | None = None,
     ) -> bool:
-        """Store a new file, as ``FileStore.put`` does. ``chunks`` yields the content,
-        ``file.bytes`` bytes in total. Returns False and stores nothing if the file would exceed a
-        limit."""
+        """Store a new file, as ``FileStore.put`` does.
+
+        ``chunks`` yields the content, ``file.bytes`` bytes in total. ``max_bytes`` and
+        ``max_files``: limits for all files of the tenant together. Returns False and stores nothing
+        if the new file would exceed a limit.
+        """
         if self._blobs is None:
             content: bytes | BlobRef = b"".join([chunk async for chunk in chunks])
         else:

@@ -52,8 +52,8 @@ _VARIABLE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*\}\}")
 class ResolvedPrompt(Struct, frozen=True):
     """A request merged with its stored prompt.
 
-    ``leading_items``: the messages of the prompt. They come before all other items, but only in
-    this request, not in later requests of the conversation.
+    ``leading_items``: the messages of the prompt. They come before all other items of this request.
+    Later requests of the same conversation do not contain them.
     """
 
     request: CreateResponse

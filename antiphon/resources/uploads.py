@@ -1,8 +1,8 @@
 """Files that clients upload in parts.
 
-The records and parts of uploads are stored as files of invented tenants, whose names are derived
-from the tenant's name. So every store can hold them, all servers of a store share them, and they
-are deleted when they expire, like other files.
+An upload has a record and parts. They are stored as files of internal tenants. No client belongs to
+such a tenant, and its name is derived from the name of the client's tenant. So every store can hold
+uploads, all servers of a store share them, and they are deleted when they expire, like other files.
 
 The quota for the size of a tenant's files also limits the size of its pending uploads, but files
 and pending uploads are counted separately. A pending upload counts with the size that the client
@@ -46,8 +46,8 @@ RECORD_PURPOSE = "upload"
 
 
 class _Record(Struct, frozen=True, kw_only=True):
-    """The stored record of an upload. ``part_ids``: the ids of the joined parts; empty until the
-    upload is completed."""
+    """The stored record of an upload. ``part_ids``: the ids of the parts that were joined into the
+    file. It is empty until the upload is completed."""
 
     upload: ChunkedUpload
     request: CreateUpload

@@ -66,8 +66,8 @@ class VectorStores:
     """Operations on vector stores. All methods raise ``NotFound`` for unknown ids.
 
     ``model``: the embedding model. If it is None, only keyword search is available. ``reranker``:
-    the default reranking model. A request can name another one. If it is None, results are not
-    reranked by default.
+    the reranking model for requests that name none. If ``reranker`` is None, the results of these
+    requests are not reranked.
     """
 
     def __init__(
@@ -306,7 +306,7 @@ class VectorStores:
 
     async def _touch(self, tenant: str, store_id: str) -> None:
         """Record that a vector store is used now, which moves its expiry into the future. Raises
-        ``InvalidRequest`` if it has expired."""
+        ``InvalidRequest`` if the vector store has expired."""
         found, now = await self._find_active(tenant, store_id), int(self._clock())
         if now - (found.last_active_at or 0) >= _ACTIVITY_RESOLUTION_S:
             expires_at = _expiry(found.expires_after, now)

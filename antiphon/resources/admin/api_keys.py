@@ -25,9 +25,11 @@ _HINT_CHARS = 4
 
 
 class ApiKeys:
-    """Creates, lists, rotates and revokes the API keys in the store. ``clock`` returns Unix
-    seconds. ``timer`` returns monotonic seconds. ``reserved``: names of the keys in the settings. A
-    stored key may not have one of these names."""
+    """Creates, lists, rotates and revokes the API keys in the store.
+
+    ``clock`` returns Unix seconds. ``timer`` returns monotonic seconds. ``reserved``: names of the
+    keys in the settings. A key in the store may not have one of these names.
+    """
 
     def __init__(
         self,
@@ -46,9 +48,11 @@ class ApiKeys:
         self._lock = asyncio.Lock()
 
     async def current(self) -> tuple[KeyRecord, ...]:
-        """Return all keys in the store, from a copy that is at most two seconds old. If the store
-        does not answer, the copy may be up to one minute old. If it is older, raises
-        ``StoreError``."""
+        """Return all keys in the store, from a copy that is at most two seconds old.
+
+        If the store does not answer, an older copy is returned. If the store does not answer for
+        more than one minute, raises ``StoreError``.
+        """
         if self._timer() - self._read_at > _MAX_AGE_S:
             async with self._lock:
                 if self._timer() - self._read_at > _MAX_AGE_S:

@@ -46,9 +46,11 @@ _RETRY_S = 1
 class Permit(Struct, frozen=True):
     """The decision of one scope about a request, with the numbers for the rate limit headers.
 
-    ``wait_s``: seconds until the request may be admitted; 0 if it was admitted. ``remaining``:
-    number of further requests that would be admitted now. ``full_s``: seconds until the bucket is
-    full.
+    - ``limit``: maximum number of requests per minute.
+    - ``remaining``: number of further requests that would be admitted now.
+    - ``full_s``: seconds until the scope's token bucket is full.
+    - ``wait_s``: 0 if the request was admitted. Otherwise, the seconds until the scope can admit a
+      request.
     """
 
     limit: int
@@ -116,9 +118,12 @@ class RateLimits:
         self._exchange: asyncio.Task[None] | None = None
 
     async def take(self, scopes: Sequence[LimitScope]) -> tuple[Permit, ...]:
-        """Admit or refuse a request that counts for all of these scopes. Returns one permit for
-        each scope that limits requests per minute. If one scope refuses the request, the buckets of
-        the other scopes lose no token."""
+        """Admit or refuse one request that counts for all of these scopes. A request is admitted
+        only if each scope admits it. An admitted request takes one token from the bucket of each
+        scope. A refused request takes no tokens, not even from the scopes that would admit it.
+
+        Returns one permit for each scope that limits requests per minute.
+        """
         limited = [
             (scope.id, scope.limits.requests_per_minute)
             for scope in scopes
