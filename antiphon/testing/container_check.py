@@ -1,4 +1,4 @@
-"""Checks of the part of a store's contract about containers and the processes that own them."""
+"""Contract checks for stores: containers, and the processes that own them."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ async def learns_from_owners(store: Store) -> None:
 
 
 async def what_expired_stays_expired(store: Store) -> None:
-    """Check that containers expire for ever when the lease of their owner ends or when the owner
-    releases them. The owner does not get them back."""
+    """Check that containers expire when the lease of their owner ends or when the owner releases
+    them. The owner cannot make an expired container active again."""
     for record in (_record("1"), _record("2", "b")):
         assert await _add(store, record)
     assert await store.containers.renew("a", "", lease_s=0) == {"cntr_1"}

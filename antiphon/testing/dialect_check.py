@@ -36,7 +36,8 @@ __all__ = ["CHECKS", "Check", "DialectUnderTest", "check_dialect"]
 
 
 class DialectUnderTest(Struct, frozen=True):
-    """A dialect and its tokenizer. ``fingerprint``: the fingerprint in the model card."""
+    """A dialect and its tokenizer. ``fingerprint``: the fingerprint of the tokenizer, as in the
+    model card."""
 
     dialect: Dialect
     tokenizer: Tokenizer
@@ -282,8 +283,9 @@ def _encode(model: DialectUnderTest, text: str) -> list[int]:
 
 
 def _letter_by_letter(model: DialectUnderTest, text: str) -> list[int]:
-    """Return unusual token ids for a text: the ids of its single characters, if they give the same
-    text. A model does not always sample the ids that the tokenizer chooses."""
+    """Return token ids for a text that a tokenizer would not choose: the ids of its single
+    characters. A model may sample such ids. If these ids do not decode to the same text, return the
+    usual ids."""
     ids = [id for letter in text for id in _encode(model, letter)]
     return ids if model.spell(ids) == text else _encode(model, text)
 
@@ -309,8 +311,8 @@ def _parse(
 
 
 def _garbage(model: DialectUnderTest) -> Iterable[tuple[list[int], random.Random]]:
-    """Yield the token ids of random replies, most of them malformed, each with its random
-    generator."""
+    """Yield random replies as token ids. Most of these replies are malformed. Each reply comes with
+    a random generator for further random choices of the check."""
     special = [literal for literal in model.tokenizer.special if len(literal) > 1][:200]
     ends = model.ends(model.render(_user("Hi")))
     for seed in range(40):
@@ -321,9 +323,11 @@ def _garbage(model: DialectUnderTest) -> Iterable[tuple[list[int], random.Random
 
 
 def _parse_rendered(model: DialectUnderTest, *items: Item) -> ReplyRecord | None:
-    """Render ``items`` into a prompt, and parse the model's turn at their beginning. Returns None
-    if this is not possible, because the dialect renders earlier turns in another form than new
-    turns, for example without reasoning.
+    """Render ``items`` (earlier output of the model) into a prompt, and parse the first turn of the
+    model in this prompt.
+
+    Returns None if the dialect renders earlier turns in another form than new turns, for example
+    without reasoning. Such a turn cannot be parsed.
     """
     before = model.render(_user("Hi"), tools=(WEATHER,))
     after = model.render(_user("Hi"), *items, tools=(WEATHER,)).prompt.ids

@@ -13,9 +13,11 @@ __all__ = ["WordEmbedder"]
 
 
 class WordEmbedder:
-    """``Embedder`` whose vectors contain the number of words by hash value.
+    """``Embedder`` without a model. Each word increments one component of the text's vector. The
+    hash of the word selects the component.
 
-    A token is a word, or an id below 1000. While ``error`` is set, every call raises it.
+    For the token count, a word is one token. An input of token ids may contain ids below 1000.
+    While ``error`` is set, every call raises this error.
     """
 
     vocabulary_size: int | None = 1000

@@ -36,11 +36,13 @@ _LOGPROB = -0.5
 class ScriptedEngine:
     """``Engine`` with scripted replies and a ``ByteTokenizer``.
 
-    ``replies``: a list of replies, or a function that gets the prompt's text and returns the reply.
-    Each call uses the next reply of a list. When the list is at its end, the last reply is
-    repeated. If a reply is an exception, the call raises it. Names of special tokens in a reply
-    become these tokens. An end token is added at the end of the reply. ``chunk``: number of tokens
-    per chunk. ``wait_s``: seconds to wait before each chunk.
+    - ``replies``: a list of replies, or a function that gets the prompt's text and returns the
+      reply. Each call uses the next reply of a list. When the list is at its end, the last reply is
+      repeated. If a reply is an exception, the call raises it. An end token is added to each reply.
+    - ``special``: names of the tokenizer's special tokens. If a reply contains such a name, the
+      name is encoded as the special token.
+    - ``chunk``: number of tokens per chunk.
+    - ``wait_s``: seconds to wait before each chunk.
     """
 
     def __init__(
@@ -149,8 +151,9 @@ class ScriptedEngine:
     def _tokens(
         self, reply: str, sampling: Sampling
     ) -> Iterator[tuple[int, Literal["stop", "length"] | None]]:
-        """Yield the token ids of a reply, each with the finish reason if the reply ends there. With
-        ``ignore_eos``, the reply starts again from its beginning until the token limit."""
+        """Yield the token ids of a reply. Each id comes with the finish reason, or with None if the
+        reply continues. With ``ignore_eos``, the reply starts again from its beginning until the
+        token limit."""
         ends = set(sampling.stop_ids)
         ids = self.tokenizer.encode(reply, special=True)
         if not sampling.ignore_eos:

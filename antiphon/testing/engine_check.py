@@ -126,9 +126,8 @@ async def length_is_exact(engine: Engine) -> None:
 
 
 async def tokens_stream(engine: Engine) -> None:
-    """Check that tokens arrive before the end of the generation. On a busy machine, a fast engine
-    may be at its end before its first token is read. So there are several attempts.
-    """
+    """Check that tokens arrive before the end of the generation. The check makes several attempts:
+    on a busy machine, a fast engine may finish before the check reads its first token."""
     for _ in range(STREAM_ATTEMPTS):
         chunks = engine.generate(_prompt(engine), _greedy(40))
         async with contextlib.aclosing(chunks), asyncio.timeout(TIMEOUT_S):
@@ -398,8 +397,12 @@ def _logprob_options(engine: Engine) -> Mapping[str, Any]:
 
 
 def _same_ids(one: Outcome, other: Outcome) -> bool:
-    """Return whether two generations have the same ids. If they differ, only the first difference
-    counts: it is accepted if the two best tokens at this place were almost equally likely."""
+    """Return whether two generations have the same ids, or differ only because of rounding.
+
+    Only the first different id is examined. The difference is accepted if the two most likely
+    tokens at this position have almost the same probability. Later ids are not compared, because
+    they continue different texts.
+    """
     for place, (left, right) in enumerate(zip(one.ids, other.ids, strict=True)):
         if left != right:
             if not one.logprobs or not other.logprobs:

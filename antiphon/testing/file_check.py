@@ -1,4 +1,4 @@
-"""Checks of the part of a store's contract about files."""
+"""Contract checks for stores: files."""
 
 from __future__ import annotations
 

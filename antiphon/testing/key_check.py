@@ -1,4 +1,4 @@
-"""Checks of the part of a store's contract about API keys."""
+"""Contract checks for stores: API keys."""
 
 from __future__ import annotations
 

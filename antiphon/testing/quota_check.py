@@ -1,4 +1,4 @@
-"""Checks of the part of a store's contract about quotas and usage."""
+"""Contract checks for stores: quotas and usage of tenants."""
 
 from __future__ import annotations
 
@@ -100,8 +100,9 @@ async def a_dead_owner_reserves_nothing(store: Store) -> None:
 
 
 async def only_its_owner_releases_a_reservation(store: Store) -> None:
-    """Check that releasing a reservation of a response has an effect only for its current owner.
-    Another server may have reserved the same response again, while the first server releases it."""
+    """Check that only the current owner of a reservation can release it. Example: two servers
+    reserve a place for the same response, one after the other. The first server's release has no
+    effect then."""
     assert await _reserve(store, "a", 1, owner="one")
     assert await _reserve(store, "a", 1, owner="two")
     await store.release_reservation("t", "resp_a", "one")

@@ -1,4 +1,4 @@
-"""Checks of the part of a store's contract about rate limits of clients."""
+"""Contract checks for stores: rate limits of clients."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The engine ``replay``, for tests of clients against a real server. It returns scripted turns as a
-model's raw output, which a real dialect parses.
+"""The engine ``replay``, for tests of clients against a real server. It runs no model: it returns
+texts from a file. A dialect parses these texts like the output of a model.
 
-A file contains scenes, and a scene is a list of turns. The text of the prompt selects the scene.
-The number of the model's answers after this text selects the turn.
+The file contains scenes. A scene has a text ``when`` and a list of turns. A turn is the raw text of
+one answer of the model. The engine uses a scene if the prompt contains its ``when``. The first
+answer after this text is the first turn, the next answer is the second turn, and so on.
 """
 
 from __future__ import annotations
@@ -41,9 +42,11 @@ _CHUNK = 16
 
 
 class Scene(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A scene: the model's turns in conversations whose prompt contains ``when``. After the last
-    turn, this turn is repeated. If a turn begins with ``!``, the engine fails with the rest of the
-    turn as the error message.
+    """A scene: the texts that the engine returns for prompts that contain ``when``.
+
+    ``turns``: the raw texts of the model's answers, in order. Answers after the last turn repeat
+    the last turn. If a turn begins with ``!``, the engine raises an error instead, and the rest of
+    the turn is the error message.
     """
 
     turns: Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -59,9 +62,12 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def scene_player(scenes: tuple[Scene, ...]) -> Callable[[str], Reply]:
-    """Return a function that gets the text of a prompt and returns the reply. It selects the scene
-    whose ``when`` is the last one in the prompt. In this scene, it selects the first turn that is
-    not yet an answer in the prompt.
+    """Return a function that gets the text of a prompt and returns the engine's reply.
+
+    The function uses the scene whose ``when`` is in the prompt. If there are several such scenes,
+    it uses the scene whose ``when`` is nearest to the end of the prompt. A scene with an empty
+    ``when`` is used only if no other scene fits. The function then counts the model's answers in
+    the prompt after ``when``. If there are ``n`` answers, it returns the turn with index ``n``.
     """
 
     def play(prompt: str) -> Reply:

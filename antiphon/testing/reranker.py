@@ -11,7 +11,7 @@ __all__ = ["WordReranker"]
 
 class WordReranker:
     """``Reranker`` without a model. The score of a text is the share of the query's words that the
-    text contains. While ``error`` is set, every call raises it."""
+    text contains. While ``error`` is set, every call raises this error."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None

@@ -37,8 +37,8 @@ TIMEOUT_S = 30
 
 
 def batch(first: int, count: int = 1, tokens: bytes = b"", at: float | None = None) -> EventBatch:
-    """Return a batch of ``count`` events. Each event contains its number. ``first``: number of the
-    first event."""
+    """Return a batch of ``count`` consecutive events. Each event contains its sequence number.
+    ``first``: number of the first event. ``tokens`` and ``at``: fields of the batch."""
     lines = b"".join(b'{"n":%d}\n' % number for number in range(first, first + count))
     return EventBatch(first=first, count=count, lines=lines, tokens=tokens, at=at)
 
@@ -84,8 +84,8 @@ async def _read(
     store: Store, name: str = "a", *, after: int = -1, waits: asyncio.Event | None = None
 ) -> list[int]:
     """Read the events of a run as a client's reader does, until the run has ended or is deleted.
-    Returns the numbers of the events. ``waits`` is set when the reader starts to wait for more
-    events."""
+    Returns the numbers of the events. ``waits``: an event that is set when the reader starts to
+    wait for more events of the run."""
     received: list[int] = []
     with store.runs.subscribe("t", f"resp_{name}") as tail:
         tail.is_stale = True
@@ -296,7 +296,7 @@ async def counts_unended_runs_of_a_key(store: Store) -> None:
 
 
 async def creates_no_more_runs_than_a_limit_permits(store: Store) -> None:
-    """Check that the limits on unended runs also apply to concurrent calls."""
+    """Check that concurrent calls of ``create`` cannot exceed the limits on unended runs."""
     limits = (RunLimit(4), RunLimit(3, "k"))
 
     async def create(name: str, key: str) -> RunLimit | None:
@@ -357,8 +357,8 @@ async def appends_batches_atomically(store: Store) -> None:
 
 
 class _Parts:
-    """An iterable of three long batches with the events 2 to 6. The batches are created during the
-    iteration."""
+    """An iterable of three long batches of events, with the numbers 2 to 6. Each batch is created
+    when the iteration reaches it."""
 
     def __iter__(self) -> Iterator[EventBatch]:
         for first, count in ((2, 2), (4, 1), (5, 2)):
@@ -367,8 +367,9 @@ class _Parts:
 
 
 async def stores_batches_in_parts(store: Store) -> None:
-    """Check that a store accepts a batch in parts, which is too long to be in memory as a whole.
-    Readers that wait for events must read such a batch from the store."""
+    """Check that a store accepts a batch of events that is given as several parts, because the
+    whole batch would be too long for the memory. A reader that waits for events does not get such a
+    batch directly. It must read the batch from the store."""
     large = EventBatch(first=2, count=5, parts=_Parts())
     one, two = await begin_run(store), await begin_run(store, "b")
     with store.runs.subscribe("t", "resp_a") as tail:
@@ -387,7 +388,8 @@ async def stores_batches_in_parts(store: Store) -> None:
 
 
 class _Shifted:
-    """An iterable of the same batches as ``_Parts``, with event numbers that are higher by 1."""
+    """An iterable of the same batches as ``_Parts``, but each event has a number that is higher by
+    1."""
 
     def __iter__(self) -> Iterator[EventBatch]:
         for each in _Parts():
@@ -395,7 +397,7 @@ class _Shifted:
 
 
 async def _page(store: Store, name: str, after: int) -> list[int]:
-    """Return the numbers of the events on one page."""
+    """Return the numbers of the events on the page after the event ``after``."""
     page = await store.runs.events("t", f"resp_{name}", after, limit=100)
     assert page is not None
     return [n for each in page.batches for n in range(each.first, each.last + 1)]

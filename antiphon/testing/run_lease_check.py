@@ -106,8 +106,8 @@ async def requeues_released_runs(store: Store) -> None:
 
 
 async def claims_again_what_its_owner_does_not_hold(store: Store) -> None:
-    """Check that a server can claim its own runs again if it does not know them. This happens when
-    the answer of the store to a claim is lost."""
+    """Check that a server can claim a run again that it owns but does not hold. This happens if the
+    store records a claim but its answer to the server is lost."""
     for name in "ab":
         await store.runs.create(job(name), queued(name), batch(0, 2))
     first, lost = await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S, held=())
@@ -205,8 +205,8 @@ async def seizes_runs_without_an_owner(store: Store) -> None:
 
 
 async def fences_each_run_of_an_append(store: Store) -> None:
-    """Check that an append is refused for each lost run separately: for a run with an old epoch,
-    and for a deleted run between two other runs."""
+    """Check that one call of ``append`` with events of several runs refuses only the runs that the
+    server has lost. Such a run has a newer epoch or was deleted."""
     first = await begin_run(store)
     await store.runs.release("one")
     (now,) = await store.runs.claim("one", ["m"], limit=1, lease_s=LONG_S)
@@ -286,8 +286,8 @@ async def begins_no_run_without_the_lock(store: Store) -> None:
 
 
 async def only_its_end_unlocks_the_conversation_of_a_run(store: Store) -> None:
-    """Check that only the end of a run unlocks its conversation. A server that got no answer to
-    ``create`` may unlock the conversation although the run exists."""
+    """Check that ``unlock_conversation`` has no effect while an unended run holds the lock. A
+    server calls it if it got no answer to ``create``. But the store may have created the run."""
     hold, lock = store.runs.lock_conversation, ConversationLock("conv_a", "one")
     assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is True
     assert await store.runs.create(job("a"), queued("a"), batch(0), lock=lock) is True

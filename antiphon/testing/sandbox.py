@@ -20,7 +20,8 @@ RunFunction = Callable[[str, dict[str, bytes]], ExecutionResult]
 
 
 class FakeBox:
-    """``Box`` of a ``FakeSandbox``. Its files are in a dictionary."""
+    """``Box`` of a ``FakeSandbox``. Its files are in a dictionary. ``run``: the function that takes
+    the place of the interpreter."""
 
     def __init__(self, run: RunFunction, limits: Limits) -> None:
         self._run_function = run
@@ -95,7 +96,9 @@ class FakeBox:
 
 
 class FakeSandbox:
-    """``Sandbox`` that opens fake boxes. ``boxes``: all boxes that were opened."""
+    """``Sandbox`` that opens fake boxes. ``run``: the function that takes the place of the
+    interpreter. It gets the code and the files of the box. ``boxes``: all boxes that were opened.
+    """
 
     def __init__(self, run: RunFunction) -> None:
         self._run_function = run

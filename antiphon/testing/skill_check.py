@@ -1,4 +1,4 @@
-"""Checks of the part of a store's contract about skills."""
+"""Contract checks for stores: skills."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Check = Callable[[Store], Awaitable[None]]
 
 
 def make_draft(name: str, number: int = 1) -> SkillDraft:
-    """Return a draft for a version of the skill ``skill_NAME``. The name in the draft contains the
-    version number."""
+    """Return a draft (a new version that has no version number yet) of the skill ``skill_NAME``.
+    ``number`` is a part of the draft's id and name."""
     return SkillDraft(
         id=f"skillver_{name}{number}",
         skill_id=f"skill_{name}",

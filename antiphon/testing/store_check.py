@@ -245,8 +245,8 @@ async def expires_by_bytes_oldest_first(store: Store) -> None:
 
 
 async def expires_responses_of_the_tenant_that_holds_most(store: Store) -> None:
-    """Check that many responses of one tenant only delete responses of this tenant, not older
-    responses of other tenants."""
+    """Check which responses are deleted if the store has too many: the oldest responses of the
+    tenant with the most responses. Responses of other tenants are kept, even if they are older."""
     for name in "ab":
         await store.save("small", turn(name, created_at=100))
     for number in range(10):
@@ -272,8 +272,9 @@ async def expires_an_ancestor_under_its_descendants(store: Store) -> None:
 
 
 async def frees_unreferenced_ancestors(store: Store) -> None:
-    """Check which responses count for the limit on bytes. A deleted response counts as long as a
-    later response of its chain needs it. If the whole chain is deleted, it does not count."""
+    """Check which deleted responses count for the limit on bytes. A deleted response counts as long
+    as a later response continues it. It does not count if all responses of its chain are deleted.
+    """
     large, bound = "y" * 50_000, Retention(max_bytes=150_000)
     for n, (name, previous) in enumerate((("a", None), ("b", "a"), ("c", None), ("d", None))):
         await store.save("t", turn(name, previous, created_at=n, text=large))
@@ -322,8 +323,8 @@ async def stores_conversations(store: Store) -> None:
 
 
 async def reads_pages_of_conversations(store: Store) -> None:
-    """Check the pages of a conversation's items: in both orders, between two items, of some kinds,
-    and after an item was removed."""
+    """Check the pages of a conversation's items: in both orders, between two items, only items of
+    some kinds, and after an item was removed."""
     roles: tuple[Literal["user", "developer"], ...] = ("user", "user", "developer")
     items: tuple[Item, ...] = tuple(
         Message(id=f"msg_{n}", role=roles[n % 3], content=(InputText(text="x"),)) for n in range(9)
@@ -374,14 +375,14 @@ async def adds_a_turn_to_its_conversation(store: Store) -> None:
 
 
 async def _locked(store: Store, conversation: str, response_id: str) -> ConversationLock:
-    """Lock a conversation for a response of the server ``one``. Returns the lock."""
+    """Lock a conversation for a response. The server ``one`` holds the lock. Returns the lock."""
     assert await store.runs.lock_conversation("t", conversation, response_id, "one", lease_s=60)
     return ConversationLock(conversation, "one")
 
 
 async def adds_no_turn_without_the_lock(store: Store) -> None:
-    """Check that a server without the lock of a conversation cannot add items to it, because
-    another server may have added items."""
+    """Check that a server cannot save a response of a conversation if it does not hold the
+    conversation's lock. Another server may have added items in the meantime."""
     await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
     lock = ConversationLock("conv_a", "one")
     assert await store.save("t", turn("never"), lock=lock) is False
@@ -404,8 +405,8 @@ async def adds_no_turn_without_the_lock(store: Store) -> None:
 
 
 async def a_repeated_save_changes_nothing(store: Store) -> None:
-    """Check that saving a response again changes nothing, even if the lock was lost in the
-    meantime. A server repeats a save if the store's first answer is lost."""
+    """Check that saving a response again changes nothing, even if the server has lost the lock
+    after the first save. A server repeats a save if it gets no answer from the store."""
     await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
     lock = await _locked(store, "conv_a", "resp_a")
     assert await store.save("t", turn("a"), lock=lock) is True

@@ -1,4 +1,4 @@
-"""Checks of the part of a store's contract about whole tenants and the audit log."""
+"""Contract checks for stores: operations on whole tenants, and the audit log."""
 
 from __future__ import annotations
 

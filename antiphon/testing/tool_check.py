@@ -46,11 +46,13 @@ class ToolTrial(Struct, frozen=True, kw_only=True):
     its arguments.
 
     - ``tool``: the tool as a request contains it.
-    - ``successful_call``: a call that succeeds. If clients run the function, any call.
+    - ``successful_call``: a call that succeeds. If clients run the functions of the tool, it can be
+      any call, because the check does not run it.
     - ``failing_call``: a call that fails.
     - ``hanging_call``: a call that does not end by itself.
     - ``long_call``: a call whose result exceeds the size limit.
     - ``rejected_tools``: tools in a request that the provider must reject.
+    - ``tenant``: the tenant for which the calls are made.
     """
 
     tool: Any
@@ -65,8 +67,8 @@ class ToolTrial(Struct, frozen=True, kw_only=True):
 async def check_tool(provider: ToolProvider, trial: ToolTrial) -> None:
     """Check a tool provider: opening, functions, parallel calls, failures and cancellation.
 
-    Each call is also checked as a client sees it, by the items of the response. At the end, no task
-    may still be running.
+    For each call, the items of the response are also checked, because clients see only these items.
+    At the end, no task may still be running.
     """
     async with asyncio.timeout(_SECONDS):
         _check_rejections(provider, trial)

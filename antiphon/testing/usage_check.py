@@ -1,4 +1,4 @@
-"""Checks of the part of a store's contract about the usage log."""
+"""Contract checks for stores: the usage log."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ async def _totals(store: Store, **fields: Any) -> list[UsageTotals]:
 
 
 async def _tokens(store: Store, **fields: Any) -> list[tuple[int, int, int]]:
-    """Return start (in seconds after ``_START``), number of requests and number of input tokens of
-    each bucket."""
+    """Query the usage log. Returns three numbers for each bucket (period of time): its start in
+    seconds after ``_START``, the number of requests and the number of input tokens. ``fields``:
+    fields of the query that replace the default values."""
     found = await _totals(store, **fields)
     return [(each.start - _START, each.requests, each.input_tokens) for each in found]
 

@@ -1,4 +1,4 @@
-"""Checks of the part of a store's contract about vector stores."""
+"""Contract checks for stores: vector stores."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def _vector(*numbers: float) -> bytes:
 
 
 async def _settled(vectors: VectorIndex, name: str, *texts: str, tenant: str = "t") -> None:
-    """Add an indexed file whose chunks have these texts. The vector of a chunk contains its
-    index."""
+    """Add a file that is completely indexed, with one chunk for each of these texts. The vector of
+    a chunk contains the index of the chunk."""
     assert await vectors.add_files(tenant, [make_indexed_file(name)], None)
     chunks = [
         IndexedChunk(start=100 * at, text=text, vector=_vector(at, 1))
@@ -69,8 +69,8 @@ async def _settled(vectors: VectorIndex, name: str, *texts: str, tenant: str = "
 async def _search_texts(
     vectors: VectorIndex, *words: str, files: str = "a b", limit: int = 9
 ) -> str:
-    """Search for words in these files. Returns the found texts with the names of their files, best
-    first."""
+    """Search for words in these files. ``files``: names of the files, separated by spaces. Returns
+    the found texts with the names of their files, best first."""
     ids = [f"file-{name}" for name in files.split()]
     hits = await vectors.search_words("t", "vs_a", words, ids, limit)
     texts = await vectors.chunk_texts("t", "vs_a", {hit.chunk for hit in hits})
