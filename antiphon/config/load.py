@@ -127,10 +127,11 @@ class SettingsSources(Struct, frozen=True, kw_only=True):
 
 
 def disable_usage_statistics() -> None:
-    """Turn off the usage statistics that libraries of engines send. Environment variables that the
-    operator has set are not changed.
+    """Turn off the usage statistics that libraries of engines send to their makers. Environment
+    variables that the operator has set are not changed.
 
-    Worker processes of the libraries inherit the environment.
+    This function sets environment variables, so it also has an effect on child processes of the
+    libraries.
     """
     for name in _TRACKERS:
         os.environ.setdefault(name, "1")  # noqa: TID251
@@ -293,8 +294,8 @@ def _from_text(option: Option, given: Any, name: str, declared: Mapping[str, Mod
 
 
 def _split_models(text: str) -> list[str]:
-    """Split a comma-separated list of models. A URL without ``NAME=`` that follows a model with a
-    URL is another server of this model, not a new model."""
+    """Split a comma-separated list of models. If a URL without ``NAME=`` follows ``NAME=URL``, it
+    is another server of the same model. Example: ``a=http://one,http://two`` is one model."""
     found: list[str] = []
     for part in split_list(text):
         is_url = part.startswith(_URL_SCHEMES)

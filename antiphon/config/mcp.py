@@ -14,11 +14,11 @@ __all__ = ["McpServer"]
 class McpServer(Struct, frozen=True, kw_only=True):
     """An MCP server: ``[mcp_servers.NAME]``.
 
-    Requests can use the tools of the server without its address. They give its name as
-    ``server_label`` or ``connector_id``.
+    A request does not need the address of such a server: ``NAME`` in ``server_label`` or
+    ``connector_id`` selects the server.
     """
 
-    url: Annotated[str, declare("URL of the server. It may be a private address.")] = ""
+    url: Annotated[str, declare("URL of the MCP server. It may be a private address.")] = ""
     transport: Annotated[
         Literal["auto", "http", "sse"],
         declare(
@@ -38,27 +38,27 @@ class McpServer(Struct, frozen=True, kw_only=True):
         ),
     ] = {}
     command: Annotated[
-        str, declare("Command that starts the server on this machine (instead of `url`).")
+        str, declare("Command that starts the MCP server on this machine (instead of `url`).")
     ] = ""
     tool: Annotated[
         Literal["code_interpreter", "shell", "web_search"] | None,
         declare(
-            "Built-in tool that requests get under this name (instead of a server with "
-            "`url` or `command`)."
+            "Built-in tool of Antiphon that requests can use under the name of this MCP "
+            "server. Set it instead of `url` and `command`."
         ),
     ] = None
     implements: Annotated[
         Literal["code_interpreter", "web_search"] | None,
         declare(
-            "Built-in tool of Antiphon that this server implements. All requests with "
-            "this tool then use the server."
+            "Built-in tool of Antiphon that this MCP server implements. Every request with "
+            "this tool then uses the MCP server."
         ),
     ] = None
     session: Annotated[
         Literal["conversation", "tenant"],
         declare(
             "Which responses share an MCP session: all responses of a conversation, or "
-            "all responses of a tenant. Use `tenant` only if the server keeps no state."
+            "all responses of a tenant. Use `tenant` only if the MCP server keeps no state."
         ),
     ] = "conversation"
     args: Annotated[tuple[str, ...], declare("Arguments of `command`.")] = ()

@@ -40,10 +40,13 @@ _VARIABLES: Mapping[str, tuple[tuple[str, str], ...]] = {
 def storage_options(
     url: str, options: Mapping[str, str], variables: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the options for the object storage at ``url``. ``options``: the options in the
-    settings. A value ``$NAME`` in them is replaced by the environment variable ``NAME``. Other
-    options are read from the standard environment variables. ``variables``: the environment. Raises
-    ``SetupError`` if the variable of a ``$NAME`` is not set."""
+    """Return the options for the object storage at ``url``.
+
+    ``options``: the options in the settings. If a value is ``$NAME``, it is replaced by the
+    environment variable ``NAME``. Options that are not in the settings are read from the standard
+    environment variables. ``variables``: all environment variables. Raises ``SetupError`` if a
+    variable ``$NAME`` is not set.
+    """
     found: dict[str, str] = {}
     for name, value in options.items():
         if value.startswith("$") and value[1:] not in variables:

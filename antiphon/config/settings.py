@@ -58,8 +58,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def shares_prefix_cache(self) -> bool:
-        """Whether tenants share the prefix caches of engines. If the setting is not set, they share
-        them only if all keys belong to one tenant."""
+        """Whether tenants share the prefix caches of engines. If the setting ``share_prefix_cache``
+        is not set, tenants share the caches only if all keys belong to one tenant."""
         if self.share_prefix_cache is None:
             return not self.stored_keys and len({key.tenant for key in self.keys}) <= 1
         return self.share_prefix_cache
@@ -211,9 +211,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         int,
         _models(
             (
-                "Maximum memory in MiB for all loaded models together, by estimates. 0: no "
-                "limit. If another model does not fit, the least recently used models are "
-                "unloaded, after their running requests."
+                "Maximum memory in MiB for all loaded models together, as Antiphon estimates "
+                "it. If another model does not fit, the least recently used models are "
+                "unloaded as soon as their running requests have ended. 0: no limit."
             ),
             ge=0,
         ),
@@ -682,7 +682,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         _tools(
             (
                 "Number of sandboxes that are started in advance. With them, a new "
-                "container starts at once."
+                "container starts immediately."
             ),
             ge=0,
         ),
@@ -970,7 +970,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             (
                 "Maximum number of seconds that a stream waits for the first event of the "
                 "upstream before it starts. If the upstream fails in this time, the client "
-                "gets an HTTP error. 0: the stream starts at once."
+                "gets an HTTP error. 0: the stream starts immediately."
             ),
             ge=0,
         ),

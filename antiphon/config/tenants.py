@@ -17,7 +17,7 @@ _Rate = Annotated[int, Meta(ge=1)] | None
 class Tenant(Struct, frozen=True, kw_only=True):
     """Quotas and limits of a tenant: ``[tenants.NAME]``.
 
-    For this tenant, the options that begin with ``max_`` replace the settings of the same name. 0
+    An option that begins with ``max_`` replaces the setting of the same name for this tenant. 0
     means no limit. The other limits apply to all keys of the tenant together, in addition to the
     limits of each key.
     """
