@@ -42,8 +42,8 @@ def read_messages(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) ->
 
 
 class _MessageReader:
-    """Translates messages one by one and adds the results to ``items``. Records in ``paths`` which
-    message field each item field comes from, for error messages."""
+    """Translates messages one by one and adds the results to ``items``. For error messages,
+    ``paths`` records for each field of an item the field of the message from which it comes."""
 
     def __init__(self, paths: ErrorPaths, limits: BodyLimits) -> None:
         self.items: list[Json] = []
@@ -175,8 +175,8 @@ class _MessageReader:
         self._add(item, path)
 
     def _assign_call_id(self, client_id: str, *, custom: bool) -> str:
-        """Return a unique id for a call. It is the client's id, or a new id if an earlier call has
-        the same id."""
+        """Return a unique id for a tool call. It is the client's id, or a new id if an earlier call
+        has the same id. ``custom``: whether the call is a call of a custom tool."""
         self._call_count += 1
         call_id = f"{client_id}#{self._call_count}" if client_id in self._calls else client_id
         self._calls[client_id] = (call_id, custom)

@@ -118,8 +118,9 @@ def _apply_continue_final_message(raw: Json, items: list[Json]) -> None:
     """Mark the last message as incomplete if the request sets vLLM's field
     ``continue_final_message``.
 
-    Raises ``InvalidRequest`` if ``add_generation_prompt`` has the same value. That field opens a
-    new turn, so exactly one of the two fields must be true.
+    The field ``add_generation_prompt`` has the opposite meaning: it opens a new turn. So exactly
+    one of the two fields must be true. Raises ``InvalidRequest`` if both are true or both are
+    false.
     """
     continues = raw.get("continue_final_message", False)
     defaults = {"continue_final_message": False, "add_generation_prompt": not continues}

@@ -108,8 +108,9 @@ def _reason(response: Response) -> CompletionFinishReason:
 
 
 class _Offsets:
-    """Computes the position in characters at which each token starts in the text. A token may be
-    only some bytes of a character."""
+    """Computes the position in characters at which each token starts in the text of a choice. A
+    token may be only some bytes of a character. ``echoed_text``: the prompt with which the text
+    begins, or ""."""
 
     def __init__(self, echoed_text: str) -> None:
         self._offset = len(echoed_text)

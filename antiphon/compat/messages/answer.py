@@ -95,8 +95,12 @@ def _stop_reason(response: Response, form: AnswerForm) -> StopReason:
 
 
 def _incomplete_reason(response: Response, reason: str) -> StopReason:
-    """Return the stop reason of an incomplete response. If the output has fewer tokens than the
-    request's limit, the reason is a full context."""
+    """Return the stop reason of an incomplete response. ``reason``: the reason in the Responses
+    API.
+
+    For a token limit, there are two cases. If the output has fewer tokens than the request allows,
+    the context is full. Otherwise the output has reached the request's limit.
+    """
     if reason == "content_filter":
         return "refusal"
     if reason == "max_messages":

@@ -80,8 +80,8 @@ def read_messages(
 
 
 class _MessageReader:
-    """Translates messages one by one and adds the results to ``items``. Records in ``paths`` which
-    message field each item field comes from, for error messages."""
+    """Translates messages one by one and adds the results to ``items``. For error messages,
+    ``paths`` records for each field of an item the field of the message from which it comes."""
 
     def __init__(self, tools: OfferedTools, paths: ErrorPaths, limits: BodyLimits) -> None:
         self.items: list[Json] = []
@@ -269,8 +269,8 @@ class _MessageReader:
         self._searches[_string(fields, "id", path)] = _required_object(fields, "input", path)
 
     def _web_search_result(self, fields: Json, path: str) -> None:
-        """Translate the results of a web search to one item with the search and its results. The
-        search itself is an earlier block."""
+        """Translate a block with the results of a web search. The search itself is another block,
+        which comes earlier in the messages. Both blocks become one item."""
         search = self._searches.get(_string(fields, "tool_use_id", path))
         if search is None:
             raise InvalidRequest(

@@ -56,7 +56,7 @@ class OfferedTools:
             self.define(tool, f"{path}[{index}]")
 
     def define(self, raw: Any, path: str) -> None:
-        """Declare one tool. The model may use it at once, except if it sets ``defer_loading``.
+        """Declare one tool. If it does not set ``defer_loading``, the model may use it immediately.
         Raises ``InvalidRequest``."""
         fields = read_object(raw, path)
         kind = read_tag({"type": "custom", **fields}, path, TOOL_TYPES)
