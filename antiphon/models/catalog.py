@@ -83,7 +83,7 @@ class ServedModel(Struct, frozen=True, kw_only=True):
         return self.backend.status
 
     async def ready(self) -> None:
-        """Start loading the model if it is not loaded, and wait for a short time. Raises
+        """Start loading the model if it is not loaded, and wait a short time for it. Raises
         ``Overloaded`` if the model cannot be loaded."""
         await self.backend.ready()
 
@@ -157,8 +157,8 @@ class Catalog:
         """Serve the models of ``new`` instead of the current models. Do not use ``new`` itself
         afterwards.
 
-        A removed model is closed after its running requests. The client of a removed model that
-        runs on another server stays open until ``close`` is called.
+        A removed model is closed when its running requests have ended. If a removed model runs on
+        an upstream, the HTTP client of this upstream stays open until ``close`` is called.
         """
         kept = {id(each) for each in new.residents}
         removed = [each for each in self.residents if id(each) not in kept]
@@ -173,8 +173,8 @@ class Catalog:
             closing.add_done_callback(self._closings.discard)
 
     async def close_unlike(self, other: Catalog) -> None:
-        """Close the models that ``other`` does not contain. Call this when this catalog is no
-        longer used."""
+        """Close the models that ``other`` does not contain. Call this when only ``other`` is still
+        used."""
         kept = {id(each) for each in other.residents}
         for resident in self.residents:
             if id(resident) not in kept:

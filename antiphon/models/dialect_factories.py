@@ -1,5 +1,5 @@
-"""Choose the dialect of a local model, and collect the formats that a model can have. Both come
-from Antiphon, from installed packages or from files of the operator.
+"""Choose the dialect of a local model, and collect the formats that a model can have. Dialects and
+formats come from Antiphon, from installed packages or from files of the operator.
 
 A package registers a dialect or formats as an entry point of the group ``antiphon.dialects``. See
 ``dialects.base.DialectPlugin``.

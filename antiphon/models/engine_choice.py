@@ -1,7 +1,7 @@
 """Choose the engine of a model whose files are on this machine, for ``engine = "auto"``.
 
-The choice is made once for each model. A choice for each request would load the weights twice and
-split the prefix cache.
+The choice is made once for each model, not for each request. If both engines ran, both would load
+the weights, and the prefix cache of one engine would not help the other engine.
 """
 
 from __future__ import annotations

@@ -112,8 +112,8 @@ def _fault(cls: type[_Row], table: dict[str, Any], error: msgspec.ValidationErro
 
 
 def _accepts(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> bool:
-    """Return whether a format is valid if only the keys on ``path`` are considered; see ``_only``.
-    This finds the key to which msgspec's error refers."""
+    """Return whether a format is valid if the keys that ``_only`` removes are ignored. ``path``:
+    see ``_only``. This shows whether msgspec's error refers to a key on this path."""
     try:
         msgspec.convert(_only(table, path), cls)
     except msgspec.ValidationError:
@@ -122,9 +122,12 @@ def _accepts(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> 
 
 
 def _only(table: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
-    """Return a copy of ``table`` that has, in its inner tables, only the keys on ``path``. The path
-    ``["states", "name", "on", "x"]`` keeps only the state "name", and in its field ``on`` only the
-    key "x". Other fields are kept."""
+    """Return a copy of ``table`` without the entries of inner tables that are not on ``path``.
+
+    Example: for the path ``["states", "name", "on", "x"]``, the table ``states`` keeps only the
+    state "name", and the table ``on`` of this state keeps only the key "x". All other fields of the
+    format and of the state are kept.
+    """
     if not path:
         return table
     key, name, *rest = path

@@ -47,9 +47,9 @@ def is_hosted(model: Model) -> bool:
 
 
 class HostedModels:
-    """The models of the host process that listens at the Unix socket ``path``. Create an instance
-    with ``open``. ``calls``: client for asynchronous calls of the host. ``blocking``: client for
-    calls that block the thread."""
+    """The models that run in the host process, which listens at the Unix socket ``path``. Create an
+    instance with ``open``. ``calls``: RPC client for coroutines. ``blocking``: RPC client whose
+    calls block the thread."""
 
     def __init__(self, path: Path) -> None:
         self.calls = CallClient(path, on_lost=_host_is_gone, wait_s=_HOST_WAIT_S)
@@ -109,8 +109,11 @@ class HostedModels:
 
 
 class HostedBackend(OnDemandBackend):
-    """The ``Backend`` of a hosted model. The host process loads and unloads the model. At the first
-    use, this process requests the description of the model's engine from the host."""
+    """The ``Backend`` of a hosted model. The host process loads and unloads the model.
+
+    ``make``: function that builds the backend at its first use. For this, it requests the
+    description of the model's engine from the host process.
+    """
 
     def __init__(
         self,
@@ -135,8 +138,8 @@ class HostedBackend(OnDemandBackend):
 
 
 class HostedModelManager:
-    """Manages the served models by calls to the host process. Its methods work like the methods of
-    ``ModelManager``."""
+    """Manages the served models by RPC calls to the host process. Its methods work like the methods
+    of ``ModelManager``. ``calls``: the RPC client."""
 
     def __init__(self, calls: CallClient) -> None:
         self._calls = calls

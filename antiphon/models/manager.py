@@ -162,9 +162,9 @@ class ModelManager:
 
 
 class _Steps:
-    """Passes the progress of a download from any thread to the event loop. If two steps of the same
-    file are less than ``_PROGRESS_INTERVAL_S`` apart, the second step is dropped. The last step of
-    a file is always passed on."""
+    """Passes progress reports of a download from any thread to the event loop. A report is dropped
+    if it comes less than ``_PROGRESS_INTERVAL_S`` after the previous report of the same file. The
+    last report of a file is always passed on."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -183,5 +183,5 @@ class _Steps:
         self._queue.put_nowait(None)
 
     async def next(self) -> PullProgress | None:
-        """Return the next progress step. Returns None at the end of the download."""
+        """Wait for the next progress report. Returns None when the download has ended."""
         return await self._queue.get()
