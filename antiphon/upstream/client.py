@@ -187,12 +187,12 @@ class Upstream:
         headers: Mapping[str, str] | None = None,
         retry_policy: RetryPolicy | None = None,
     ) -> AsyncGenerator[list[bytes], None]:
-        """Send a request and yield the payloads of the streamed response. Each batch contains the
-        payloads that arrived together.
+        """Send a request and yield the payloads of the streamed response. Each yielded list
+        contains the payloads that arrived together.
 
-        The last batch is empty if the stream ended with ``[DONE]``. Closing the iterator ends the
+        If the stream ended with ``[DONE]``, the last list is empty. Closing the iterator ends the
         request. Raises ``BackendError``. If the caller passes ``retry_policy`` and the stream
-        breaks after its first batch, the caller must report the error to the policy.
+        breaks after the first list, the caller must report the error to the policy.
         """
         policy = retry_policy or self.retry_policy()
         answer, reader, payloads, replica = await self._start(url, body, headers, policy)

@@ -1,8 +1,8 @@
 """Translate the errors of an upstream to errors with Antiphon's messages and codes.
 
 Servers report errors in many forms, and this module parses all of these forms. Some errors only
-concern the operator, such as an invalid API key. The upstream's messages for them are not passed on
-to clients.
+concern the operator, such as an invalid API key. For such an error, clients get a message of
+Antiphon instead of the upstream's message.
 """
 
 from __future__ import annotations

@@ -131,9 +131,11 @@ class ReplicaPool:
     def report_failure(self, replica: Replica, error: BackendError) -> None:
         """Report that a replica has failed a request.
 
-        A replica that does not answer or sends ``Retry-After`` is down at once. A replica that
-        answers with errors is down after several failures in a row. When a replica dies, all its
-        requests fail at the same time. These failures count as one outage.
+        - A replica that does not answer or sends ``Retry-After`` is marked as down immediately.
+        - A replica that answers with errors is marked as down after several failures in a row.
+
+        When a replica dies, all its requests fail at the same time. These failures count as one
+        outage.
         """
         if error.permanent:
             return  # the request caused the error, not the replica

@@ -44,8 +44,8 @@ _state: ContextVar[RetryState | None] = ContextVar("retry_state", default=None)
 
 
 def track_retries() -> RetryState:
-    """Return an object that shows whether a request is being retried. It covers the requests that
-    the current task sends after this call."""
+    """Return an object that shows whether a request of the current task is being retried. It is
+    updated for all requests that the task sends after this call."""
     state = RetryState()
     _state.set(state)
     return state
@@ -65,8 +65,9 @@ class RetryPolicy:
     """Decides how one request to an upstream is retried. A failed request is first sent to other
     replicas without a wait.
 
-    ``pause``: function that sleeps. ``session`` identifies the conversation of the request.
-    ``is_routed``: the upstream is a router, which may retry as well.
+    ``pool``: the replicas of the upstream. ``pause``: function that sleeps. ``health``: the health
+    of the upstream. ``session`` identifies the conversation of the request. ``is_routed``: the
+    upstream is a router, which may retry as well.
     """
 
     def __init__(
@@ -117,8 +118,9 @@ class RetryPolicy:
         self._set_retrying(is_retrying=False)
 
     def restart(self) -> None:
-        """Report that the reply has made progress. The next failure counts as a first failure.
-        After this call, only the sum of the waits limits the number of attempts."""
+        """Report that the client has received a part of the reply. From now on, the client cannot
+        repeat the request itself. So the number of attempts is no longer limited, only the sum of
+        the waits. Earlier failures and waits no longer count."""
         self._is_continued = True
         self._tried.clear()
         self._quick_retries = self._attempt = 0
@@ -128,8 +130,9 @@ class RetryPolicy:
         """Count a failed attempt, and wait before the next attempt. If another replica can be
         tried, return without a wait.
 
-        Raises ``error`` if it is permanent or if no attempt is left. If no attempt is left, the
-        code of the error is changed to a code after which clients do not retry at once.
+        Raises ``error`` if it is permanent, or if no attempt is left. In the second case, the error
+        gets the wait time for clients. Its code ``server_error`` is replaced by
+        ``server_is_overloaded``, because coding agents repeat a ``server_error`` up to 30 times.
         """
         root = self._count_failure(error)
         if error.permanent or self._is_over:
@@ -156,8 +159,8 @@ class RetryPolicy:
         await self._pause(wait_s)
 
     def _has_quick_retry(self) -> bool:
-        """Return whether the next attempt can start without a wait, because another engine may
-        answer it."""
+        """Return whether the next attempt can start without a wait. This is the case if another
+        replica is available, or if a router can choose another engine."""
         if self._is_routed:
             return self._quick_retries < _ROUTED_QUICK_RETRIES
         return self._quick_retries < len(self._pool) and self._pool.has_others(self._tried)

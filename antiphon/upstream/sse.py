@@ -79,8 +79,8 @@ class SseParser:
         return rest
 
     def finish(self) -> list[bytes]:
-        """End the stream. Returns the last payload if it was still incomplete and the end of the
-        stream completes it."""
+        """End the stream. If the last event is not followed by a blank line, the end of the stream
+        completes this event, and its payload is returned."""
         self._check_size()
         payloads: list[bytes] = []
         if self._pending_line:
