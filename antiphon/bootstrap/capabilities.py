@@ -41,9 +41,9 @@ def list_capabilities(
 ) -> tuple[Capability, ...]:
     """Return the capabilities of a server.
 
-    ``providers``: the server's tools by type. ``has_fetcher``: whether the server fetches URLs. In
-    ``settings``, the setting ``file_search_embeddings`` must not be ``auto``; see
-    ``with_packaged_embedder``.
+    ``settings``: the settings after ``with_packaged_embedder``, in which ``file_search_embeddings``
+    is never ``auto``. ``providers``: the server's tools by type. ``has_fetcher``: whether the
+    server fetches URLs.
     """
     # The provider of ``shell`` also works without containers, for commands that clients run. So the
     # provider of ``code_interpreter`` shows whether containers work.

@@ -20,10 +20,16 @@ __all__ = ["Reloads", "check_reload"]
 
 
 class Reloads:
-    """Reloads the settings of one process. Only one reload runs at a time. ``sources`` loads the
-    settings. ``apply`` applies new settings. If it raises ``SetupError``, it must not change
-    anything. ``level``: the level of ``log``. ``on_reloaded`` is called after a reload that
-    ``start`` began. Its argument is the result of ``reload``."""
+    """Reloads the settings of one process. Only one reload runs at a time.
+
+    - ``loaded``: the current settings.
+    - ``sources`` loads the settings again.
+    - ``apply``: a function that applies new settings. If it raises ``SetupError``, it must not
+      change anything.
+    - ``level``: the log level of ``log``, which a reload may change.
+    - ``on_reloaded``: a function that is called after each reload that ``start`` began. Its
+      argument is True if the new settings are valid.
+    """
 
     def __init__(
         self,

@@ -138,7 +138,8 @@ _CONTAINER_CONNECTIONS = 2
 class App:
     """Antiphon as an ASGI app. ``service``: the operations of the API. ``models``: the served
     models. ``capabilities``: the features of this server. ``rebuild`` applies new settings and
-    returns a new ASGI app. ``calls``: the ASGI app for calls of other servers."""
+    returns a new ASGI app. ``calls``: the ASGI app that answers RPC calls of other Antiphon
+    servers."""
 
     def __init__(
         self,
@@ -181,10 +182,10 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT stops the server.
 
-    ``announce`` is called when the server is ready to answer requests. Earlier requests wait. The
-    process logs to standard error. ``warnings``: warnings about the settings, which are logged.
-    ``origins``: see ``open_app``. ``sources``: the sources from which the settings are read again
-    after a SIGHUP. If it is None, a SIGHUP stops the server. Raises ``SetupError``.
+    ``announce`` is called when the server is ready to answer requests. Requests that arrive earlier
+    wait. The process logs to standard error. ``warnings``: warnings about the settings, which are
+    logged. ``origins``: see ``open_app``. ``sources``: the sources from which the settings are read
+    again after a SIGHUP. If it is None, a SIGHUP stops the server. Raises ``SetupError``.
     """
     level = LogLevel(settings.log_level)
     log = _check(settings, warnings, level)
@@ -324,9 +325,13 @@ async def _open_hosted_containers(
 async def _answer_calls(
     server: CallServer, reloads: Reloads, announce: Callable[[Serving], None], settings: Settings
 ) -> None:
-    """Answer calls of the workers until the first SIGTERM, and then until the last worker has
-    ended. A service manager may send SIGTERM to all processes at once, but the workers need this
-    process until their running requests have finished."""
+    """Answer RPC calls of the workers until the workers no longer need this process.
+
+    A SIGTERM does not end this process immediately. A service manager may send it to all processes
+    together, and the workers still need this process until their running requests have finished. So
+    after a SIGTERM, this function waits until the last worker has ended, but at most ``drain_s`` +
+    ``CHILD_END_S`` seconds.
+    """
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, reloads.start)
@@ -366,7 +371,9 @@ async def _serve_sockets(
     worker: WorkerContext | None = None,
     reload: _Reload | None = None,
 ) -> None:
-    """Open the app and serve it on these sockets until SIGTERM or SIGINT."""
+    """Open the app and serve it on these sockets until SIGTERM or SIGINT. ``worker``: the
+    connections of a worker process; None for a server without workers. ``reload``: the data for
+    reloads after a SIGHUP."""
     settings = loaded.settings
     port = sockets[0].getsockname()[1]
     url = address(settings.host, port)
@@ -435,8 +442,8 @@ async def open_app(
     - ``log``: a structlog logger. The default logger writes to standard error.
     - ``origins``: name of a setting → origin of its value, as ``load`` returns it. The API shows
       the origins to operators.
-    - ``owns_process``: True if no other code runs in this process until the app is open. Then
-      unused memory that contains only zeros after the models are loaded is returned to the system.
+    - ``owns_process``: whether no other code runs in this process until the app is open. If True,
+      memory that contains only zeros after the models are loaded is returned to the system.
     - ``worker``: the connections of a worker process to the other processes of the server.
     - ``url``: the address at which other servers reach this process; "" if they cannot reach it.
       The setting ``replica_url`` overrides it.
@@ -504,10 +511,15 @@ async def _open_relay(
     clock: Clock,
     log: Any,
 ) -> tuple[ContainerRelay, ASGIApp | None]:
-    """Open the relay, which connects this process with the containers of other processes. Also
-    return the ASGI app that answers calls of other servers to containers of this server. The app is
-    None if other servers cannot use these containers. ``folder``: the folder with the sockets of
-    this server's processes."""
+    """Open the relay, with which this process uses containers of other processes.
+
+    Returns the relay, and an ASGI app for the opposite direction: it answers RPC calls of other
+    Antiphon servers that use containers of this server. The app is None if other servers cannot use
+    these containers.
+
+    ``folder``: the folder with the sockets of this server's processes. ``url``: the address at
+    which other servers reach this server.
+    """
     url = settings.replica_url or url
     if "://" not in settings.store or settings.sandbox == "off":
         return ContainerRelay(folder=folder), None
@@ -651,9 +663,11 @@ async def _loaded_models(
     loading: Awaitable[catalog.Catalog],
     ranges: tuple[MemoryRange, ...] | None,
 ) -> catalog.Catalog:
-    """Wait until the models are loaded, and check that they include the models for file search.
-    ``ranges``: the process's memory ranges before loading. If it is given, unused memory that
-    loading has filled with zeros is returned to the system."""
+    """Wait until the models are loaded, and check that the models for file search are among them.
+
+    ``ranges``: the process's memory ranges before loading. If it is given, memory that contains
+    only zeros after loading is returned to the system.
+    """
     models = await loading
     _check_search_models(settings, models)
     if ranges is not None:
@@ -814,7 +828,9 @@ async def _tools(
     documents: Documents,
     log: Any,
 ) -> tuple[ContainerRegistry | None, Mapping[str, ToolProvider]]:
-    """Open the containers and all server-side tools."""
+    """Open the containers and all server-side tools. ``parts``: the parts of the server that
+    containers need. ``seal``: encryptor for the state that tools give to clients. Returns the
+    containers (None if the server runs no code) and the tool providers by type."""
     containers = await stack.enter_async_context(open_containers(settings, log, parts))
     dependencies = ToolDependencies(
         settings=settings,

@@ -72,10 +72,13 @@ _SANDBOX_GROUP = "antiphon.sandboxes"
 class ToolDependencies(Struct, frozen=True, kw_only=True):
     """The parts of the server that tools need.
 
-    ``fetcher``: None if the server fetches no URLs. ``containers``: None if the server runs no
-    code. In this case ``no_containers`` is the reason. ``uploads``: the clients' uploaded files.
-    ``encryptor`` encrypts the state that tools give to clients to keep. It is None if tools may not
-    do this. ``clock`` returns Unix seconds.
+    - ``clock`` returns Unix seconds.
+    - ``fetcher``: the URL fetcher. It is None if the server fetches no URLs.
+    - ``containers``: the registry of containers. It is None if the server runs no code.
+    - ``no_containers``: the reason why the server runs no code.
+    - ``uploads``: the clients' uploaded files.
+    - ``encryptor``: encrypts the state of tools that clients keep for the server. If it is None,
+      tools must not give such state to clients.
     """
 
     settings: Settings
@@ -109,10 +112,13 @@ def prepare_control_groups(settings: Settings) -> None:
 class ContainerDependencies(Struct, frozen=True, kw_only=True):
     """The parts of the server that containers need.
 
-    ``uploads``: the clients' uploaded files. ``library``: the clients' skills. ``clock`` returns
-    Unix seconds. ``directory`` lists the containers of all processes on the store, and ``relay``
-    connects to them. ``host`` sends calls to the process that owns the containers of all workers.
-    If ``host`` is None, this process owns the containers that it creates.
+    - ``uploads``: the clients' uploaded files.
+    - ``library``: the clients' skills.
+    - ``clock`` returns Unix seconds.
+    - ``directory``: the list of the containers of all processes that use the store.
+    - ``relay``: connects to the containers of other processes.
+    - ``host``: RPC client of the process that owns the containers of all workers. If it is None,
+      this process owns the containers that it creates.
     """
 
     uploads: Uploads
@@ -177,8 +183,10 @@ async def _open_maker(
     log: Any,
 ) -> LocalContainers | HostedContainers | str:
     """Open the object that creates containers. It creates them in this process, or in the process
-    that owns the containers of all workers. If there can be no containers, return the reason as a
-    text. Raises ``SetupError``."""
+    that owns the containers of all workers. ``remote``: the containers of other processes.
+
+    If there can be no containers, returns the reason as a text. Raises ``SetupError``.
+    """
     if parts.host is not None:
         hosted = HostedContainers(parts.host, remote)
         return await hosted.unavailable_reason() or hosted
@@ -200,8 +208,8 @@ async def _open_local(
     parts: ContainerDependencies,
     remote: RemoteContainers,
 ) -> LocalContainers:
-    """Open the containers of this process, and answer calls of other processes to these containers.
-    They are closed with the exit stack."""
+    """Open the containers of this process, and answer RPC calls of other processes that use these
+    containers. The containers are closed with the exit stack."""
     local = LocalContainers(
         sandbox,
         policy,
@@ -310,8 +318,9 @@ async def _open_bubblewrap(settings: Settings, policy: ContainerPolicy, log: Any
 async def open_reader(settings: Settings, log: Any) -> AsyncIterator[DocumentReader | None]:
     """Open a reader that extracts the text of documents in a sandbox.
 
-    Yields None if bubblewrap is not used or does not work. Documents are then read in a subprocess
-    without a sandbox. If the settings require sandboxes, this is logged.
+    Yields None if the extraction library is not installed, or if bubblewrap is not used or does not
+    work. Documents are then read in a subprocess without a sandbox. If bubblewrap does not work,
+    the reason is logged.
     """
     from antiphon.attachments.sandboxed_reader import SandboxedReader, mounts
 
@@ -404,8 +413,13 @@ def _no_index() -> str:
 
 @asynccontextmanager
 async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
-    """Open the MCP provider. If the extra ``mcp`` is not installed, the tool is unavailable. Raises
-    ``SetupError`` in this case if the settings contain MCP servers or ``mcp`` is true."""
+    """Open the provider for tools of MCP servers, and the built-in tools that MCP servers
+    implement.
+
+    If the extra ``mcp`` is not installed, there are two cases. If the settings contain MCP servers
+    or the setting ``mcp`` is true, raises ``SetupError``. Otherwise the tool ``mcp`` is
+    unavailable.
+    """
     settings = dependencies.settings
     if not settings.mcp:
         yield {"mcp": UnavailableTool("The setting mcp is false.")}
@@ -555,9 +569,11 @@ async def _diffusers(dependencies: ToolDependencies) -> ImageGenerator:
 
 @asynccontextmanager
 async def _programs(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
-    """Open the provider of ``programmatic_tool_calling``. If the extra ``programs`` is not
-    installed, the tool is unavailable. Raises ``SetupError`` in this case if the setting
-    ``programs`` is true."""
+    """Open the provider of ``programmatic_tool_calling``.
+
+    If the extra ``programs`` is not installed, there are two cases. If the setting ``programs`` is
+    true, raises ``SetupError``. Otherwise the tool is unavailable.
+    """
     from antiphon.sandbox.javascript import JavaScript
     from antiphon.tools.programs.provider import ProgramProvider
 
@@ -590,8 +606,8 @@ async def _programs(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str
 async def _client_tools(
     dependencies: ToolDependencies,
 ) -> AsyncIterator[Mapping[str, ToolProvider]]:
-    """Open the tools that clients run, and the tool ``shell``. For ``shell``, the request decides
-    whether the client runs the commands or a container of the server."""
+    """Open the tools that clients run, and the tool ``shell``. The commands of ``shell`` run either
+    on the client or in a container of the server. The request selects the place."""
     from antiphon.tools.client_tools.provider import CLIENT_TOOLS
     from antiphon.tools.shell import ShellProvider
 
