@@ -1,7 +1,7 @@
-"""Open the document reader in the background while the server starts.
+"""Open the document reader in the background, so that the start of the server does not wait for it.
 
 Opening includes a check that runs code in a sandbox. This code has a lower CPU priority than other
-processes, so on a busy machine the check may take seconds.
+processes. So on a busy machine, the check may take seconds.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ __all__ = ["BackgroundReader"]
 
 
 class BackgroundReader:
-    """``DocumentReader`` that opens another reader in the background. ``reader``: context manager
-    that opens the other reader. A document that arrives too early waits until the other reader is
-    open. If ``reader`` yields None, documents are read in a subprocess. Use an instance as an async
-    context manager. Entering it does not wait for ``reader``."""
+    """``DocumentReader`` that opens a sandboxed reader in the background and then passes all
+    documents to it. Until the sandboxed reader is open, documents wait.
+
+    ``reader``: context manager that opens the sandboxed reader. If it yields None, documents are
+    read in a subprocess. Use an instance as an async context manager. Entering it starts the
+    opening and does not wait for its end.
+    """
 
     def __init__(self, reader: AbstractAsyncContextManager[DocumentReader | None]) -> None:
         self._reader = reader

@@ -10,7 +10,7 @@ __all__ = ["InvalidEncoding", "decode_inline"]
 
 
 class InvalidEncoding(ValueError):
-    """Error for a text that is not a ``data:`` URL and not base64. The message may be shown to the
+    """Error for a text that is neither a ``data:`` URL nor base64. The message may be shown to the
     client."""
 
 

@@ -196,8 +196,8 @@ def _add(files: dict[str, BundleFile], name: str, member: BundleFile, limits: Bu
 
 
 def _path(name: str) -> str | None:
-    """Return the normalized path of a file. Returns None for files of operating systems, which do
-    not belong to the bundle.
+    """Return the normalized path of a file. Returns None for a file that an operating system has
+    added to the folder, such as ``.DS_Store``. Such files do not belong to the bundle.
 
     Raises ``InvalidBundle`` for an invalid path, for example a path that leaves the folder.
     """
