@@ -148,8 +148,8 @@ class Encryptor:
     def digest(self, content: bytes, *, purpose: str, tenant: str) -> str:
         """Return a keyed digest (HMAC-SHA256, 128 bits in hex) of purpose, tenant and content.
 
-        The digest does not reveal these values: without the key, nobody can compute the digest of a
-        guess.
+        The digest does not reveal these values. Nobody can guess a content and compare its digest,
+        because computing a digest needs the secret key.
         """
         # ``hmac.digest`` releases the GIL. The event loop would then wait for threads of the store.
         mac = self._mac.copy()

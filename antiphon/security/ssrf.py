@@ -130,7 +130,8 @@ def _within(host: str, networks: Sequence[Network]) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether the host is ``localhost`` or a loopback address, with or without brackets."""
+    """Return whether the host is ``localhost`` or a loopback address. An IPv6 address may be in
+    brackets."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -138,7 +139,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_ip_address(host: str) -> bool:
-    """Return whether the host is an IP address. A host name gives False."""
+    """Return whether the host is an IP address and not a host name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
