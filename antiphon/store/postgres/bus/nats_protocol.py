@@ -20,8 +20,8 @@ __all__ = ["MessageProtocol", "read_messages"]
 _LINE_END = b"\r\n"
 #: The first words of a message: without headers, and with headers.
 _MESSAGES = b"MSG ", b"HMSG "
-#: Bytes of a line. The information about the server is the longest line.
-_MAX_LINE = 1 << 20
+#: The longest line, which is the information about the server, and the longest message.
+_MAX_LINE, _MAX_MESSAGE = 1 << 20, 1 << 26
 
 
 class MessageProtocol(asyncio.Protocol):
@@ -38,12 +38,18 @@ class MessageProtocol(asyncio.Protocol):
         self._transport = transport
         self._client = client
         self._handlers = {channel.encode(): handler for channel, handler in handlers.items()}
-        #: Bytes of a line or message that is not complete.
-        self._incomplete = b""
+        #: The bytes of an incomplete line or message, and the length at which they may be complete.
+        self._incomplete = bytearray()
+        self._needed = 0
 
     def data_received(self, data: bytes) -> None:
-        data = self._incomplete + data
+        if self._incomplete:
+            self._incomplete += data
+            if len(self._incomplete) < self._needed:
+                return
+            data = bytes(self._incomplete)
         start = 0
+        self._needed = 0
         while (end := data.find(_LINE_END, start)) >= 0:
             content = end + len(_LINE_END)
             if not data.startswith(_MESSAGES, start):
@@ -55,18 +61,19 @@ class MessageProtocol(asyncio.Protocol):
             try:
                 size = int(words[-1])
             except ValueError:
+                size = -1
+            if not 0 <= size <= _MAX_MESSAGE:
                 self._transport.abort()
                 return
             if len(data) < content + size + len(_LINE_END):
+                self._needed = content + size + len(_LINE_END) - start
                 break
             if words[0] == b"MSG" and (handler := self._handlers.get(words[1])) is not None:
                 handler(data[content : content + size])
             start = content + size + len(_LINE_END)
-        else:
-            if len(data) - start > _MAX_LINE:
-                self._transport.abort()
-                return
-        self._incomplete = data[start:]
+        self._incomplete = bytearray(data[start:])
+        if not self._needed and len(self._incomplete) > _MAX_LINE:
+            self._transport.abort()
 
     def eof_received(self) -> bool | None:
         return self._client.eof_received()
