@@ -81,7 +81,7 @@ async def _claims(server: Postgres, rate: int) -> list[Line]:
 
 
 def _service(store: Any) -> Any:
-    from antiphon.backends.scripted import ScriptedBackend
+    from antiphon.backends.scripted_backend import ScriptedBackend
     from antiphon.ids import new_id
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.runs.service import Policy, RunDependencies, Service

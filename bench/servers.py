@@ -22,7 +22,7 @@ from .process import CONTEXT, WORDS
 
 
 async def _scripted(words: int, wait_s: float) -> None:
-    from antiphon.backends.scripted import ScriptedBackend
+    from antiphon.backends.scripted_backend import ScriptedBackend
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
 
@@ -37,7 +37,7 @@ async def _scripted(words: int, wait_s: float) -> None:
 async def _replica(store_url: str, places: int, words: int, wait_s: float) -> None:
     """One of several servers over a store. Its model writes the current time, so that readers can
     compute the age of each event."""
-    from antiphon.backends.scripted import ScriptedBackend, ScriptedReply
+    from antiphon.backends.scripted_backend import ScriptedBackend, ScriptedReply
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.runs.background.worker import LeaseConfig
     from antiphon.store import open_store

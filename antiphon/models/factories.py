@@ -117,7 +117,7 @@ async def _scripted(
 
     ``wait_s`` in the setting ``template_kwargs``: seconds to wait before each word.
     """
-    from antiphon.backends.scripted import ScriptedBackend
+    from antiphon.backends.scripted_backend import ScriptedBackend
 
     wait_s = float(model.template_kwargs.get("wait_s", 0))
     return ScriptedBackend((model.source,), wait_s=wait_s, tokens=True)

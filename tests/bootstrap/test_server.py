@@ -18,7 +18,7 @@ import httpx
 import openai
 import pytest
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.bootstrap import server as module
 from antiphon.bootstrap.reload import Reloads
 from antiphon.bootstrap.server import Serving, address, serve

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from antiphon.backends.base import Backend
 from antiphon.backends.local.backend import LocalBackend
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.blobs.base import Blobs
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.http.app import create_app

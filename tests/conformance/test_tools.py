@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Constraint
 from antiphon.tools.unavailable import UnavailableTool

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from antiphon.backends.base import Status
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.http.app import create_app
 from antiphon.logs import open_log

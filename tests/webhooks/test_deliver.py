@@ -15,7 +15,7 @@ import openai
 import pytest
 from structlog.testing import capture_logs
 
-from antiphon.backends.scripted import Script, ScriptedBackend
+from antiphon.backends.scripted_backend import Script, ScriptedBackend
 from antiphon.errors import RunError, SetupError
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.store import open_store

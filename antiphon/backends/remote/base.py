@@ -48,7 +48,7 @@ from antiphon.wire.response import Usage
 
 from .context_limit import TokenEndpoint, count_tokens, may_exceed
 from .image_conversion import convert_images
-from .offered_calls import OfferedCalls
+from .offered_call_filter import OfferedCalls
 
 __all__ = [
     "RemoteBackend",

@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from antiphon.backends.base import Backend, Reply
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.errors import BackendError, Overloaded, RunError
 from antiphon.runs.execution.run import EventSink, ReaderGone, Run

@@ -15,7 +15,7 @@ from antiphon.backends.base import flatten
 from antiphon.backends.remote.factory import responses
 from antiphon.backends.remote.responses.backend import ResponsesBackend
 from antiphon.backends.remote.responses.servers import FLAVOURS
-from antiphon.backends.scripted import Script, ScriptedBackend
+from antiphon.backends.scripted_backend import Script, ScriptedBackend
 from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunError, SetupError
 from antiphon.store.memory.store import MemoryStore

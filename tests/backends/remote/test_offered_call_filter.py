@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from antiphon.backends.remote.offered_calls import OfferedCalls
+from antiphon.backends.remote.offered_call_filter import OfferedCalls
 from antiphon.conversation import Options, ToolChoice
 from antiphon.dialects.tools import collect_tools
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
