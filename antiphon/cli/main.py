@@ -33,7 +33,7 @@ from antiphon.config.options import (
     options,
     split_list,
 )
-from antiphon.config.renamed import RENAMED_SETTINGS
+from antiphon.config.renamed_settings import RENAMED_SETTINGS
 from antiphon.config.report import mask_secrets
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError

@@ -37,7 +37,7 @@ from .options import (
     split_list,
     variable_name,
 )
-from .renamed import RENAMED_SETTINGS, with_current_names
+from .renamed_settings import RENAMED_SETTINGS, with_current_names
 from .settings import Settings
 from .tenants import Tenant
 

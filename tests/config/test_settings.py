@@ -19,7 +19,7 @@ from antiphon.config.load import (
 )
 from antiphon.config.model import DEFAULT_MODEL, Model
 from antiphon.config.options import options
-from antiphon.config.renamed import RENAMED_SETTINGS
+from antiphon.config.renamed_settings import RENAMED_SETTINGS
 from antiphon.config.settings import Settings
 from antiphon.config.tenants import Tenant
 from antiphon.errors import SetupError
