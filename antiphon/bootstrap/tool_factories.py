@@ -39,7 +39,7 @@ from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.tools.containers.remote import RemoteContainers
 from antiphon.tools.containers.skills import SkillLibrary
 from antiphon.tools.image_generation.base import ImageGenerator
-from antiphon.tools.unavailable import UnavailableTool
+from antiphon.tools.unavailable_tool import UnavailableTool
 
 if TYPE_CHECKING:
     from antiphon.tools.mcp.endpoint import McpEndpoint

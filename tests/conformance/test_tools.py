@@ -11,7 +11,7 @@ import structlog
 from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Constraint
-from antiphon.tools.unavailable import UnavailableTool
+from antiphon.tools.unavailable_tool import UnavailableTool
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL
 from tests.conformance.server import Ask, Json, engine
