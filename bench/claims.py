@@ -45,7 +45,7 @@ class _Counter:
 
 async def _claims(server: Postgres, rate: int) -> list[Line]:
     from antiphon.store import open_store
-    from antiphon.store.measured import measured
+    from antiphon.store.store_observer import measured
     from antiphon.wire.parsing.requests import parse_create_response
 
     url, counter = await server.fresh(), _Counter()

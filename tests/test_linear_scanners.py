@@ -709,7 +709,7 @@ DYNAMIC = {
     "engines/llama/tokenizer.py": _LITERALS,
     "models/download.py": _OWN,
     "models/format_files.py": _OWN,
-    "store/postgres/qualified.py": _LITERALS,
+    "store/postgres/table_names.py": _LITERALS,
     "testing/tokenizer.py": _LITERALS,
     "tools/web_search/index.py": _LITERALS,
     "wire/parsing/errors.py": "the table of patterns of msgspec's messages",

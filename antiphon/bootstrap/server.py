@@ -75,7 +75,7 @@ from antiphon.security.ssrf import is_loopback, parse_network
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.store.clock import Clock, StoreClock
-from antiphon.store.measured import measured
+from antiphon.store.store_observer import measured
 from antiphon.store.sweeper import Sweeper
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.local import LocalContainers

@@ -14,7 +14,7 @@ import structlog
 from antiphon.errors import StoreError
 
 from .pool import ConnectionPool
-from .qualified import SCHEMA
+from .table_names import SCHEMA
 
 __all__ = ["EventPartitions"]
 

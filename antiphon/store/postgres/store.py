@@ -28,7 +28,7 @@ from antiphon.store.common.row_mapping import (
 )
 from antiphon.store.common.tenant_steps import TENANT_STEPS
 from antiphon.store.postgres.vectors.index import PostgresVectorIndex
-from antiphon.store.postgres.vectors.nearest import NearestVectors, open_nearest
+from antiphon.store.postgres.vectors.nearest_vectors import NearestVectors, open_nearest
 from antiphon.store.records import (
     ConversationLock,
     ItemQuery,

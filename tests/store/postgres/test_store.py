@@ -14,7 +14,7 @@ import pytest
 from antiphon.errors import RunError
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
-from antiphon.store.common import queued_elsewhere
+from antiphon.store.common import claimable_runs
 from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.postgres import store as postgres_store
 from antiphon.store.records import Append, ResponseQuery, TenantUsage
@@ -456,7 +456,7 @@ async def test_claimed_run_wakes_no_other_process(
 ) -> None:
     """The others wait before they claim what was queued elsewhere; a run that is claimed meanwhile
     does not wake them."""
-    monkeypatch.setattr(queued_elsewhere, "_MIN_WAIT_S", 3600.0)
+    monkeypatch.setattr(claimable_runs, "_MIN_WAIT_S", 3600.0)
     async with two(database) as (one, other, listener):
         queue: Any = other.runs
         queue = queue._notifications._queue

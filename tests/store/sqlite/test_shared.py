@@ -12,7 +12,7 @@ import pytest
 
 from antiphon.errors import SetupError
 from antiphon.store.base import Retention
-from antiphon.store.common import queued_elsewhere
+from antiphon.store.common import claimable_runs
 from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.records import Append, ConversationLock
 from antiphon.store.sqlite.store import SqliteStore
@@ -97,8 +97,8 @@ async def test_a_lost_message_only_delays_an_event(
 async def test_runs_are_claimed_and_lost_across_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queued_elsewhere, "_MIN_WAIT_S", 0.0)
-    monkeypatch.setattr(queued_elsewhere, "_MAX_WAIT_S", 0.0)
+    monkeypatch.setattr(claimable_runs, "_MIN_WAIT_S", 0.0)
+    monkeypatch.setattr(claimable_runs, "_MAX_WAIT_S", 0.0)
     async with pair(tmp_path) as (one, other):
         first, second = Listener(), Listener()
         one.runs.set_listener(first)

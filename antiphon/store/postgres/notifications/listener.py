@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec import Struct
 
-from antiphon.store.common.queued_elsewhere import QueuedElsewhere
+from antiphon.store.common.claimable_runs import QueuedElsewhere
 from antiphon.store.common.subscriptions import Subscriptions
 from antiphon.store.postgres.bus.connection import BusConnection
 from antiphon.store.postgres.pool import ConnectionPool

@@ -29,7 +29,7 @@ from antiphon.store.vectors import (
 )
 from antiphon.wire.resources.vector_stores import FileBatch, VectorStore
 
-from .nearest import NearestVectors, VectorRow
+from .nearest_vectors import NearestVectors, VectorRow
 
 __all__ = ["PostgresVectorIndex"]
 

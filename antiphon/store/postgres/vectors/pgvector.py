@@ -29,7 +29,7 @@ from antiphon.store.postgres.pool import ConnectionPool, Transaction
 from antiphon.store.vectors import ChunkHit
 
 from .code_cache import FINISHED_FILES, CodeCache
-from .nearest import VectorRow
+from .nearest_vectors import VectorRow
 
 __all__ = ["Pgvector"]
 

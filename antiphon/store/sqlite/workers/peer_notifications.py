@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from antiphon.store.common.queued_elsewhere import QueuedElsewhere
+from antiphon.store.common.claimable_runs import QueuedElsewhere
 from antiphon.store.common.subscriptions import Subscription, Subscriptions
 from antiphon.store.records import Claim, EventBatch
 from antiphon.store.runs import RunListener

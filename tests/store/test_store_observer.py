@@ -8,8 +8,8 @@ import pytest
 
 from antiphon.errors import StoreError
 from antiphon.store.common.subscriptions import Subscription
-from antiphon.store.measured import measured
 from antiphon.store.memory.store import MemoryStore
+from antiphon.store.store_observer import measured
 from antiphon.store.usage import UsageRecord
 
 
