@@ -71,7 +71,7 @@ class EventPartitions:
         milliseconds. A longer wait would block the statements that come later."""
         try:
             async with self._pool.transaction() as transaction:
-                if not await transaction.value("sweeping"):
+                if not await transaction.value("try_lock_sweep"):
                     return False
                 await transaction.execute("SET LOCAL lock_timeout = '50ms'")
                 await transaction.execute(f"SET LOCAL search_path TO {SCHEMA}")

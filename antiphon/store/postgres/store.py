@@ -201,7 +201,7 @@ class PostgresStore:
 
     async def _delete(self, tenant: str, response_id: str) -> bool:
         async with self._pool.transaction() as transaction:
-            await transaction.rows("freeing")
+            await transaction.rows("lock_deletions")
             row = await transaction.value("row_of", tenant, index_key(response_id))
             if row is None:
                 return False
@@ -215,7 +215,7 @@ class PostgresStore:
         for name, rows in TENANT_STEPS.items():
             while name in self._pool.queries:
                 async with self._pool.transaction() as transaction:
-                    await transaction.rows("freeing")
+                    await transaction.rows("lock_deletions")
                     count = await transaction.count(name, tenant, rows)
                 if not count:
                     break

@@ -189,9 +189,9 @@ class SqliteStore(KeepsResponses):
 
         def work(connection: sqlite3.Connection) -> tuple[bool, bool]:
             row = connection.execute(self._queries["row_of"], key).fetchone()
-            if row is None or not connection.execute(self._queries["bury"], row).rowcount:
+            if row is None or not connection.execute(self._queries["mark_deleted"], row).rowcount:
                 return False, False
-            had_run = connection.execute(self._queries["bury_run"], key).rowcount > 0
+            had_run = connection.execute(self._queries["mark_run_deleted"], key).rowcount > 0
             if had_run:
                 self.runs.forget(connection, *key)
             free_unneeded(connection, self._queries, row[0])

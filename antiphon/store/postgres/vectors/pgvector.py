@@ -215,7 +215,7 @@ class Pgvector:
         """Give a vector store a table of its own if it has become large."""
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
-            found = await transaction.rows("hold_vector_store_alone", tenant, store_id)
+            found = await transaction.rows("lock_vector_store_alone", tenant, store_id)
             if found:
                 await self._separate(transaction, found[0][0], model)
 

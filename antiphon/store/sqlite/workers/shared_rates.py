@@ -48,6 +48,6 @@ class SharedSqliteRates:
         row = (report.scope, owner, report.running, now)
         connection.execute(self._queries["put_rate_running"], row)
         connection.execute(self._queries["drop_rate_running"], (report.scope, now - HEARD_S))
-        query = self._queries["rate_running_elsewhere"]
+        query = self._queries["rate_running_remote"]
         (running,) = connection.execute(query, (report.scope, owner)).fetchone()
         return int(running)

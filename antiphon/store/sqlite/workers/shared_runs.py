@@ -243,7 +243,7 @@ class SharedSqliteRuns(SqliteEventLogs):
     # --- within a transaction --------------------------------------------------------------------
 
     def _record_heartbeat(self, connection: sqlite3.Connection, owner: str) -> None:
-        connection.execute(self._queries["beat"], (owner, time.monotonic()))
+        connection.execute(self._queries["heartbeat"], (owner, time.monotonic()))
 
     def _free_runs(
         self,
@@ -258,7 +258,7 @@ class SharedSqliteRuns(SqliteEventLogs):
 
     def _living_owners(self, connection: sqlite3.Connection, lease_s: float) -> frozenset[str]:
         since = (time.monotonic() - lease_s,)
-        return frozenset(row[0] for row in connection.execute(self._queries["living"], since))
+        return frozenset(row[0] for row in connection.execute(self._queries["live_owners"], since))
 
     def _has_lock(
         self, connection: sqlite3.Connection, tenant: str, holder: str, lock: ConversationLock
