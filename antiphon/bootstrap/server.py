@@ -75,7 +75,7 @@ from antiphon.security.ssrf import is_loopback, parse_network
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.store.clock import Clock, StoreClock
-from antiphon.store.store_observer import measured
+from antiphon.store.store_observer import observe_store
 from antiphon.store.sweeper import Sweeper
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.local import LocalContainers
@@ -540,7 +540,7 @@ async def _open_store(
         bus=settings.bus,
     )
     stack.push_async_callback(opened.close)
-    store = measured(opened, metrics, time.monotonic)
+    store = observe_store(opened, metrics, time.monotonic)
     clock = StoreClock(store, wall=_wall_clock, monotonic=time.monotonic)
     await clock.synchronize()
     return store, clock

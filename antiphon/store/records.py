@@ -221,11 +221,11 @@ class TenantUsage(Struct, frozen=True):
 class SweepRecord(Struct, frozen=True):
     """The time of the last sweep, in unix seconds. It shows whether a clock is wrong.
 
-    A clock is in doubt if it is implausibly far ahead of ``swept_at``. ``doubted_since`` and
-    ``doubted_at``: the first and the latest time that such a clock has shown. Both are None while
-    the clock is plausible.
+    A clock is in doubt if it is implausibly far ahead of ``swept_at``. ``clock_suspect_since``
+    and ``clock_suspect_at``: the first and the latest time that such a clock has shown. Both are
+    None while the clock is plausible.
     """
 
     swept_at: int
-    doubted_since: int | None = None
-    doubted_at: int | None = None
+    clock_suspect_since: int | None = None
+    clock_suspect_at: int | None = None

@@ -342,7 +342,7 @@ class PostgresRuns:
     ) -> None:
         """Notify other processes, when the transaction commits, that these runs have ended or were
         deleted."""
-        await self._notify(transaction, Notice(over=tuple(ended)))
+        await self._notify(transaction, Notice(ended=tuple(ended)))
 
     def mark_stale(self, tenant: str, response_id: str) -> None:
         """Make the subscribers in this process read the store, because their run has changed."""

@@ -262,7 +262,7 @@ class PostgresStore:
         return SweepRecord(*rows[0]) if rows else None
 
     async def save_sweep_record(self, record: SweepRecord) -> None:
-        row = (record.swept_at, record.doubted_since, record.doubted_at)
+        row = (record.swept_at, record.clock_suspect_since, record.clock_suspect_at)
         await self._pool.rows("put_sweep_record", *row)
 
     async def sweep(self, retention: Retention, now: int) -> int:

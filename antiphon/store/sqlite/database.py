@@ -160,7 +160,7 @@ class Database:
         self._lock.close()
 
     @contextlib.contextmanager
-    def sweeping(self) -> Iterator[bool]:
+    def sweep_lock(self) -> Iterator[bool]:
         """Context manager that yields True if no other process is sweeping the database. Then no
         other process begins a sweep within the block. Yields False if another process is
         sweeping."""

@@ -1,8 +1,9 @@
 """The sweep of the SQLite store: it deletes expired data in short writes, so other writes need not
 wait long.
 
-A run can have many batches. So the write that deletes a run only renames it (``mark_run_deleted``). A later
-step of the sweep deletes the batches of renamed runs, a few at a time.
+A run can have many batches. So the write that deletes a run only renames it
+(``mark_run_deleted``). A later step of the sweep deletes the batches of renamed runs, a few at a
+time.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Protocol
 from antiphon.errors import InvalidRequest, NotFound, RequestError, ToolError
 from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas
 from antiphon.pagination import PageParams, make_page
-from antiphon.store.containers import ContainerDirectory, ContainerRecord, expired
+from antiphon.store.containers import ContainerDirectory, ContainerRecord, mark_expired
 from antiphon.wire.items import CodeInterpreterCall, Item, ShellCall
 from antiphon.wire.pagination import Page
 from antiphon.wire.resources import containers as wc
@@ -115,7 +115,7 @@ class ContainerRegistry:
         try:
             return await self._remote.of(record).load() if record.is_active else record.resource
         except (InvalidRequest, NotFound):
-            return expired(record.resource)
+            return mark_expired(record.resource)
 
     async def list(self, tenant: str, page_params: PageParams) -> Page[wc.ContainerResource]:
         """Return one page of a tenant's containers. The data of containers that other processes own

@@ -28,7 +28,7 @@ from antiphon.store.runs import RunLimitReached, RunListener
 from antiphon.store.sqlite.database import Database
 from antiphon.store.sqlite.event_logs import SaveResponse, SqliteEventLogs
 from antiphon.store.sqlite.run_tables import ClaimedFrom
-from antiphon.store.sqlite.runs import TAKEN_OVER
+from antiphon.store.sqlite.runs import TAKEOVER_OWNER
 
 from .peer_notifications import PeerNotifications
 
@@ -137,8 +137,8 @@ class SharedSqliteRuns(SqliteEventLogs):
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
         def work(connection: sqlite3.Connection) -> ClaimedFrom | None:
-            self._record_heartbeat(connection, TAKEN_OVER)
-            return self._tables.take_over(connection, tenant, response_id, TAKEN_OVER)
+            self._record_heartbeat(connection, TAKEOVER_OWNER)
+            return self._tables.take_over(connection, tenant, response_id, TAKEOVER_OWNER)
 
         def notify(claimed: ClaimedFrom | None) -> None:
             if claimed is not None:
@@ -180,7 +180,7 @@ class SharedSqliteRuns(SqliteEventLogs):
 
     # --- called by the store ---------------------------------------------------------------------
 
-    def locked(
+    def lock_check(
         self, tenant: str, holder: str, lock: ConversationLock
     ) -> Callable[[sqlite3.Connection], bool]:
         """Return a function that tells, within a write, whether the response ``holder`` has this
@@ -234,7 +234,7 @@ class SharedSqliteRuns(SqliteEventLogs):
         connection.execute(self._queries["drop_locks"], (tenant, response_id))
 
     def remove(self, tenant: str, response_id: str) -> None:
-        self._notifications.on_over(tenant, response_id)
+        self._notifications.on_run_ended(tenant, response_id)
 
     def _publish(self, claim: Claim, batch: EventBatch) -> None:
         if batch.count:
