@@ -592,7 +592,7 @@ async def _open_metrics(
     tenants = {"default", *settings.tenants, *(key.tenant for key in settings.keys)}
     metrics = Metrics(tenants, names=settings.metrics_names, exporter=exporter)
     if worker is not None:
-        await stack.enter_async_context(worker.sharing_metrics(metrics))
+        await stack.enter_async_context(worker.share_metrics(metrics))
     return metrics
 
 
