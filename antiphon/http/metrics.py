@@ -45,24 +45,24 @@ _OTHER_TENANTS = "other"
 class RunTiming:
     """The timing of one run.
 
-    Call ``record_events`` until ``first`` (the time of the first token) is set. If
-    ``record_events`` is never called, the run counts as not ``streamed``.
+    Call ``record_events`` until ``first_token_at`` (the time of the first token) is set. If
+    ``record_events`` is never called, ``is_streamed`` is False.
     """
 
-    __slots__ = ("_clock", "first", "started", "streamed")
+    __slots__ = ("_clock", "first_token_at", "is_streamed", "started_at")
 
-    def __init__(self, started: float, clock: Callable[[], float]) -> None:
+    def __init__(self, started_at: float, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self.started = started
-        self.first: float | None = None
-        self.streamed = False
+        self.started_at = started_at
+        self.first_token_at: float | None = None
+        self.is_streamed = False
 
     def record_events(self, batch: tuple[Event, ...]) -> None:
-        """Record that a batch of events was sent to the client. Sets ``streamed``. Sets ``first``
-        if the batch contains the first token."""
-        self.streamed = True
-        if self.first is None and not _DELTAS.isdisjoint(map(type, batch)):
-            self.first = self._clock()
+        """Record that a batch of events was sent to the client. Sets ``is_streamed``. Sets
+        ``first_token_at`` if the batch contains the first token."""
+        self.is_streamed = True
+        if self.first_token_at is None and not _DELTAS.isdisjoint(map(type, batch)):
+            self.first_token_at = self._clock()
 
 
 class _Series(Struct, frozen=True):
@@ -337,18 +337,20 @@ class Metrics:
         """Record a response that reached its end. ``events``: number of its events."""
         of = self._series_of(response.model)
         self._count(self._runs, response.model, response.status)
-        of.end_to_end.observe(now - timing.started)
-        if timing.streamed:
+        of.end_to_end.observe(now - timing.started_at)
+        if timing.is_streamed:
             of.events.inc(events)
-        if timing.first is not None:
-            of.to_first.observe(timing.first - timing.started)
-            self._exporter.record_first_token(response.model, timing.first - timing.started)
+        if timing.first_token_at is not None:
+            of.to_first.observe(timing.first_token_at - timing.started_at)
+            self._exporter.record_first_token(
+                response.model, timing.first_token_at - timing.started_at
+            )
         usage = response.usage
         if usage is None:
             return
         _count_tokens(of, usage)
-        if timing.first is not None and usage.output_tokens > 1:
-            per_token = (now - timing.first) / (usage.output_tokens - 1)
+        if timing.first_token_at is not None and usage.output_tokens > 1:
+            per_token = (now - timing.first_token_at) / (usage.output_tokens - 1)
             of.per_token.observe(per_token)
             self._exporter.record_output_token(response.model, per_token)
 
