@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from antiphon.blobs.base import Blobs
 from antiphon.errors import InvalidRequest, NotFound, TooLarge
-from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size, exceeded
+from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size, quota_exceeded_error
 from antiphon.pagination import page_of
 from antiphon.store.base import Store
 from antiphon.store.files import FileQuery
@@ -102,7 +102,7 @@ class Files:
             max_files=limits.max_files,
         )
         if not is_stored:
-            raise exceeded(
+            raise quota_exceeded_error(
                 "files",
                 param="file",
                 max_files=limits.max_files,

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, NotFound, Overloaded, TooLarge
-from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size, exceeded
+from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size, quota_exceeded_error
 from antiphon.store.base import Store
 from antiphon.store.files import FileQuery
 from antiphon.stream.writer import Ids
@@ -108,7 +108,7 @@ class ChunkedUploads:
         )
         record = _Record(upload=upload, request=request)
         if not await self._save(tenant, record):
-            raise exceeded("pending uploads", param="bytes", max_files_bytes=max_bytes)
+            raise quota_exceeded_error("pending uploads", param="bytes", max_files_bytes=max_bytes)
         return upload
 
     async def pending_bytes(self, tenant: str) -> int:

@@ -85,7 +85,7 @@ class ResponseQuota:
                 self._remove(key, attempt)
             else:  # another attempt that has ended meanwhile left its room to this attempt
                 await release()
-            raise quotas.exceeded(
+            raise quotas.quota_exceeded_error(
                 "stored responses",
                 param="store",
                 max_responses=limits.max_responses,

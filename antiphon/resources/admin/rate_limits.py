@@ -68,17 +68,8 @@ class _View:
     - ``used_at``: time of the last request.
     """
 
-    __slots__ = (
-        "admitted_count",
-        "counted_at",
-        "level",
-        "per_minute",
-        "read_at",
-        "reported",
-        "running",
-        "state",
-        "used_at",
-    )  # fmt: skip
+    __slots__ = ("admitted_count", "counted_at", "level", "per_minute", "read_at", "reported",
+                 "running", "state", "used_at")  # fmt: skip
 
     def __init__(self) -> None:
         self.per_minute: int | None = None
