@@ -52,7 +52,7 @@ class ItemWriter:
         self.is_open = True
 
     @classmethod
-    def restored(
+    def restore(
         cls, out: ResponseWriter, draft: Draft, kind: Kind, index: int, part: PartDraft | None
     ) -> ItemWriter:
         """Return a writer that continues an item of an earlier writer. ``draft``: the item so far.
@@ -348,7 +348,7 @@ class ResponseWriter:
         self._open: dict[int, ItemWriter] = {}
 
     @classmethod
-    def restored(
+    def restore(
         cls,
         log: Fold,
         *,
@@ -373,7 +373,7 @@ class ResponseWriter:
             if item is None:
                 draft = log.open_items[index]
                 kind = kinds[type(draft.shell)]
-                out._open[index] = ItemWriter.restored(
+                out._open[index] = ItemWriter.restore(
                     out, draft, kind, index, log.open_parts.get((index, "content"))
                 )
         return out

@@ -8,10 +8,10 @@ from antiphon.resources.uploads import ChunkedUploads
 from antiphon.store.base import Store
 from antiphon.wire.admin.usage import BackgroundUsage, QuotaUsage, StorageUsage
 
-__all__ = ["TenantUsages"]
+__all__ = ["TenantUsageReader"]
 
 
-class TenantUsages:
+class TenantUsageReader:
     """Reads how much of its quotas a tenant has used. ``max_runs``: maximum number of background
     runs of one tenant that this server executes at a time. None means no limit."""
 

@@ -57,7 +57,7 @@ class RestoredRun(Struct, frozen=True):
         self, *, ids: Ids, kinds: Mapping[type[ItemBase], Kind], clock: OptionalClock
     ) -> ResponseWriter:
         """Create a writer that continues the event log after its last event."""
-        return ResponseWriter.restored(
+        return ResponseWriter.restore(
             self.log,
             ids=ids,
             kinds=kinds,

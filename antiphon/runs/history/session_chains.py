@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from antiphon.store.records import StoredResponse
+from .chain_cache import Chain
 
 __all__ = ["SessionChains"]
-
-Chain = tuple[StoredResponse, ...]
 
 
 class SessionChains:

@@ -337,7 +337,7 @@ async def test_drain_fails_running_responses() -> None:
         events = await reader
     check(events)
     assert isinstance(events[-1], ev.Failed)
-    assert not service.ready
+    assert not service.is_ready
 
 
 async def test_stored_tokens_are_those_the_turn_added() -> None:
