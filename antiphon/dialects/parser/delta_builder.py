@@ -115,7 +115,7 @@ class ParserDeltaBuilder:
         """Add text to the item that ``open_item`` opened. The text is not changed."""
         self._deltas.append(Text(text, tuple(logprobs)))
 
-    def note_markup(self) -> None:
+    def mark_reasoning_tag(self) -> None:
         """Record that the reply has a tag of the reasoning here. An answer that follows is then not
         at the start of the reply."""
         self._is_first = False
