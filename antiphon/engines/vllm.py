@@ -175,7 +175,7 @@ class VllmEngine:
 
     async def image_tokens(self, image: EncodedImage) -> int:
         """Return how many tokens of the context the image takes. vLLM's own prompt processor
-        measures the image. See ``MeasuresImages``."""
+        measures the image. See ``ImageMeasurer``."""
         if not self._accepts_images:
             raise images_unsupported()
         return await self._image_token_cache.get_or_measure(image, self._measure_image)

@@ -18,10 +18,10 @@ from antiphon.errors import InvalidRequest, ToolError
 from antiphon.stream.kinds import KINDS
 from antiphon.tools.base import (
     CallContext,
-    CallsTools,
-    DeclaresFunctions,
     FollowUpItem,
+    FunctionDeclarer,
     ResponseContext,
+    ToolCaller,
     ToolFunction,
     ToolProgress,
     ToolProvider,
@@ -94,10 +94,10 @@ async def check_tool(provider: ToolProvider, trial: ToolTrial) -> None:
 async def _open(
     provider: ToolProvider, tool: Any, response: ResponseContext
 ) -> AsyncIterator[Toolset]:
-    """Open the provider's toolset. A provider that calls other tools (``CallsTools``) gets an empty
+    """Open the provider's toolset. A provider that calls other tools (``ToolCaller``) gets an empty
     list of tools."""
     async with provider.open(tool, response) as toolset:
-        if isinstance(provider, CallsTools):
+        if isinstance(provider, ToolCaller):
             toolset = provider.compose((), response, {})
         yield toolset
 
@@ -106,7 +106,7 @@ async def _check_declared_functions(
     provider: ToolProvider, trial: ToolTrial, response: ResponseContext
 ) -> None:
     """Check that ``declared_functions`` and ``open`` return the same functions."""
-    if not isinstance(provider, DeclaresFunctions):
+    if not isinstance(provider, FunctionDeclarer):
         return
     declared = await provider.declared_functions(trial.tool, response)
     if declared is None:

@@ -20,18 +20,18 @@ from antiphon.wire.items import Item
 from .citations import CitationFinder, CitationNotation
 
 __all__ = [
+    "AccessChecker",
     "ArgumentObserver",
+    "AvailabilityReporter",
     "CallContext",
     "CallHandler",
-    "CallsTools",
-    "ChecksAccess",
-    "DeclaresFunctions",
     "FollowUpItem",
+    "FunctionDeclarer",
     "NestedCall",
     "PendingCall",
-    "ReportsAvailability",
     "ResponseContext",
     "RunNestedCalls",
+    "ToolCaller",
     "ToolFunction",
     "ToolProgress",
     "ToolProvider",
@@ -258,7 +258,7 @@ class ToolProvider(Protocol):
 
 
 @runtime_checkable
-class DeclaresFunctions(Protocol):
+class FunctionDeclarer(Protocol):
     """A provider that can name its functions before the tool is opened.
 
     The first prompt of a response is rendered with the declared functions. The prompt is rendered
@@ -277,7 +277,7 @@ class DeclaresFunctions(Protocol):
 
 
 @runtime_checkable
-class CallsTools(Protocol):
+class ToolCaller(Protocol):
     """A provider whose tool calls other tools."""
 
     def compose(
@@ -291,7 +291,7 @@ class CallsTools(Protocol):
 
 
 @runtime_checkable
-class ChecksAccess(Protocol):
+class AccessChecker(Protocol):
     """A provider whose tool refers to objects of a tenant, or needs certain earlier items."""
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
@@ -301,7 +301,7 @@ class ChecksAccess(Protocol):
 
 
 @runtime_checkable
-class ReportsAvailability(Protocol):
+class AvailabilityReporter(Protocol):
     """A provider that may be unavailable. As long as it is unavailable, the server answers requests
     as if the provider did not exist."""
 

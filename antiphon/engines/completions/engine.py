@@ -233,7 +233,7 @@ class CompletionsEngine:
 
     async def image_tokens(self, image: EncodedImage) -> int:
         """Return how many tokens of the context the image takes. The upstream is asked once per
-        image. See ``MeasuresImages``."""
+        image. See ``ImageMeasurer``."""
         if self._image_encoder is None:
             raise images_unsupported()
         return await self._image_token_cache.get_or_measure(

@@ -308,7 +308,7 @@ class LlamaEngine:
 
     async def image_tokens(self, image: EncodedImage) -> int:
         """Return how many tokens of the context the image takes. llama.cpp measures each image
-        once. See ``MeasuresImages``."""
+        once. See ``ImageMeasurer``."""
         if self._detokenizer is None:
             raise images_unsupported()
         return await self._image_tokens.get_or_measure(

@@ -235,7 +235,7 @@ class TransformersEngine:
         return generation.abort
 
     async def image_tokens(self, image: EncodedImage) -> int:
-        """Return how many tokens of the context the image takes. See ``MeasuresImages``."""
+        """Return how many tokens of the context the image takes. See ``ImageMeasurer``."""
         if self._image_processor is None:
             raise images_unsupported()
         return await asyncio.to_thread(self._image_processor.extra_tokens, image)
