@@ -43,7 +43,7 @@ from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.response_list import ResponseSummary
 
 from .audit import PostgresAudit
-from .bus.base import Signer, find_connector
+from .bus.base import MessageSigner, find_connector
 from .bus.connection import BusConnection
 from .containers import PostgresContainers
 from .files import PostgresFiles
@@ -121,7 +121,7 @@ class PostgresStore:
                 await nearest.close()
             await pool.close()
             raise
-        return cls(pool, nearest, BusConnection(connector, bus, Signer(secret)))
+        return cls(pool, nearest, BusConnection(connector, bus, MessageSigner(secret)))
 
     async def save(
         self,
