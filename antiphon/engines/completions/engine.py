@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, LoadOptions, Sampling
 from antiphon.engines.common.grammar_state import GrammarTracker
 from antiphon.engines.common.image_token_cache import ImageTokenCache
-from antiphon.engines.common.request_checks import check_request, images_unsupported
+from antiphon.engines.common.request_checks import check_request, images_unsupported_error
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.huggingface.model_folder import DEFAULT_CONTEXT, read_folder
 from antiphon.engines.llama.partial_tokens import PartialTokens
@@ -235,7 +235,7 @@ class CompletionsEngine:
         """Return how many tokens of the context the image takes. The upstream is asked once per
         image. See ``ImageMeasurer``."""
         if self._image_encoder is None:
-            raise images_unsupported()
+            raise images_unsupported_error()
         return await self._image_token_cache.get_or_measure(
             image, partial(self._measure_image, self._image_encoder)
         )

@@ -12,7 +12,7 @@ from .ast import (
     Node,
     Repeat,
     RuleRef,
-    Token,
+    TokenNode,
     UnsupportedGrammar,
     walk,
 )
@@ -64,7 +64,7 @@ class _EmptyLoopCheck:
         match node:
             case LiteralText(text):
                 return not text
-            case Token(id):
+            case TokenNode(id):
                 return id in self._end_ids
             case RuleRef(name):
                 return name in self._nullable
@@ -90,7 +90,7 @@ class _EndTokenCheck:
         """Check one node. ``is_last``: whether the node is the end of the output. Raises
         ``UnsupportedGrammar`` if something follows an end token."""
         match node:
-            case Token(id) if id in self._end_ids and not is_last:
+            case TokenNode(id) if id in self._end_ids and not is_last:
                 raise UnsupportedGrammar("an end token is not at the end")
             case Concatenation(parts):
                 for number, part in enumerate(parts, start=1):
