@@ -148,11 +148,11 @@ async def _bare(wait_s: float) -> None:
 
 async def _chat(url: str) -> None:
     """Our server in front of a Chat Completions upstream."""
-    from antiphon.backends.remote.factory import chat_completions
+    from antiphon.backends.remote.factory import create_chat_backend
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
 
-    backend = await chat_completions("chat", url)
+    backend = await create_chat_backend("chat", url)
     models = Catalog((ServedModel(name="chat", backend=backend, created=0),))
     with tempfile.TemporaryDirectory() as folder:
         store = await open_store(f"sqlite:{folder}/bench.db")

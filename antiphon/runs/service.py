@@ -14,7 +14,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import text_completion_unsupported
+from antiphon.backends.base import text_completion_unsupported_error
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.clients import ANYONE, Client
 from antiphon.errors import InvalidRequest, NotFound, RunError
@@ -292,7 +292,7 @@ class Service:
         client.check_model(model.name, request.model)
         await model.ready()
         if not model.backend.capabilities.completes_text:
-            raise text_completion_unsupported(model.name)
+            raise text_completion_unsupported_error(model.name)
         request = apply_defaults(request, model.defaults, model.thinking_budgets)
         scope = self._dependencies.cache_scope(tenant, request)
         cache_key = request.prompt_cache_key

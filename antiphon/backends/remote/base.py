@@ -55,7 +55,7 @@ __all__ = [
     "StreamParser",
     "UpstreamReply",
     "check_server_options",
-    "unsupported",
+    "unsupported_error",
     "with_instructions",
 ]
 
@@ -420,7 +420,7 @@ def check_server_options(
     """
     for option in nonstandard:
         if option not in supported and options.requests(option):
-            raise unsupported(_OPTION_FIELDS.get(option, option))
+            raise unsupported_error(_OPTION_FIELDS.get(option, option))
 
 
 def with_instructions(conversation: Conversation, texts: Sequence[str]) -> Conversation:
@@ -431,7 +431,7 @@ def with_instructions(conversation: Conversation, texts: Sequence[str]) -> Conve
     return replace(conversation, instructions="\n\n".join(part for part in parts if part))
 
 
-def unsupported(field: str) -> InvalidRequest:
+def unsupported_error(field: str) -> InvalidRequest:
     """Return the error for a request field that this kind of server does not support."""
     return InvalidRequest(
         f"Unsupported parameter: '{field}' is not supported with this model.",
