@@ -28,7 +28,7 @@ from antiphon.wire.parsing.uploads import MAX_PARTS, CompleteUpload, CreateUploa
 from antiphon.wire.resources.files import ChunkedUpload, ChunkedUploadPart, File
 
 from .file_contents import Chunks, StoredFile
-from .files import Files, Upload
+from .files import Files, FileUpload
 
 __all__ = ["MAX_PART_BYTES", "RECORD_PURPOSE", "ChunkedUploads"]
 
@@ -162,7 +162,7 @@ class ChunkedUploads:
             await _check_md5(parts, request.md5)
         file = await self._files.create(
             tenant,
-            Upload(
+            FileUpload(
                 filename=record.request.filename,
                 purpose=record.request.purpose,
                 bytes=record.upload.bytes,
