@@ -33,7 +33,7 @@ from antiphon.upstream.errors import UpstreamDown
 from .constraints import SYNTAXES, ConstraintEncoder, ConstraintSyntax, probe_constraints
 from .images import EncodedRequest, ImageRequestEncoder, image_encoder
 from .resumable_generation import ResumableGeneration
-from .servers import FLAVOURS, Flavour
+from .servers import FLAVOURS, CompletionsFlavour
 from .stream_parser import CompletionsStreamParser, ParsedPayload, StreamRequest
 
 __all__ = ["CompletionsEngine", "load"]
@@ -124,7 +124,7 @@ class CompletionsEngine:
         self,
         upstream: Upstream,
         model: str,
-        flavour: Flavour,
+        flavour: CompletionsFlavour,
         tokenizer: Tokenizer,
         card: ModelCard,
         *,
@@ -337,7 +337,7 @@ async def _read_usage(
 
 def _find_flavour(
     name: str, upstream: Upstream, requested: str | None, listed: Any
-) -> tuple[str, Flavour]:
+) -> tuple[str, CompletionsFlavour]:
     known = ", ".join(FLAVOURS)
     if requested is not None:
         if requested not in FLAVOURS:
@@ -357,7 +357,7 @@ def _find_flavour(
     )
 
 
-def _adapters(flavour: Flavour, listed: Any) -> frozenset[str]:
+def _adapters(flavour: CompletionsFlavour, listed: Any) -> frozenset[str]:
     """Return the names of the server's LoRA adapters. The server lists them as models with a
     parent."""
     ids = (each.get("id") for each in model_entries(listed) if each.get("parent"))
