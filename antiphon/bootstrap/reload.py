@@ -16,10 +16,10 @@ from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.logs import LogLevel
 
-__all__ = ["Reloads", "check_reload"]
+__all__ = ["SettingsReloader", "check_reload"]
 
 
-class Reloads:
+class SettingsReloader:
     """Reloads the settings of one process. Only one reload runs at a time. ``sources`` loads the
     settings. ``apply`` applies new settings. If it raises ``SetupError``, it must not change
     anything. ``level``: the level of ``log``. ``on_reloaded`` is called after a reload that

@@ -88,13 +88,13 @@ from antiphon.wire.admin.settings import SettingEntry, SettingList
 from antiphon.wire.parsing.json_body import BodyLimits
 from antiphon.wire.tools import HostedTool
 from antiphon.workers.context import WorkerContext
-from antiphon.workers.setup import CHILD_END_S, AnnouncedModel, ChildSetup, Serving
+from antiphon.workers.setup import CHILD_END_S, AnnouncedModel, ChildSetup, StartReport
 
 from .capabilities import Capability, list_capabilities
-from .reload import Reloads
+from .reload import SettingsReloader
 from .tool_factories import (
     ContainerDependencies,
-    OpenedContainers,
+    ContainerSetup,
     ToolDependencies,
     open_containers,
     open_reader,
@@ -107,7 +107,7 @@ __all__ = [
     "FILES_IN_STORE",
     "AnnouncedModel",
     "App",
-    "Serving",
+    "StartReport",
     "address",
     "files_blobs",
     "find_capabilities",
@@ -173,7 +173,7 @@ class App:
 
 async def serve(
     settings: Settings,
-    announce: Callable[[Serving], None] = lambda serving: None,
+    announce: Callable[[StartReport], None] = lambda serving: None,
     *,
     warnings: Iterable[str] = (),
     origins: Mapping[str, str] | None = None,
@@ -198,7 +198,7 @@ async def serve(
 
 
 async def serve_with_workers(
-    loaded: Loaded, sources: SettingsSources, announce: Callable[[Serving], None]
+    loaded: Loaded, sources: SettingsSources, announce: Callable[[StartReport], None]
 ) -> None:
     """Serve with ``settings.workers`` processes until SIGTERM or SIGINT. ``sources``: the sources
     of the settings. Each process loads the settings from them. Raises ``SetupError``."""
@@ -222,7 +222,7 @@ async def serve_with_workers(
         await supervisor.run()
 
 
-async def serve_worker(setup: ChildSetup, announce: Callable[[Serving], None]) -> None:
+async def serve_worker(setup: ChildSetup, announce: Callable[[StartReport], None]) -> None:
     """Serve in a worker process until SIGTERM. Raises ``SetupError``."""
     loaded = setup.sources.load()
     uvicorn_server.raise_file_limit()
@@ -242,7 +242,7 @@ async def serve_worker(setup: ChildSetup, announce: Callable[[Serving], None]) -
 
 async def serve_host(
     setup: ChildSetup,
-    announce: Callable[[Serving], None],
+    announce: Callable[[StartReport], None],
     on_reloaded: Callable[[bool], None] = lambda is_valid: None,
 ) -> None:
     """Run the models for all workers until SIGTERM. ``on_reloaded`` is called after each SIGHUP.
@@ -268,13 +268,13 @@ async def serve_host(
         async def apply(new: Loaded) -> None:
             await _reload_models(models, with_packaged_embedder(new.settings), None)
 
-        reloads = Reloads(
+        reloads = SettingsReloader(
             loaded, setup.sources, apply, log=log, level=level, on_reloaded=on_reloaded
         )
         await _answer_calls(server, reloads, announce, loaded.settings)
 
 
-async def serve_containers(setup: ChildSetup, announce: Callable[[Serving], None]) -> None:
+async def serve_containers(setup: ChildSetup, announce: Callable[[StartReport], None]) -> None:
     """Run the containers for all workers until SIGTERM. Raises ``SetupError``."""
     from antiphon.tools.containers.hosted import ContainerHostSession
 
@@ -296,13 +296,13 @@ async def serve_containers(setup: ChildSetup, announce: Callable[[Serving], None
             if containers.local is not None:
                 containers.local.quotas.update(_quotas(new.settings))
 
-        reloads = Reloads(loaded, setup.sources, apply, log=log, level=level)
+        reloads = SettingsReloader(loaded, setup.sources, apply, log=log, level=level)
         await _answer_calls(server, reloads, announce, settings)
 
 
 async def _open_hosted_containers(
     stack: AsyncExitStack, setup: ChildSetup, settings: Settings, log: Any
-) -> OpenedContainers:
+) -> ContainerSetup:
     """Open the store and the containers for all workers. They are closed with the exit stack."""
     store = await open_store(
         settings.store,
@@ -322,7 +322,10 @@ async def _open_hosted_containers(
 
 
 async def _answer_calls(
-    server: CallServer, reloads: Reloads, announce: Callable[[Serving], None], settings: Settings
+    server: CallServer,
+    reloads: SettingsReloader,
+    announce: Callable[[StartReport], None],
+    settings: Settings,
 ) -> None:
     """Answer calls of the workers until the first SIGTERM, and then until the last worker has
     ended. A service manager may send SIGTERM to all processes at once, but the workers need this
@@ -331,7 +334,7 @@ async def _answer_calls(
     stopped = asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, reloads.start)
     loop.add_signal_handler(signal.SIGTERM, stopped.set)
-    announce(Serving(url="", models=()))
+    announce(StartReport(url="", models=()))
     await stopped.wait()
     await server.drain(settings.drain_s + CHILD_END_S)
 
@@ -360,7 +363,7 @@ def _check(settings: Settings, warnings: Iterable[str], level: LogLevel) -> Any:
 async def _serve_sockets(
     loaded: Loaded,
     sockets: Sequence[socket.socket],
-    announce: Callable[[Serving], None],
+    announce: Callable[[StartReport], None],
     *,
     log: Any,
     worker: WorkerContext | None = None,
@@ -386,7 +389,9 @@ async def _serve_sockets(
 
         on_hangup = None
         if reload is not None:
-            on_hangup = Reloads(loaded, reload.sources, apply, log=log, level=reload.level).start
+            on_hangup = SettingsReloader(
+                loaded, reload.sources, apply, log=log, level=reload.level
+            ).start
 
         def started() -> None:
             if settings.log_format == "json":
@@ -401,7 +406,7 @@ async def _serve_sockets(
                 AnnouncedModel(model.name, model.aliases, model.context_size)
                 for model in app.models.all()
             )
-            announce(Serving(url=url, models=models, capabilities=app.capabilities))
+            announce(StartReport(url=url, models=models, capabilities=app.capabilities))
 
         await uvicorn_server.serve(
             app,

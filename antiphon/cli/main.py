@@ -388,7 +388,7 @@ def _files_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
-    from antiphon.bootstrap.server import Serving, page_is_served, serve, serve_with_workers
+    from antiphon.bootstrap.server import StartReport, page_is_served, serve, serve_with_workers
     from antiphon.http.uvicorn_server import run as run_loop
 
     from .doctor import summary
@@ -396,7 +396,7 @@ def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
     human = loaded.settings.log_format == "human"
     console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
-    def announce(serving: Serving) -> None:
+    def announce(serving: StartReport) -> None:
         console.print(f"Antiphon {__version__} at {serving.url}/v1", style="bold")
         for model in serving.models:
             size = f" · {model.context_size} tokens" if model.context_size else ""

@@ -16,10 +16,10 @@ __all__ = [
     "AnnouncedModel",
     "ChildReport",
     "ChildSetup",
-    "Reloaded",
+    "ReloadReport",
     "Role",
-    "Serving",
     "StartFailure",
+    "StartReport",
     "WorkerFolder",
     "decode_report",
     "decode_setup",
@@ -92,7 +92,7 @@ class AnnouncedModel(Struct, frozen=True):
     context_size: int | None = None
 
 
-class Serving(Struct, frozen=True, kw_only=True, tag=True):
+class StartReport(Struct, frozen=True, kw_only=True, tag=True):
     """Report that the server has started. It contains the server's URL, its models and its
     capabilities."""
 
@@ -108,14 +108,14 @@ class StartFailure(Struct, frozen=True, tag=True):
     reason: str
 
 
-class Reloaded(Struct, frozen=True, tag=True):
+class ReloadReport(Struct, frozen=True, tag=True):
     """Report that a child has read its settings again. ``is_valid``: whether it has applied
     them."""
 
     is_valid: bool
 
 
-ChildReport: TypeAlias = Serving | StartFailure | Reloaded
+ChildReport: TypeAlias = StartReport | StartFailure | ReloadReport
 
 decode_setup = msgspec.msgpack.Decoder(ChildSetup).decode
 decode_report = msgspec.msgpack.Decoder(ChildReport).decode
