@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from antiphon.config.load import Loaded, SettingsSources
+from antiphon.config.load import LoadedSettings, SettingsSources
 from antiphon.config.reload import compare_settings
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
@@ -27,9 +27,9 @@ class SettingsReloader:
 
     def __init__(
         self,
-        loaded: Loaded,
+        loaded: LoadedSettings,
         sources: SettingsSources,
-        apply: Callable[[Loaded], Awaitable[None]],
+        apply: Callable[[LoadedSettings], Awaitable[None]],
         *,
         log: Any,
         level: LogLevel,

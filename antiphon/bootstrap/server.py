@@ -32,8 +32,8 @@ from antiphon.blobs.collector import BlobCollector
 from antiphon.blobs.locations import open_blobs
 from antiphon.clients import ClientLimits
 from antiphon.config.keys import ApiKey
-from antiphon.config.load import Loaded, SettingsSources
-from antiphon.config.report import shown_settings
+from antiphon.config.load import LoadedSettings, SettingsSources
+from antiphon.config.report import report_settings
 from antiphon.config.settings import Settings
 from antiphon.config.tenants import Tenant
 from antiphon.engines.llama.zero_pages import (
@@ -146,7 +146,7 @@ class App:
         service: Service,
         models: catalog.Catalog,
         capabilities: tuple[Capability, ...] = (),
-        rebuild: Callable[[Loaded], Awaitable[ASGIApp]] | None = None,
+        rebuild: Callable[[LoadedSettings], Awaitable[ASGIApp]] | None = None,
         calls: ASGIApp | None = None,
     ) -> None:
         self._asgi = asgi
@@ -162,7 +162,7 @@ class App:
         else:
             await self._asgi(scope, receive, send)
 
-    async def reload(self, loaded: Loaded) -> None:
+    async def reload(self, loaded: LoadedSettings) -> None:
         """Apply new settings to later requests. Only the settings in ``RELOADED_SETTINGS`` are
         applied, such as keys, limits and models. If the new settings are not valid, raises
         ``SetupError`` and changes nothing.
@@ -192,13 +192,13 @@ async def serve(
     async with AsyncExitStack() as stack:
         for listener in sockets:
             stack.callback(listener.close)
-        loaded = Loaded(settings, origins or {})
+        loaded = LoadedSettings(settings, origins or {})
         reload = None if sources is None else _Reload(sources, level)
         await _serve_sockets(loaded, sockets, announce, log=log, reload=reload)
 
 
 async def serve_with_workers(
-    loaded: Loaded, sources: SettingsSources, announce: Callable[[StartReport], None]
+    loaded: LoadedSettings, sources: SettingsSources, announce: Callable[[StartReport], None]
 ) -> None:
     """Serve with ``settings.workers`` processes until SIGTERM or SIGINT. ``sources``: the sources
     of the settings. Each process loads the settings from them. Raises ``SetupError``."""
@@ -265,7 +265,7 @@ async def serve_host(
         stack.push_async_callback(models.close)
         hosted.set_result(models)
 
-        async def apply(new: Loaded) -> None:
+        async def apply(new: LoadedSettings) -> None:
             await _reload_models(models, with_packaged_embedder(new.settings), None)
 
         reloads = SettingsReloader(
@@ -292,7 +292,7 @@ async def serve_containers(setup: ChildSetup, announce: Callable[[StartReport], 
         containers = await _open_hosted_containers(stack, setup, settings, log)
         opened.set_result(containers.local or containers.reason)
 
-        async def apply(new: Loaded) -> None:
+        async def apply(new: LoadedSettings) -> None:
             if containers.local is not None:
                 containers.local.quotas.update(_quotas(new.settings))
 
@@ -361,7 +361,7 @@ def _check(settings: Settings, warnings: Iterable[str], level: LogLevel) -> Any:
 
 
 async def _serve_sockets(
-    loaded: Loaded,
+    loaded: LoadedSettings,
     sockets: Sequence[socket.socket],
     announce: Callable[[StartReport], None],
     *,
@@ -382,7 +382,7 @@ async def _serve_sockets(
         url=_peer_url(settings, port),
     ) as app:
 
-        async def apply(new: Loaded) -> None:
+        async def apply(new: LoadedSettings) -> None:
             await app.reload(new)
             if worker is None or worker.number == 1:  # one record for all workers
                 await app.service.audit.record("settings.reloaded")
@@ -752,7 +752,7 @@ class _AppFactory(Struct, frozen=True):
             settings=shown,
         )
 
-    async def rebuild(self, loaded: Loaded) -> ASGIApp:
+    async def rebuild(self, loaded: LoadedSettings) -> ASGIApp:
         """Apply new settings and return an ASGI app for them. If the settings are not valid, raises
         ``SetupError`` and changes nothing."""
         shown = _shown_settings(loaded.settings, loaded.origins)
@@ -785,7 +785,7 @@ async def _reload_models(
 def _shown_settings(settings: Settings, origins: Mapping[str, str]) -> SettingList:
     return SettingList(
         data=tuple(
-            SettingEntry(**structs.asdict(each)) for each in shown_settings(settings, origins)
+            SettingEntry(**structs.asdict(each)) for each in report_settings(settings, origins)
         )
     )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from antiphon.config.load import Loaded
+from antiphon.config.load import LoadedSettings
 from antiphon.config.settings import state_folder
 from antiphon.errors import AntiphonError, SetupError
 from antiphon.installation import antiphon_command
@@ -157,7 +157,7 @@ def sse(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 # --- which server --------------------------------------------------------------------------------
 
 
-def find_server(loaded: Loaded) -> Server:
+def find_server(loaded: LoadedSettings) -> Server:
     """Return the server that a command talks to.
 
     This is the server that ``--port`` or ``--url`` names; the setting ``chat_url`` counts as

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import asdict
 
-from antiphon.config.load import Loaded
+from antiphon.config.load import LoadedSettings
 from antiphon.config.settings import Settings
 from antiphon.errors import RequestError, SetupError, StoreError
 from antiphon.ids import new_id
@@ -33,7 +33,7 @@ _PATH = "/antiphon/keys"
 _DATABASE_SERVERS = ("postgresql://", "postgres://")
 
 
-def new_key(loaded: Loaded, fields: Mapping[str, Any]) -> str:
+def new_key(loaded: LoadedSettings, fields: Mapping[str, Any]) -> str:
     """Create a key and return its secret. ``fields``: the fields of ``CreateApiKey``. Raises
     ``SetupError``."""
     try:
@@ -44,18 +44,18 @@ def new_key(loaded: Loaded, fields: Mapping[str, Any]) -> str:
     return str(_run(loaded, create)["value"])
 
 
-def list_keys(loaded: Loaded) -> list[Mapping[str, Any]]:
+def list_keys(loaded: LoadedSettings) -> list[Mapping[str, Any]]:
     """Return all keys without their secrets. Raises ``SetupError``."""
     found: list[Mapping[str, Any]] = _run(loaded, _Act("", "", lambda keys: keys.list()))["data"]
     return found
 
 
-def rotate_key(loaded: Loaded, name: str) -> str:
+def rotate_key(loaded: LoadedSettings, name: str) -> str:
     """Replace the secret of a key. Returns the new secret. Raises ``SetupError``."""
     return str(_run(loaded, _Act("rotated", name, lambda keys: keys.rotate(name)))["value"])
 
 
-def revoke_key(loaded: Loaded, name: str) -> None:
+def revoke_key(loaded: LoadedSettings, name: str) -> None:
     """Revoke a key. Raises ``SetupError``."""
     _run(loaded, _Act("revoked", name, lambda keys: keys.revoke(name)))
 
@@ -98,7 +98,7 @@ class _ServerKeys:
         return self._server.delete(f"{_PATH}/{quote(name)}")
 
 
-def _run(loaded: Loaded, action: _Act) -> Any:
+def _run(loaded: LoadedSettings, action: _Act) -> Any:
     """Run an action on the keys and return its result as plain values."""
     try:
         return msgspec.to_builtins(asyncio.run(_act(loaded, action)))
@@ -106,7 +106,7 @@ def _run(loaded: Loaded, action: _Act) -> Any:
         raise SetupError(str(error)) from None
 
 
-async def _act(loaded: Loaded, action: _Act) -> Any:
+async def _act(loaded: LoadedSettings, action: _Act) -> Any:
     settings = loaded.settings
     if settings.store == "memory:":
         return await action.run(_ServerKeys(find_server(loaded)))

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from antiphon.bootstrap.reload import SettingsReloader
-from antiphon.config.load import Loaded, SettingsSources
+from antiphon.config.load import LoadedSettings, SettingsSources
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.http import uvicorn_server
@@ -56,7 +56,7 @@ class WorkerSupervisor:
 
     def __init__(
         self,
-        loaded: Loaded,
+        loaded: LoadedSettings,
         sources: SettingsSources,
         announce: Callable[[StartReport], None],
         *,
@@ -216,7 +216,7 @@ class WorkerSupervisor:
         else:
             self._stop()
 
-    async def _apply(self, loaded: Loaded) -> None:
+    async def _apply(self, loaded: LoadedSettings) -> None:
         """Apply new settings to all processes. The process that hosts the models comes first,
         because workers ask it for the new models. Raises ``SetupError``."""
         if self._host is None and any(map(is_hosted, loaded.settings.models.values())):

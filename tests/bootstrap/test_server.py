@@ -23,7 +23,7 @@ from antiphon.bootstrap import server as module
 from antiphon.bootstrap.reload import SettingsReloader
 from antiphon.bootstrap.server import StartReport, address, serve
 from antiphon.config.keys import ApiKey
-from antiphon.config.load import Loaded, SettingsSources
+from antiphon.config.load import LoadedSettings, SettingsSources
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.config.tenants import Tenant
@@ -423,7 +423,7 @@ async def test_hangup_names_what_needs_a_restart(tmp_path: Path) -> None:
     sources = SettingsSources(file=str(file))
     applied: list[int] = []
 
-    async def apply(loaded: Loaded) -> None:
+    async def apply(loaded: LoadedSettings) -> None:
         applied.append(loaded.settings.requests_per_minute)
 
     level = LogLevel("info")

@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.config.keys import ApiKey
 from antiphon.config.load import (
-    Loaded,
+    LoadedSettings,
     disable_usage_statistics,
     load,
     load_settings,
@@ -27,7 +27,7 @@ from antiphon.errors import SetupError
 DIGEST = "0" * 64
 
 
-def read(text: str = "", flags: dict[str, Any] | None = None, **environ: str) -> Loaded:
+def read(text: str = "", flags: dict[str, Any] | None = None, **environ: str) -> LoadedSettings:
     """Load settings from a file with ``text``, environment variables and flags."""
     Path("antiphon.toml").write_text(text)
     return load(flags, environ={f"ANTIPHON_{name}": value for name, value in environ.items()})
