@@ -48,7 +48,7 @@ from antiphon.wire.response import Usage
 
 from .context_limit import TokenEndpoint, count_tokens, may_exceed
 from .image_conversion import convert_images
-from .offered_call_filter import OfferedCalls
+from .offered_call_filter import OfferedCallFilter
 
 __all__ = [
     "RemoteBackend",
@@ -287,13 +287,13 @@ class UpstreamReply(Reply):
         """
         may_shorten = self._options.truncate
         while True:
-            offered_calls = OfferedCalls(self._options, self._shown)
+            offered_call_filter = OfferedCallFilter(self._options, self._shown)
             calls = _AllCalls() if self._options.allows_parallel_calls else _FirstCall()
             try:
                 async with aclosing(self._stream_with_retries()) as batches:
                     async for batch in batches:
                         may_shorten = False
-                        batch = offered_calls.filter(self._without_shared_cache(batch))
+                        batch = offered_call_filter.filter(self._without_shared_cache(batch))
                         yield calls.filter(batch)
                         if self._is_stopped or calls.discarded_bytes > _MAX_DISCARDED_BYTES:
                             if not (batch and isinstance(batch[-1], Finish)):
