@@ -22,7 +22,7 @@ from .authority import BoxAuthority
 from .policy import EgressPolicy
 from .requests import InvalidProxyRequest, ProxyRequest, body_of, read_request
 
-__all__ = ["PROXY_PORT", "Connects", "EgressProxy"]
+__all__ = ["PROXY_PORT", "EgressProxy", "ServerDialer"]
 
 _log = structlog.get_logger(__name__)
 
@@ -39,7 +39,7 @@ _CLOSE_S = 5.0
 _REASONS = {400: "Bad Request", 403: "Forbidden", 502: "Bad Gateway"}
 
 
-class Connects(Protocol):
+class ServerDialer(Protocol):
     """Opens connections to servers. ``Dialer`` implements this interface."""
 
     async def connect(
@@ -51,7 +51,7 @@ class EgressProxy:
     """The proxy of one box (sandbox environment). It enforces the box's network policy. ``serve``
     handles one connection from the box."""
 
-    def __init__(self, policy: EgressPolicy, authority: BoxAuthority, dialer: Connects) -> None:
+    def __init__(self, policy: EgressPolicy, authority: BoxAuthority, dialer: ServerDialer) -> None:
         self._policy = policy
         self._authority = authority
         self._dialer = dialer
