@@ -840,7 +840,7 @@ class _Uploads:
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    async def name(self, tenant: str, file_id: str) -> str | None:
+    async def get_name(self, tenant: str, file_id: str) -> str | None:
         found = await self._files.find(tenant, file_id)
         return None if found is None else found.filename
 

@@ -20,7 +20,7 @@ from antiphon.text import truncate_middle
 
 from .authority import BoxAuthority
 from .policy import EgressPolicy
-from .requests import InvalidProxyRequest, ProxyRequest, body_of, read_request
+from .requests import InvalidProxyRequest, ProxyRequest, read_body, read_request
 
 __all__ = ["PROXY_PORT", "EgressProxy", "ServerDialer"]
 
@@ -166,7 +166,7 @@ async def _send(
     ``head``: the request line and the headers. ``length``: see ``ProxyRequest``."""
     try:
         upstream.write(head.encode("latin-1"))
-        async for piece in body_of(reader, length):
+        async for piece in read_body(reader, length):
             upstream.write(piece)
             await upstream.drain()
     except (OSError, ValueError, EOFError, asyncio.LimitOverrunError):

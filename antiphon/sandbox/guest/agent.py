@@ -57,7 +57,7 @@ class _OutputBuffer:
         self.half = max(1, max_bytes // 2)
         self.first = bytearray()
         self.last = bytearray()
-        self.size = self.reported = 0
+        self.size = self.reported_bytes = 0
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
         read, self.write_fd = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(read, False)
@@ -85,8 +85,8 @@ class _OutputBuffer:
         """Return the text that has arrived since the last call. Once the buffer drops bytes in the
         middle, the text after them is not returned."""
         kept = bytes(self.first + self.last) if self.size <= 2 * self.half else bytes(self.first)
-        piece = kept[self.reported :]
-        self.reported += len(piece)
+        piece = kept[self.reported_bytes :]
+        self.reported_bytes += len(piece)
         return self.decoder.decode(piece, ended)
 
     def text(self) -> str:

@@ -281,7 +281,7 @@ class LocalContainers:
         if record.owner == self._owner.id:
             return True  # this process removed the container, but the store did not confirm it
         try:
-            return await self._remote.of(record).expire_if_replaceable()
+            return await self._remote.handle_for(record).expire_if_replaceable()
         except (NotFound, InvalidRequest):
             return True
         except (RequestError, ToolError):
