@@ -173,7 +173,7 @@ def find_server(loaded: LoadedSettings) -> Server:
     if loaded.origins["port"] == "--port" or configured.is_listening():
         return configured
     try:
-        last = Server(_memory().read_text().strip(), settings.chat_key)
+        last = Server(_last_server_path().read_text().strip(), settings.chat_key)
     except (OSError, UnicodeDecodeError, SetupError):
         return configured
     return last if last.is_listening() else configured
@@ -182,7 +182,7 @@ def find_server(loaded: LoadedSettings) -> Server:
 def remember_server(server: Server) -> None:
     """Store the address of a server that answered, for later commands. The server's key is not
     stored."""
-    path = _memory()
+    path = _last_server_path()
     with contextlib.suppress(OSError):  # a read-only home only loses the convenience
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
@@ -190,5 +190,5 @@ def remember_server(server: Server) -> None:
         unfinished.replace(path)
 
 
-def _memory() -> Path:
+def _last_server_path() -> Path:
     return state_folder() / _LAST_SERVER

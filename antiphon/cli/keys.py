@@ -40,24 +40,25 @@ def new_key(loaded: LoadedSettings, fields: Mapping[str, Any]) -> str:
         wanted = msgspec.convert(fields, CreateApiKey)
     except msgspec.ValidationError as error:
         raise SetupError(f"antiphon key new: {error}") from None
-    create = _Act("created", wanted.name, lambda keys: keys.create(wanted))
+    create = _KeyAction("created", wanted.name, lambda keys: keys.create(wanted))
     return str(_run(loaded, create)["value"])
 
 
 def list_keys(loaded: LoadedSettings) -> list[Mapping[str, Any]]:
     """Return all keys without their secrets. Raises ``SetupError``."""
-    found: list[Mapping[str, Any]] = _run(loaded, _Act("", "", lambda keys: keys.list()))["data"]
+    action = _KeyAction("", "", lambda keys: keys.list())
+    found: list[Mapping[str, Any]] = _run(loaded, action)["data"]
     return found
 
 
 def rotate_key(loaded: LoadedSettings, name: str) -> str:
     """Replace the secret of a key. Returns the new secret. Raises ``SetupError``."""
-    return str(_run(loaded, _Act("rotated", name, lambda keys: keys.rotate(name)))["value"])
+    return str(_run(loaded, _KeyAction("rotated", name, lambda keys: keys.rotate(name)))["value"])
 
 
 def revoke_key(loaded: LoadedSettings, name: str) -> None:
     """Revoke a key. Raises ``SetupError``."""
-    _run(loaded, _Act("revoked", name, lambda keys: keys.revoke(name)))
+    _run(loaded, _KeyAction("revoked", name, lambda keys: keys.revoke(name)))
 
 
 class _Keys(Protocol):
@@ -69,7 +70,7 @@ class _Keys(Protocol):
     async def revoke(self, name: str) -> Any: ...
 
 
-class _Act(NamedTuple):
+class _KeyAction(NamedTuple):
     """An action on the keys. ``change``: the verb for the audit log, such as ``rotated``; "" if the
     action changes nothing. ``name``: the name of the key. ``run`` performs the action."""
 
@@ -98,7 +99,7 @@ class _ServerKeys:
         return self._server.delete(f"{_PATH}/{quote(name)}")
 
 
-def _run(loaded: LoadedSettings, action: _Act) -> Any:
+def _run(loaded: LoadedSettings, action: _KeyAction) -> Any:
     """Run an action on the keys and return its result as plain values."""
     try:
         return msgspec.to_builtins(asyncio.run(_act(loaded, action)))
@@ -106,7 +107,7 @@ def _run(loaded: LoadedSettings, action: _Act) -> Any:
         raise SetupError(str(error)) from None
 
 
-async def _act(loaded: LoadedSettings, action: _Act) -> Any:
+async def _act(loaded: LoadedSettings, action: _KeyAction) -> Any:
     settings = loaded.settings
     if settings.store == "memory:":
         return await action.run(_ServerKeys(find_server(loaded)))

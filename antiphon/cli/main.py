@@ -680,7 +680,7 @@ def _audit(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
 
     filters = {name: getattr(arguments, f"audit_{name}") for name in ("type", "key", "target")}
     given = {name: value for name, value in filters.items() if value is not None}
-    for line in tenants.list_acts(loaded, given, count=arguments.last):
+    for line in tenants.list_audit_events(loaded, given, count=arguments.last):
         _print_line(line)
 
 

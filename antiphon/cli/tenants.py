@@ -14,7 +14,7 @@ from antiphon.errors import SetupError
 
 from .client import RequestFailed, find_server
 
-__all__ = ["delete_tenant", "export_tenant", "list_acts"]
+__all__ = ["delete_tenant", "export_tenant", "list_audit_events"]
 
 #: Maximum number of audit events that the server returns at a time.
 _PAGE = 100
@@ -51,7 +51,9 @@ def delete_tenant(loaded: LoadedSettings, name: str, *, confirm: Callable[[], st
         raise SetupError(str(error)) from None
 
 
-def list_acts(loaded: LoadedSettings, filters: Mapping[str, str], *, count: int) -> list[str]:
+def list_audit_events(
+    loaded: LoadedSettings, filters: Mapping[str, str], *, count: int
+) -> list[str]:
     """Return the latest administrative acts, one line for each act, newest first. ``filters``:
     query parameters of ``GET /antiphon/audit``. Raises ``SetupError``."""
     server = find_server(loaded)
