@@ -47,7 +47,7 @@ class TenantQuotas:
         """Replace the quotas with the quotas of ``other``."""
         self.default, self.tenants = other.default, other.tenants
 
-    def of(self, tenant: str) -> Quotas:
+    def for_tenant(self, tenant: str) -> Quotas:
         """Return the quotas of a tenant."""
         return self.tenants.get(tenant, self.default)
 

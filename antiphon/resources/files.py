@@ -79,7 +79,7 @@ class Files:
     async def create(self, tenant: str, upload: FileUpload) -> File:
         """Store a file. Raises ``TooLarge`` if the file alone exceeds the limits. Raises
         ``QuotaExceeded`` if the tenant's other files leave too little space."""
-        limits = self._quotas.of(tenant)
+        limits = self._quotas.for_tenant(tenant)
         check_size(upload.bytes, limits.max_files_bytes, param="file")
         now = int(self._clock())
         wait = upload.expires_after

@@ -176,7 +176,7 @@ class Skills:
     def _max_bytes(self, tenant: str, content: bytes) -> int | None:
         """Return the maximum total size of a tenant's skills in bytes. Returns None if there is no
         limit. Raises ``TooLarge`` if ``content`` alone exceeds this size."""
-        limit = self._quotas.of(tenant).max_files_bytes
+        limit = self._quotas.for_tenant(tenant).max_files_bytes
         check_size(len(content), limit, param="files")
         return limit
 

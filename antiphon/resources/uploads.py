@@ -90,7 +90,7 @@ class ChunkedUploads:
                 param="bytes",
                 code="file_too_large",
             )
-        max_bytes = self._quotas.of(tenant).max_files_bytes
+        max_bytes = self._quotas.for_tenant(tenant).max_files_bytes
         check_size(request.bytes, max_bytes, param="bytes")
         now = int(self._clock())
         pending = await self._store.list_page(
@@ -245,7 +245,7 @@ class ChunkedUploads:
             _uploads_of(tenant),
             file,
             content,
-            max_bytes=self._quotas.of(tenant).max_files_bytes,
+            max_bytes=self._quotas.for_tenant(tenant).max_files_bytes,
         )
 
     async def _end(self, tenant: str, record: _Record) -> bool:

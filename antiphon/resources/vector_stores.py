@@ -105,7 +105,7 @@ class VectorStores:
     async def create(self, tenant: str, request: CreateVectorStore) -> VectorStore:
         """Create a vector store and index its first files in the background. Raises
         ``QuotaExceeded``."""
-        limit = self._quotas.of(tenant).max_vector_stores
+        limit = self._quotas.for_tenant(tenant).max_vector_stores
         entries = await self._new_entries(tenant, "", request.files)
         now = int(self._clock())
         vector_store = VectorStore(

@@ -33,7 +33,7 @@ class TenantUsageReader:
     async def read(self, tenant: str) -> tuple[StorageUsage, BackgroundUsage]:
         """Return a tenant's storage usage, and the numbers of its queued and running background
         runs."""
-        used, limits = await self._store.usage(tenant), self._quotas.of(tenant)
+        used, limits = await self._store.usage(tenant), self._quotas.for_tenant(tenant)
         uploads_bytes = await self._uploads.pending_bytes(tenant)
         storage = StorageUsage(
             responses=QuotaUsage(used.responses, limits.max_responses),

@@ -250,7 +250,7 @@ class LocalContainers:
             is_auto=is_auto,
             on_unused=self._delete_unused,
         )
-        limit = self.quotas.of(tenant).max_containers
+        limit = self.quotas.for_tenant(tenant).max_containers
         record = self.record(container)
         while not await self._directory.add(record, max_active=limit, lease_s=self._lease_s):
             if not await self._expire_replaceable(tenant):
