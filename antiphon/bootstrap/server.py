@@ -1043,7 +1043,7 @@ def _access(settings: Settings) -> guard.AuthConfig:
 def _client_limits(source: ApiKey | Tenant, path: str) -> ClientLimits:
     """Return the limits of a key or a tenant, read from its table in the settings. Raises
     ``SetupError``."""
-    limits = ClientLimits.of(source)
+    limits = ClientLimits.copy_from(source)
     for name in limits.tools or ():
         if name not in get_args(HostedTool):
             known = ", ".join(get_args(HostedTool))

@@ -44,16 +44,16 @@ def take_snapshot(registry: Collector) -> tuple[MetricSnapshot, ...]:
 
 
 def sum_metrics(
-    living: Iterable[tuple[MetricSnapshot, ...]], dead: Iterable[tuple[MetricSnapshot, ...]] = ()
+    running: Iterable[tuple[MetricSnapshot, ...]], ended: Iterable[tuple[MetricSnapshot, ...]] = ()
 ) -> tuple[MetricSnapshot, ...]:
-    """Return the sums of the metrics over all processes. ``living``: snapshots of the running
-    processes. ``dead``: the last snapshots of processes that have ended. The counters of ended
+    """Return the sums of the metrics over all processes. ``running``: snapshots of the running
+    processes. ``ended``: the last snapshots of processes that have ended. The counters of ended
     processes are included; their gauges are not."""
     sums: dict[str, tuple[MetricSnapshot, dict[_SampleKey, float]]] = {}
-    for snapshots, is_alive in ((living, True), (dead, False)):
+    for snapshots, is_running in ((running, True), (ended, False)):
         for snapshot in snapshots:
             for metric in snapshot:
-                if is_alive or metric.kind != _GAUGE:
+                if is_running or metric.kind != _GAUGE:
                     _, values = sums.setdefault(metric.name, (metric, {}))
                     _add(metric, values)
     return tuple(

@@ -80,7 +80,7 @@ class _Series(Struct, frozen=True):
     output_tokens: Counter
     events: Counter
 
-    def of(self, model: str) -> _Series:
+    def for_model(self, model: str) -> _Series:
         return _Series(*(getattr(self, field).labels(model) for field in self.__struct_fields__))
 
 
@@ -437,7 +437,7 @@ class Metrics:
     def _series_of(self, model: str) -> _Series:
         found = self._children.get(model)
         if found is None:
-            found = self._children[model] = self._parents.of(model)
+            found = self._children[model] = self._parents.for_model(model)
         return found
 
 

@@ -384,7 +384,7 @@ def object_forms(schema: Schema) -> list[Schema]:
     References are followed. Each alternative of ``anyOf`` and ``oneOf`` is one object. The parts of
     ``allOf`` are merged.
     """
-    return _ObjectForms(schema).of(schema, _DEPTH) or [{}]
+    return _ObjectForms(schema).forms_of(schema, _DEPTH) or [{}]
 
 
 class _ObjectForms:
@@ -395,7 +395,7 @@ class _ObjectForms:
         self._root = root
         self._computed: dict[tuple[int, int], list[Schema]] = {}
 
-    def of(self, schema: Any, depth: int) -> list[Schema]:
+    def forms_of(self, schema: Any, depth: int) -> list[Schema]:
         """Return the alternative objects that ``schema`` allows. ``depth``: how many more levels of
         references and alternatives are followed."""
         if not isinstance(schema, Mapping) or not depth:
@@ -411,10 +411,10 @@ class _ObjectForms:
             section, name = reference.groups()
             definitions = self._root.get(section)
             target = definitions.get(name) if isinstance(definitions, Mapping) else None
-            groups.append(self.of(target, depth - 1))
-        groups += (self.of(arm, depth - 1) for arm in schema.get("allOf") or ())
+            groups.append(self.forms_of(target, depth - 1))
+        groups += (self.forms_of(arm, depth - 1) for arm in schema.get("allOf") or ())
         for key in ("anyOf", "oneOf"):
-            arms = (form for arm in schema.get(key) or () for form in self.of(arm, depth - 1))
+            arms = (form for arm in schema.get(key) or () for form in self.forms_of(arm, depth - 1))
             groups.append(list(islice(arms, _MAX_FORMS)))
         combinations = product(*(group for group in groups if group))
         return [_merged(each) for each in islice(combinations, _MAX_FORMS)]
