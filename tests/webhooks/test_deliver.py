@@ -91,7 +91,10 @@ async def add_webhook(store: Store, name: str) -> None:
     """Store a webhook as a run does at its end."""
     webhook_event = WebhookEvent(f"evt_{name}", b"{}", NOW)
     await store.runs.end(
-        await begin_run(store, name), run_check.ended(name), batch(2), webhook=webhook_event
+        await begin_run(store, name),
+        run_check.ended_response(name),
+        batch(2),
+        webhook=webhook_event,
     )
 
 
