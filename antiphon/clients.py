@@ -35,7 +35,7 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, source: Any) -> ClientLimits:
+    def copy_from(cls, source: Any) -> ClientLimits:
         """Copy the limits from the attributes of ``source`` that have the same names."""
         return cls(**{name: getattr(source, name) for name in cls.__struct_fields__})
 

@@ -51,7 +51,7 @@ async def resolve_items(
         if isinstance(call, it.LocalShellCall):
             calls.setdefault(call.id, call)
             calls.setdefault(call.call_id, call)
-    return tuple(_answering(item, calls, ids) for item in admitted)
+    return tuple(_with_call_id(item, calls, ids) for item in admitted)
 
 
 async def _resolve(
@@ -88,7 +88,7 @@ def _is_reference(item: it.Item) -> bool:
     )
 
 
-def _answering(item: it.Item, calls: Mapping[str, it.LocalShellCall], ids: Ids) -> it.Item:
+def _with_call_id(item: it.Item, calls: Mapping[str, it.LocalShellCall], ids: Ids) -> it.Item:
     """Set the ``call_id`` of a ``local_shell`` output. Other items are returned unchanged.
     ``calls``: item id and call id → call. ``ids``: returns a new id for a prefix.
 

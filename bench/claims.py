@@ -45,12 +45,12 @@ class _Counter:
 
 async def _claims(server: Postgres, rate: int) -> list[Line]:
     from antiphon.store import open_store
-    from antiphon.store.measured import measured
+    from antiphon.store.store_observer import observe_store
     from antiphon.wire.parsing.requests import parse_create_response
 
     url, counter = await server.fresh(), _Counter()
     stores = [await open_store(url, connections=4) for _ in range(_SERVERS)]
-    services = [_service(measured(store, counter, time.monotonic)) for store in stores]
+    services = [_service(observe_store(store, counter, time.monotonic)) for store in stores]
     for service in services:
         service.start()
     await asyncio.sleep(1)  # they listen
@@ -81,7 +81,7 @@ async def _claims(server: Postgres, rate: int) -> list[Line]:
 
 
 def _service(store: Any) -> Any:
-    from antiphon.backends.scripted import ScriptedBackend
+    from antiphon.backends.scripted_backend import ScriptedBackend
     from antiphon.ids import new_id
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.runs.service import Policy, RunDependencies, Service

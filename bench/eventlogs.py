@@ -45,7 +45,7 @@ def listeners() -> Iterator[Line]:
 
 async def _listeners(server: Postgres, processes: int, bus: BusServer | None) -> list[Line]:
     from antiphon.store import open_store
-    from antiphon.testing.run_check import batch, begin_run, ended
+    from antiphon.testing.run_check import batch, begin_run, ended_response
 
     url = await server.fresh()
     bus_url = None if bus is None else bus.url
@@ -64,7 +64,7 @@ async def _listeners(server: Postgres, processes: int, bus: BusServer | None) ->
     flushes, written = await _write(store, claims)
     used = [after - at for after, at in zip(_cpu(server, bus, readers), before, strict=True)]
     for n, claim in enumerate(claims):
-        await store.runs.end(claim, ended(str(n)), batch(10**6, 0))
+        await store.runs.end(claim, ended_response(str(n)), batch(10**6, 0))
     ages: list[float] = []
     for reader in readers:
         found, _ = await asyncio.to_thread(reader.communicate)

@@ -24,7 +24,7 @@ from msgspec import Struct
 from antiphon.backends.embedding import EmbeddingBackend
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.resources.file_contents import single_chunk
-from antiphon.resources.files import Upload
+from antiphon.resources.files import FileUpload
 from antiphon.resources.vector_stores import VectorStores
 from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store import open_store
@@ -161,7 +161,7 @@ async def _indexed_store(collection: _Collection) -> AsyncIterator[tuple[VectorS
         store = await shelves.create("t", CreateVectorStore())
         for name, text in collection.texts.items():
             content = text.encode()
-            upload = Upload(
+            upload = FileUpload(
                 filename=name,
                 purpose="assistants",
                 bytes=len(content),

@@ -285,7 +285,7 @@ async def _record(store: Any, seeded: int) -> dict[str, _Statement]:
 
 async def _call(store: Any, seeded: int) -> None:
     from antiphon.store.records import Append, ItemQuery, ResponseQuery
-    from antiphon.testing.run_check import batch, begin_run, ended
+    from antiphon.testing.run_check import batch, begin_run, ended_response
 
     random = Random(1)
     for number in range(_CALLS):
@@ -311,7 +311,7 @@ async def _call(store: Any, seeded: int) -> None:
         claim = await begin_run(store, f"bench{number}")
         await store.runs.append((Append(claim, batch(2, 20)),))
         await store.runs.heartbeat("o")
-        await store.runs.end(claim, ended(f"bench{number}"), batch(22, 1))
+        await store.runs.end(claim, ended_response(f"bench{number}"), batch(22, 1))
         await store.delete("t", f"resp_bench{number}")
         assert await store.delete(tenant, response)
     # What matches nothing is the dearest.

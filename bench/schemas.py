@@ -74,12 +74,12 @@ class SchemaResult(Struct, frozen=True):
 def _try_schema(schema: dict[str, Any]) -> SchemaResult:
     """Check one schema, and measure the time."""
     from antiphon.backends.validation.validator_worker import validate_json
-    from antiphon.dialects.grammar.json_schema import bare, is_enforced
+    from antiphon.dialects.grammar.json_schema import is_enforced, llguidance_schema
     from antiphon.errors import InvalidRequest
 
     started = time.perf_counter()
     try:
-        whole = is_enforced(bare(schema), "text.format.schema", strict=False)
+        whole = is_enforced(llguidance_schema(schema), "text.format.schema", strict=False)
     except InvalidRequest as refused:
         return SchemaResult(refused.message, time.perf_counter() - started)
     seconds = time.perf_counter() - started

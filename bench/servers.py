@@ -22,7 +22,7 @@ from .process import CONTEXT, WORDS
 
 
 async def _scripted(words: int, wait_s: float) -> None:
-    from antiphon.backends.scripted import ScriptedBackend
+    from antiphon.backends.scripted_backend import ScriptedBackend
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
 
@@ -37,7 +37,7 @@ async def _scripted(words: int, wait_s: float) -> None:
 async def _replica(store_url: str, places: int, words: int, wait_s: float) -> None:
     """One of several servers over a store. Its model writes the current time, so that readers can
     compute the age of each event."""
-    from antiphon.backends.scripted import ScriptedBackend, ScriptedReply
+    from antiphon.backends.scripted_backend import ScriptedBackend, ScriptedReply
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.runs.background.worker import LeaseConfig
     from antiphon.store import open_store
@@ -148,11 +148,11 @@ async def _bare(wait_s: float) -> None:
 
 async def _chat(url: str) -> None:
     """Our server in front of a Chat Completions upstream."""
-    from antiphon.backends.remote.factory import chat_completions
+    from antiphon.backends.remote.factory import create_chat_backend
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
 
-    backend = await chat_completions("chat", url)
+    backend = await create_chat_backend("chat", url)
     models = Catalog((ServedModel(name="chat", backend=backend, created=0),))
     with tempfile.TemporaryDirectory() as folder:
         store = await open_store(f"sqlite:{folder}/bench.db")

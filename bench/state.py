@@ -90,7 +90,7 @@ def turns() -> Iterator[Line]:
 
 
 async def _turns(url: str) -> tuple[list[float], list[int]]:
-    from antiphon.backends.scripted import ScriptedBackend
+    from antiphon.backends.scripted_backend import ScriptedBackend
     from antiphon.ids import new_id
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.runs.service import Policy, RunDependencies, Service

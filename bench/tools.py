@@ -188,7 +188,7 @@ def provider(kind: str) -> ToolProvider:
 async def backend(kind: str) -> Backend:
     """Return the backend of that kind of server."""
     from antiphon.backends.local.backend import LocalBackend
-    from antiphon.backends.scripted import ScriptedBackend
+    from antiphon.backends.scripted_backend import ScriptedBackend
     from antiphon.dialects.chat.dialect import ChatDialect
     from antiphon.engines.base import LoadOptions
     from antiphon.engines.llama.engine import load

@@ -15,7 +15,7 @@ from antiphon.http.app import create_app
 from antiphon.http.metrics import Metrics
 from antiphon.http.openapi.describe import FieldRow, OperationView, TextSpan, operations, rows
 from antiphon.http.openapi.describe import type_spans as describe_type
-from antiphon.http.routes.admin.managed_models import ManagesModels
+from antiphon.http.routes.admin.managed_models import ModelAdministration
 from antiphon.logs import open_log
 from antiphon.store.memory.store import MemoryStore
 from tests.conformance.server import Server, backend_of
@@ -54,7 +54,7 @@ async def _document() -> Json:
         server.service,
         ids=lambda prefix: prefix,
         log=open_log(io.StringIO()),
-        manager=cast(ManagesModels, object()),  # its routes are described, not called
+        manager=cast(ModelAdministration, object()),  # its routes are described, not called
     )
     transport = httpx.ASGITransport(app)
     try:

@@ -43,7 +43,7 @@ PARSED = {
     for kind in ("integer", "decimal")
     for sign in (">=", "<=")
 } | {
-    parsing.too_long("a", 2, 1).code,
+    parsing.too_long_error("a", 2, 1).code,
     parsing.too_many("a", 2, 1).code,
     parsing.too_many_properties("a", 2, 1).code,
     parsing.empty_value("a", "").code,

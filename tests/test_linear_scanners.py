@@ -27,16 +27,16 @@ from antiphon.conversation import Options
 from antiphon.dialects.chat.prompt import ChatPromptEncoder
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.grammar.json_schema import (
-    bare,
     bundle_definitions,
     check_schema,
     check_strict,
+    llguidance_schema,
     object_forms,
-    strict_form,
+    require_all_properties,
 )
 from antiphon.dialects.grammar.user_ebnf import ebnf_rules
 from antiphon.dialects.grammar.user_lark import lark_rules
-from antiphon.dialects.grammar.user_regex import JSON, Unwritable, regex_rule
+from antiphon.dialects.grammar.user_regex import JSON, UnwritableGrammar, regex_rule
 from antiphon.dialects.harmony.header import bare_text, read_header
 from antiphon.dialects.json_stream import JsonSpan, StringDecoder, ToolInputDecoder
 from antiphon.dialects.parser.argument_values import PropertyTypes, to_json_text
@@ -280,15 +280,15 @@ def _read_schema(text: str) -> None:
     schema = _properties(text)
     schema["allOf"] = [{"properties": {name: {}}} for name in schema["properties"]]
     object_forms(schema)
-    strict_form(schema)
+    require_all_properties(schema)
     bundle_definitions([schema])
     types = PropertyTypes(schema)
     for name in schema["properties"]:
-        types.of(name)
+        types.types_for(name)
 
 
 def _check_pattern(text: str) -> None:
-    check_schema(json.dumps(bare({"type": "string", "pattern": text})), "schema")
+    check_schema(json.dumps(llguidance_schema({"type": "string", "pattern": text})), "schema")
 
 
 SCANNERS = (
@@ -395,7 +395,7 @@ SCANNERS = (
     ),
     Scanner(
         name="Lark grammar",
-        work=_quietly(lambda text: lark_rules(text, "g", JSON), Unwritable),
+        work=_quietly(lambda text: lark_rules(text, "g", JSON), UnwritableGrammar),
         units=(
             '"',
             "/",
@@ -416,7 +416,7 @@ SCANNERS = (
     ),
     Scanner(
         name="EBNF grammar",
-        work=_quietly(lambda text: ebnf_rules(text, "g"), Unwritable),
+        work=_quietly(lambda text: ebnf_rules(text, "g"), UnwritableGrammar),
         units=(
             '"',
             '"\\',
@@ -439,7 +439,7 @@ SCANNERS = (
     ),
     Scanner(
         name="regex of a grammar",
-        work=_quietly(lambda text: regex_rule(text, JSON), Unwritable),
+        work=_quietly(lambda text: regex_rule(text, JSON), UnwritableGrammar),
         units=("[", "(", "a", "a|", "\\", "a{1}", "[a", "(?:", "."),
     ),
     Scanner(
@@ -709,7 +709,7 @@ DYNAMIC = {
     "engines/llama/tokenizer.py": _LITERALS,
     "models/download.py": _OWN,
     "models/format_files.py": _OWN,
-    "store/postgres/qualified.py": _LITERALS,
+    "store/postgres/table_names.py": _LITERALS,
     "testing/tokenizer.py": _LITERALS,
     "tools/web_search/index.py": _LITERALS,
     "wire/parsing/errors.py": "the table of patterns of msgspec's messages",

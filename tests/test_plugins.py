@@ -27,7 +27,7 @@ from antiphon.resources.skills import Skills
 from antiphon.store import open_store
 from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.store_check import check_store
-from antiphon.testing.tool_check import ToolTrial, check_tool
+from antiphon.testing.tool_check import ToolCheckCase, check_tool
 from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.wire.tools import WebSearch
 
@@ -220,12 +220,12 @@ async def test_example_tool_meets_the_tool_contract() -> None:
         settings = Settings(tool_options={"glossary": {"lease": "The right to work on a run."}})
 
     async with provider(Dependencies) as providers:
-        trial = ToolTrial(
+        case = ToolCheckCase(
             tool=WebSearch(),
             successful_call=("look_up", '{"term": "lease"}'),
             failing_call=("look_up", '{"term": "leash"}'),
         )
-        await check_tool(providers["web_search"], trial)
+        await check_tool(providers["web_search"], case)
 
 
 @pytest.mark.usefixtures("examples")

@@ -82,12 +82,12 @@ ECHO = {"echo": Model(source="Hello there.", engine="scripted")}
 async def test_open_app_closes_its_service() -> None:
     settings = Settings(store="memory:", models=ECHO, sandbox="off", file_search_embeddings="off")
     async with antiphon.open_app(settings, log=structlog.get_logger()) as app:
-        assert app.service.ready
+        assert app.service.is_ready
         assert [model.name for model in app.models.all()] == ["echo"]
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             assert (await client.get("/ready")).status_code == 200
-    assert not app.service.ready
+    assert not app.service.is_ready
 
 
 async def test_failed_start_is_a_setup_error(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ __all__ = [
     "Status",
     "add_usage",
     "flatten",
-    "text_completion_unsupported",
+    "text_completion_unsupported_error",
     "track_retries",
     "upstream_usage",
 ]
@@ -193,7 +193,7 @@ class Backend(Protocol):
         concern conversations are ignored. Raises ``InvalidRequest`` if the backend cannot fulfil
         the request. If the text is invalid, the error's ``param`` is ``input``.
         """
-        raise text_completion_unsupported()
+        raise text_completion_unsupported_error()
 
     def detokenize(self, ids: Sequence[int]) -> str:
         """Return the text of token ids. A control token is returned as its text. Raises
@@ -205,7 +205,7 @@ class Backend(Protocol):
         return
 
 
-def text_completion_unsupported(name: str | None = None) -> InvalidRequest:
+def text_completion_unsupported_error(name: str | None = None) -> InvalidRequest:
     """Return the error for a text completion with a model that supports only conversations.
     ``name``: the name of the model, or None."""
     model = "This model" if name is None else f"The model '{name}'"

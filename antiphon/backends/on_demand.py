@@ -28,7 +28,7 @@ from antiphon.backends.base import (
     BackendCapabilities,
     Reply,
     Status,
-    text_completion_unsupported,
+    text_completion_unsupported_error,
 )
 from antiphon.backends.memory_budget import MemoryBudget
 from antiphon.backends.wrapper import BackendWrapper, ReplyWrapper
@@ -243,7 +243,7 @@ class OnDemandBackend(BackendWrapper):
 
         async def prepare(backend: Backend) -> Reply:
             if not backend.capabilities.completes_text:
-                raise text_completion_unsupported(self._name)
+                raise text_completion_unsupported_error(self._name)
             return await backend.complete(prompt, options)
 
         return await self._reply(prepare)

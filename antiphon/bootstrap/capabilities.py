@@ -14,7 +14,7 @@ from msgspec import Struct
 from antiphon.config.settings import Settings
 from antiphon.installation import needs_extra
 from antiphon.store.vector_setting import is_qdrant
-from antiphon.tools.base import ReportsAvailability, ToolProvider
+from antiphon.tools.base import AvailabilityReporter, ToolProvider
 
 __all__ = ["Capability", "list_capabilities"]
 
@@ -65,7 +65,7 @@ def list_capabilities(
 def _tool_problem(provider: ToolProvider | None) -> str | None:
     if provider is None:
         return "No provider is configured."
-    return provider.unavailable_reason() if isinstance(provider, ReportsAvailability) else None
+    return provider.unavailable_reason() if isinstance(provider, AvailabilityReporter) else None
 
 
 def _file_search(settings: Settings) -> Iterator[Capability]:

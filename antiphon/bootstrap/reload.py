@@ -10,16 +10,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from antiphon.config.load import Loaded, SettingsSources
+from antiphon.config.load import LoadedSettings, SettingsSources
 from antiphon.config.reload import compare_settings
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.logs import LogLevel
 
-__all__ = ["Reloads", "check_reload"]
+__all__ = ["SettingsReloader", "check_reload"]
 
 
-class Reloads:
+class SettingsReloader:
     """Reloads the settings of one process. Only one reload runs at a time.
 
     - ``loaded``: the current settings.
@@ -33,9 +33,9 @@ class Reloads:
 
     def __init__(
         self,
-        loaded: Loaded,
+        loaded: LoadedSettings,
         sources: SettingsSources,
-        apply: Callable[[Loaded], Awaitable[None]],
+        apply: Callable[[LoadedSettings], Awaitable[None]],
         *,
         log: Any,
         level: LogLevel,

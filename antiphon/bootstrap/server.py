@@ -32,8 +32,8 @@ from antiphon.blobs.collector import BlobCollector
 from antiphon.blobs.locations import open_blobs
 from antiphon.clients import ClientLimits
 from antiphon.config.keys import ApiKey
-from antiphon.config.load import Loaded, SettingsSources
-from antiphon.config.report import shown_settings
+from antiphon.config.load import LoadedSettings, SettingsSources
+from antiphon.config.report import report_settings
 from antiphon.config.settings import Settings
 from antiphon.config.tenants import Tenant
 from antiphon.engines.llama.zero_pages import (
@@ -75,7 +75,7 @@ from antiphon.security.ssrf import is_loopback, parse_network
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.store.clock import Clock, StoreClock
-from antiphon.store.measured import measured
+from antiphon.store.store_observer import observe_store
 from antiphon.store.sweeper import Sweeper
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.local import LocalContainers
@@ -88,13 +88,13 @@ from antiphon.wire.admin.settings import SettingEntry, SettingList
 from antiphon.wire.parsing.json_body import BodyLimits
 from antiphon.wire.tools import HostedTool
 from antiphon.workers.context import WorkerContext
-from antiphon.workers.setup import CHILD_END_S, AnnouncedModel, ChildSetup, Serving
+from antiphon.workers.setup import CHILD_END_S, AnnouncedModel, ChildSetup, StartReport
 
 from .capabilities import Capability, list_capabilities
-from .reload import Reloads
+from .reload import SettingsReloader
 from .tool_factories import (
     ContainerDependencies,
-    OpenedContainers,
+    ContainerSetup,
     ToolDependencies,
     open_containers,
     open_reader,
@@ -107,7 +107,7 @@ __all__ = [
     "FILES_IN_STORE",
     "AnnouncedModel",
     "App",
-    "Serving",
+    "StartReport",
     "address",
     "files_blobs",
     "find_capabilities",
@@ -147,7 +147,7 @@ class App:
         service: Service,
         models: catalog.Catalog,
         capabilities: tuple[Capability, ...] = (),
-        rebuild: Callable[[Loaded], Awaitable[ASGIApp]] | None = None,
+        rebuild: Callable[[LoadedSettings], Awaitable[ASGIApp]] | None = None,
         calls: ASGIApp | None = None,
     ) -> None:
         self._asgi = asgi
@@ -163,7 +163,7 @@ class App:
         else:
             await self._asgi(scope, receive, send)
 
-    async def reload(self, loaded: Loaded) -> None:
+    async def reload(self, loaded: LoadedSettings) -> None:
         """Apply new settings to later requests. Only the settings in ``RELOADED_SETTINGS`` are
         applied, such as keys, limits and models. If the new settings are not valid, raises
         ``SetupError`` and changes nothing.
@@ -174,7 +174,7 @@ class App:
 
 async def serve(
     settings: Settings,
-    announce: Callable[[Serving], None] = lambda serving: None,
+    announce: Callable[[StartReport], None] = lambda serving: None,
     *,
     warnings: Iterable[str] = (),
     origins: Mapping[str, str] | None = None,
@@ -193,13 +193,13 @@ async def serve(
     async with AsyncExitStack() as stack:
         for listener in sockets:
             stack.callback(listener.close)
-        loaded = Loaded(settings, origins or {})
+        loaded = LoadedSettings(settings, origins or {})
         reload = None if sources is None else _Reload(sources, level)
         await _serve_sockets(loaded, sockets, announce, log=log, reload=reload)
 
 
 async def serve_with_workers(
-    loaded: Loaded, sources: SettingsSources, announce: Callable[[Serving], None]
+    loaded: LoadedSettings, sources: SettingsSources, announce: Callable[[StartReport], None]
 ) -> None:
     """Serve with ``settings.workers`` processes until SIGTERM or SIGINT. ``sources``: the sources
     of the settings. Each process loads the settings from them. Raises ``SetupError``."""
@@ -223,7 +223,7 @@ async def serve_with_workers(
         await supervisor.run()
 
 
-async def serve_worker(setup: ChildSetup, announce: Callable[[Serving], None]) -> None:
+async def serve_worker(setup: ChildSetup, announce: Callable[[StartReport], None]) -> None:
     """Serve in a worker process until SIGTERM. Raises ``SetupError``."""
     loaded = setup.sources.load()
     uvicorn_server.raise_file_limit()
@@ -243,7 +243,7 @@ async def serve_worker(setup: ChildSetup, announce: Callable[[Serving], None]) -
 
 async def serve_host(
     setup: ChildSetup,
-    announce: Callable[[Serving], None],
+    announce: Callable[[StartReport], None],
     on_reloaded: Callable[[bool], None] = lambda is_valid: None,
 ) -> None:
     """Run the models for all workers until SIGTERM. ``on_reloaded`` is called after each SIGHUP.
@@ -266,16 +266,16 @@ async def serve_host(
         stack.push_async_callback(models.close)
         hosted.set_result(models)
 
-        async def apply(new: Loaded) -> None:
+        async def apply(new: LoadedSettings) -> None:
             await _reload_models(models, with_packaged_embedder(new.settings), None)
 
-        reloads = Reloads(
+        reloads = SettingsReloader(
             loaded, setup.sources, apply, log=log, level=level, on_reloaded=on_reloaded
         )
         await _answer_calls(server, reloads, announce, loaded.settings)
 
 
-async def serve_containers(setup: ChildSetup, announce: Callable[[Serving], None]) -> None:
+async def serve_containers(setup: ChildSetup, announce: Callable[[StartReport], None]) -> None:
     """Run the containers for all workers until SIGTERM. Raises ``SetupError``."""
     from antiphon.tools.containers.hosted import ContainerHostSession
 
@@ -293,17 +293,17 @@ async def serve_containers(setup: ChildSetup, announce: Callable[[Serving], None
         containers = await _open_hosted_containers(stack, setup, settings, log)
         opened.set_result(containers.local or containers.reason)
 
-        async def apply(new: Loaded) -> None:
+        async def apply(new: LoadedSettings) -> None:
             if containers.local is not None:
                 containers.local.quotas.update(_quotas(new.settings))
 
-        reloads = Reloads(loaded, setup.sources, apply, log=log, level=level)
+        reloads = SettingsReloader(loaded, setup.sources, apply, log=log, level=level)
         await _answer_calls(server, reloads, announce, settings)
 
 
 async def _open_hosted_containers(
     stack: AsyncExitStack, setup: ChildSetup, settings: Settings, log: Any
-) -> OpenedContainers:
+) -> ContainerSetup:
     """Open the store and the containers for all workers. They are closed with the exit stack."""
     store = await open_store(
         settings.store,
@@ -323,7 +323,10 @@ async def _open_hosted_containers(
 
 
 async def _answer_calls(
-    server: CallServer, reloads: Reloads, announce: Callable[[Serving], None], settings: Settings
+    server: CallServer,
+    reloads: SettingsReloader,
+    announce: Callable[[StartReport], None],
+    settings: Settings,
 ) -> None:
     """Answer RPC calls of the workers until the workers no longer need this process.
 
@@ -336,7 +339,7 @@ async def _answer_calls(
     stopped = asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, reloads.start)
     loop.add_signal_handler(signal.SIGTERM, stopped.set)
-    announce(Serving(url="", models=()))
+    announce(StartReport(url="", models=()))
     await stopped.wait()
     await server.drain(settings.drain_s + CHILD_END_S)
 
@@ -363,9 +366,9 @@ def _check(settings: Settings, warnings: Iterable[str], level: LogLevel) -> Any:
 
 
 async def _serve_sockets(
-    loaded: Loaded,
+    loaded: LoadedSettings,
     sockets: Sequence[socket.socket],
-    announce: Callable[[Serving], None],
+    announce: Callable[[StartReport], None],
     *,
     log: Any,
     worker: WorkerContext | None = None,
@@ -386,14 +389,16 @@ async def _serve_sockets(
         url=_peer_url(settings, port),
     ) as app:
 
-        async def apply(new: Loaded) -> None:
+        async def apply(new: LoadedSettings) -> None:
             await app.reload(new)
             if worker is None or worker.number == 1:  # one record for all workers
                 await app.service.audit.record("settings.reloaded")
 
         on_hangup = None
         if reload is not None:
-            on_hangup = Reloads(loaded, reload.sources, apply, log=log, level=reload.level).start
+            on_hangup = SettingsReloader(
+                loaded, reload.sources, apply, log=log, level=reload.level
+            ).start
 
         def started() -> None:
             if settings.log_format == "json":
@@ -408,7 +413,7 @@ async def _serve_sockets(
                 AnnouncedModel(model.name, model.aliases, model.context_size)
                 for model in app.models.all()
             )
-            announce(Serving(url=url, models=models, capabilities=app.capabilities))
+            announce(StartReport(url=url, models=models, capabilities=app.capabilities))
 
         await uvicorn_server.serve(
             app,
@@ -552,7 +557,7 @@ async def _open_store(
         bus=settings.bus,
     )
     stack.push_async_callback(opened.close)
-    store = measured(opened, metrics, time.monotonic)
+    store = observe_store(opened, metrics, time.monotonic)
     clock = StoreClock(store, wall=_wall_clock, monotonic=time.monotonic)
     await clock.synchronize()
     return store, clock
@@ -604,7 +609,7 @@ async def _open_metrics(
     tenants = {"default", *settings.tenants, *(key.tenant for key in settings.keys)}
     metrics = Metrics(tenants, names=settings.metrics_names, exporter=exporter)
     if worker is not None:
-        await stack.enter_async_context(worker.sharing_metrics(metrics))
+        await stack.enter_async_context(worker.share_metrics(metrics))
     return metrics
 
 
@@ -761,7 +766,7 @@ class _AppFactory(Struct, frozen=True):
             settings=shown,
         )
 
-    async def rebuild(self, loaded: Loaded) -> ASGIApp:
+    async def rebuild(self, loaded: LoadedSettings) -> ASGIApp:
         """Apply new settings and return an ASGI app for them. If the settings are not valid, raises
         ``SetupError`` and changes nothing."""
         shown = _shown_settings(loaded.settings, loaded.origins)
@@ -794,7 +799,7 @@ async def _reload_models(
 def _shown_settings(settings: Settings, origins: Mapping[str, str]) -> SettingList:
     return SettingList(
         data=tuple(
-            SettingEntry(**structs.asdict(each)) for each in shown_settings(settings, origins)
+            SettingEntry(**structs.asdict(each)) for each in report_settings(settings, origins)
         )
     )
 
@@ -851,7 +856,7 @@ class _Uploads:
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    async def name(self, tenant: str, file_id: str) -> str | None:
+    async def get_name(self, tenant: str, file_id: str) -> str | None:
         found = await self._files.find(tenant, file_id)
         return None if found is None else found.filename
 
@@ -1054,7 +1059,7 @@ def _access(settings: Settings) -> guard.AuthConfig:
 def _client_limits(source: ApiKey | Tenant, path: str) -> ClientLimits:
     """Return the limits of a key or a tenant, read from its table in the settings. Raises
     ``SetupError``."""
-    limits = ClientLimits.of(source)
+    limits = ClientLimits.copy_from(source)
     for name in limits.tools or ():
         if name not in get_args(HostedTool):
             known = ", ".join(get_args(HostedTool))

@@ -39,7 +39,7 @@ from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.tools.containers.remote import RemoteContainers
 from antiphon.tools.containers.skills import SkillLibrary
 from antiphon.tools.image_generation.base import ImageGenerator
-from antiphon.tools.unavailable import UnavailableTool
+from antiphon.tools.unavailable_tool import UnavailableTool
 
 if TYPE_CHECKING:
     from antiphon.tools.mcp.endpoint import McpEndpoint
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PROVIDERS",
     "ContainerDependencies",
-    "OpenedContainers",
+    "ContainerSetup",
     "SandboxFactory",
     "ToolDependencies",
     "open_containers",
@@ -131,7 +131,7 @@ class ContainerDependencies(Struct, frozen=True, kw_only=True):
     host: Calls | None = None
 
 
-class OpenedContainers(Struct, frozen=True):
+class ContainerSetup(Struct, frozen=True):
     """The result of ``open_containers``. ``registry``: the registry of all containers. It is None
     if the server runs no code. ``reason``: why the server runs no code. ``local``: the containers
     that this process owns. It is None if another process owns the containers."""
@@ -144,7 +144,7 @@ class OpenedContainers(Struct, frozen=True):
 @asynccontextmanager
 async def open_containers(
     settings: Settings, log: Any, parts: ContainerDependencies
-) -> AsyncIterator[OpenedContainers]:
+) -> AsyncIterator[ContainerSetup]:
     """Open the containers that run code.
 
     The result has no containers if code execution is off or if bubblewrap does not work on this
@@ -152,14 +152,14 @@ async def open_containers(
     is logged. Raises ``SetupError`` if Kubernetes or a plug-in does not work.
     """
     if not runs_code(settings):
-        yield OpenedContainers()
+        yield ContainerSetup()
         return
     policy = _container_policy(settings)
     remote = RemoteContainers(parts.directory, parts.relay.connect)
     async with AsyncExitStack() as stack:
         maker = await _open_maker(stack, settings, policy, parts, remote, log)
         if isinstance(maker, str):
-            yield OpenedContainers(None, maker)
+            yield ContainerSetup(None, maker)
             return
         stack.push_async_callback(parts.relay.close)
         registry = ContainerRegistry(
@@ -171,7 +171,7 @@ async def open_containers(
             remote=remote,
             quotas=parts.quotas,
         )
-        yield OpenedContainers(registry, "", maker if isinstance(maker, LocalContainers) else None)
+        yield ContainerSetup(registry, "", maker if isinstance(maker, LocalContainers) else None)
 
 
 async def _open_maker(

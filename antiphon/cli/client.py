@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from antiphon.config.load import Loaded
+from antiphon.config.load import LoadedSettings
 from antiphon.config.settings import state_folder
 from antiphon.errors import AntiphonError, SetupError
 from antiphon.installation import antiphon_command
@@ -157,7 +157,7 @@ def sse(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 # --- which server --------------------------------------------------------------------------------
 
 
-def find_server(loaded: Loaded) -> Server:
+def find_server(loaded: LoadedSettings) -> Server:
     """Return the server that a command talks to. This is the first of these servers:
 
     - the server on the port of the flag ``--port``;
@@ -176,7 +176,7 @@ def find_server(loaded: Loaded) -> Server:
     if loaded.origins["port"] == "--port" or configured.is_listening():
         return configured
     try:
-        last = Server(_memory().read_text().strip(), settings.chat_key)
+        last = Server(_last_server_path().read_text().strip(), settings.chat_key)
     except (OSError, UnicodeDecodeError, SetupError):
         return configured
     return last if last.is_listening() else configured
@@ -185,7 +185,7 @@ def find_server(loaded: Loaded) -> Server:
 def remember_server(server: Server) -> None:
     """Store the address of a server that answered, for later commands. The server's key is not
     stored."""
-    path = _memory()
+    path = _last_server_path()
     with contextlib.suppress(OSError):  # a read-only home only loses the convenience
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
@@ -193,5 +193,5 @@ def remember_server(server: Server) -> None:
         unfinished.replace(path)
 
 
-def _memory() -> Path:
+def _last_server_path() -> Path:
     return state_folder() / _LAST_SERVER

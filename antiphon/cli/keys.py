@@ -16,7 +16,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import asdict
 
-from antiphon.config.load import Loaded
+from antiphon.config.load import LoadedSettings
 from antiphon.config.settings import Settings
 from antiphon.errors import RequestError, SetupError, StoreError
 from antiphon.ids import new_id
@@ -34,31 +34,32 @@ _PATH = "/antiphon/keys"
 _DATABASE_SERVERS = ("postgresql://", "postgres://")
 
 
-def new_key(loaded: Loaded, fields: Mapping[str, Any]) -> str:
+def new_key(loaded: LoadedSettings, fields: Mapping[str, Any]) -> str:
     """Create a key and return its secret. ``fields``: the fields of ``CreateApiKey``. Raises
     ``SetupError``."""
     try:
         wanted = msgspec.convert(fields, CreateApiKey)
     except msgspec.ValidationError as error:
         raise SetupError(f"antiphon key new: {error}") from None
-    create = _Act("created", wanted.name, lambda keys: keys.create(wanted))
+    create = _KeyAction("created", wanted.name, lambda keys: keys.create(wanted))
     return str(_run(loaded, create)["value"])
 
 
-def list_keys(loaded: Loaded) -> list[Mapping[str, Any]]:
+def list_keys(loaded: LoadedSettings) -> list[Mapping[str, Any]]:
     """Return all keys without their secrets. Raises ``SetupError``."""
-    found: list[Mapping[str, Any]] = _run(loaded, _Act("", "", lambda keys: keys.list()))["data"]
+    action = _KeyAction("", "", lambda keys: keys.list())
+    found: list[Mapping[str, Any]] = _run(loaded, action)["data"]
     return found
 
 
-def rotate_key(loaded: Loaded, name: str) -> str:
+def rotate_key(loaded: LoadedSettings, name: str) -> str:
     """Replace the secret of a key. Returns the new secret. Raises ``SetupError``."""
-    return str(_run(loaded, _Act("rotated", name, lambda keys: keys.rotate(name)))["value"])
+    return str(_run(loaded, _KeyAction("rotated", name, lambda keys: keys.rotate(name)))["value"])
 
 
-def revoke_key(loaded: Loaded, name: str) -> None:
+def revoke_key(loaded: LoadedSettings, name: str) -> None:
     """Revoke a key. Raises ``SetupError``."""
-    _run(loaded, _Act("revoked", name, lambda keys: keys.revoke(name)))
+    _run(loaded, _KeyAction("revoked", name, lambda keys: keys.revoke(name)))
 
 
 class _Keys(Protocol):
@@ -70,7 +71,7 @@ class _Keys(Protocol):
     async def revoke(self, name: str) -> Any: ...
 
 
-class _Act(NamedTuple):
+class _KeyAction(NamedTuple):
     """An action on the keys. ``change``: the verb for the audit log, such as ``rotated``; "" if the
     action changes nothing. ``name``: the name of the key. ``run`` performs the action."""
 
@@ -99,7 +100,7 @@ class _ServerKeys:
         return self._server.delete(f"{_PATH}/{quote(name)}")
 
 
-def _run(loaded: Loaded, action: _Act) -> Any:
+def _run(loaded: LoadedSettings, action: _KeyAction) -> Any:
     """Run an action on the keys and return its result as plain values."""
     try:
         return msgspec.to_builtins(asyncio.run(_act(loaded, action)))
@@ -107,7 +108,7 @@ def _run(loaded: Loaded, action: _Act) -> Any:
         raise SetupError(str(error)) from None
 
 
-async def _act(loaded: Loaded, action: _Act) -> Any:
+async def _act(loaded: LoadedSettings, action: _KeyAction) -> Any:
     settings = loaded.settings
     if settings.store == "memory:":
         return await action.run(_ServerKeys(find_server(loaded)))

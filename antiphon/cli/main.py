@@ -22,7 +22,7 @@ from rich.console import Console
 
 from antiphon import __version__
 from antiphon.config.keys import ApiKey
-from antiphon.config.load import FILE, Loaded, SettingsSources
+from antiphon.config.load import FILE, LoadedSettings, SettingsSources
 from antiphon.config.mcp import McpServer
 from antiphon.config.model import Model
 from antiphon.config.options import (
@@ -33,7 +33,7 @@ from antiphon.config.options import (
     options,
     split_list,
 )
-from antiphon.config.renamed import RENAMED_SETTINGS
+from antiphon.config.renamed_settings import RENAMED_SETTINGS
 from antiphon.config.report import mask_secrets
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
@@ -56,7 +56,7 @@ class Command(Struct, frozen=True, kw_only=True):
     """
 
     help: str
-    run: Callable[[Loaded, argparse.Namespace], int | None]
+    run: Callable[[LoadedSettings, argparse.Namespace], int | None]
     groups: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     sets_model: bool = False
@@ -390,8 +390,8 @@ def _files_arguments(parser: argparse.ArgumentParser) -> None:
 # --- commands ------------------------------------------------------------------------------------
 
 
-def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
-    from antiphon.bootstrap.server import Serving, page_is_served, serve, serve_with_workers
+def _serve(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
+    from antiphon.bootstrap.server import StartReport, page_is_served, serve, serve_with_workers
     from antiphon.http.uvicorn_server import run as run_loop
 
     from .doctor import summary
@@ -399,7 +399,7 @@ def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
     human = loaded.settings.log_format == "human"
     console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
-    def announce(serving: Serving) -> None:
+    def announce(serving: StartReport) -> None:
         console.print(f"Antiphon {__version__} at {serving.url}/v1", style="bold")
         for model in serving.models:
             size = f" · {model.context_size} tokens" if model.context_size else ""
@@ -430,7 +430,7 @@ def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
     )
 
 
-def _chat_arguments(loaded: Loaded, url: str) -> str:
+def _chat_arguments(loaded: LoadedSettings, url: str) -> str:
     """Return the arguments with which ``antiphon chat`` finds this server. ``url``: the URL of the
     server.
 
@@ -451,14 +451,14 @@ def _silent(_: Any) -> None:
     """Print nothing. Used if the log is in JSON. The log then contains what a start would print."""
 
 
-def _chat(loaded: Loaded, arguments: argparse.Namespace) -> None:
+def _chat(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     from .chat import chat
     from .client import find_server
 
     chat(find_server(loaded), model=loaded.settings.chat_model)
 
 
-def _launch(loaded: Loaded, arguments: argparse.Namespace) -> int:
+def _launch(loaded: LoadedSettings, arguments: argparse.Namespace) -> int:
     from .client import find_server
     from .launch import launch
 
@@ -466,13 +466,13 @@ def _launch(loaded: Loaded, arguments: argparse.Namespace) -> int:
     return launch(find_server(loaded), arguments.client, arguments.arguments, model=model)
 
 
-def _models(loaded: Loaded, arguments: argparse.Namespace) -> None:
+def _models(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     from .models import run
 
     run(loaded, arguments.action, arguments.name)
 
 
-def _usage(loaded: Loaded, arguments: argparse.Namespace) -> None:
+def _usage(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     from .usage import run
 
     run(
@@ -485,13 +485,13 @@ def _usage(loaded: Loaded, arguments: argparse.Namespace) -> None:
     )
 
 
-def _pull(loaded: Loaded, arguments: argparse.Namespace) -> None:
+def _pull(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     from .models import pull_here
 
     pull_here(arguments.source, loaded.settings)
 
 
-def _index(loaded: Loaded, arguments: argparse.Namespace) -> None:
+def _index(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     asyncio.run(_run_index(loaded.settings, arguments))
 
 
@@ -540,7 +540,7 @@ async def _run_index(settings: Settings, arguments: argparse.Namespace) -> None:
             await fetcher.close()
 
 
-def _files(loaded: Loaded, arguments: argparse.Namespace) -> int:
+def _files(loaded: LoadedSettings, arguments: argparse.Namespace) -> int:
     from .files import collect, migrate
 
     if arguments.action == "migrate":
@@ -549,7 +549,7 @@ def _files(loaded: Loaded, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _migrate(loaded: Loaded, arguments: argparse.Namespace) -> None:
+def _migrate(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     asyncio.run(_run_migrations(loaded.settings))
 
 
@@ -563,7 +563,7 @@ async def _run_migrations(settings: Settings) -> None:
     _print_line("The tables of the store are up to date.")
 
 
-def _settings(loaded: Loaded, arguments: argparse.Namespace) -> None:
+def _settings(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     for name, option in options(Settings).items():
         value = getattr(loaded.settings, name)
         if isinstance(value, dict) or name == "keys":
@@ -589,14 +589,14 @@ def _table(heading: str, table: Model | McpServer | ApiKey, origin: str) -> None
             )
 
 
-def _doctor(loaded: Loaded, arguments: argparse.Namespace) -> None:
+def _doctor(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     from .doctor import report
 
     for line in asyncio.run(report(loaded.settings)):
         _print_line(line)
 
 
-def _demo(loaded: Loaded, arguments: argparse.Namespace) -> None:
+def _demo(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     from antiphon.http.uvicorn_server import run as run_loop
 
     from .demo.command import run_demo
@@ -612,7 +612,7 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="stop after the tour")
 
 
-def _key(loaded: Loaded, arguments: argparse.Namespace) -> None:
+def _key(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     limits: dict[str, Any] = {}
     for name in (*_KEY_LIMITS, *_KEY_LISTS):
         if (text := getattr(arguments, f"key_{name}")) is not None:
@@ -631,7 +631,9 @@ def _key(loaded: Loaded, arguments: argparse.Namespace) -> None:
     _print_line("\n".join(["[[keys]]", *lines]))
 
 
-def _stored_key(loaded: Loaded, arguments: argparse.Namespace, limits: Mapping[str, Any]) -> None:
+def _stored_key(
+    loaded: LoadedSettings, arguments: argparse.Namespace, limits: Mapping[str, Any]
+) -> None:
     from . import keys
 
     if arguments.action == "list":
@@ -662,7 +664,7 @@ def _shown(limit: Any) -> str:
     return ", ".join(limit) if isinstance(limit, list | tuple) else str(limit)
 
 
-def _tenant(loaded: Loaded, arguments: argparse.Namespace) -> None:
+def _tenant(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     from . import tenants
 
     if arguments.action == "export":
@@ -677,12 +679,12 @@ def _tenant(loaded: Loaded, arguments: argparse.Namespace) -> None:
     _print_line(f"{arguments.name}  deleted")
 
 
-def _audit(loaded: Loaded, arguments: argparse.Namespace) -> None:
+def _audit(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
     from . import tenants
 
     filters = {name: getattr(arguments, f"audit_{name}") for name in ("type", "key", "target")}
     given = {name: value for name, value in filters.items() if value is not None}
-    for line in tenants.list_acts(loaded, given, count=arguments.last):
+    for line in tenants.list_audit_events(loaded, given, count=arguments.last):
         _print_line(line)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from antiphon.config.load import Loaded
+from antiphon.config.load import LoadedSettings
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.models.download import progress_bar, pull, resolve
@@ -20,7 +20,7 @@ from .client import RequestFailed, Server, find_server
 __all__ = ["ACTIONS", "pull_here", "run"]
 
 
-def run(loaded: Loaded, action: str, name: str | None) -> None:
+def run(loaded: LoadedSettings, action: str, name: str | None) -> None:
     """Run one action of ``antiphon models``. Raises ``SetupError``."""
     if action == "list":
         return _list(loaded)
@@ -39,7 +39,7 @@ def pull_here(source: str, settings: Settings) -> None:
     _print_line(str(path))
 
 
-def _list(loaded: Loaded) -> None:
+def _list(loaded: LoadedSettings) -> None:
     """Print the models of the running server. If no server runs, print the configured models and
     the downloaded files."""
     server = find_server(loaded)
@@ -65,15 +65,15 @@ def _list_files(settings: Settings) -> None:
         _print_line(f"{file}  {file.stat().st_size / 1e6:.0f} MB")
 
 
-def _load(loaded: Loaded, name: str) -> None:
+def _load(loaded: LoadedSettings, name: str) -> None:
     _print_line(_describe(find_server(loaded).post(_path(name, "load"))))
 
 
-def _unload(loaded: Loaded, name: str) -> None:
+def _unload(loaded: LoadedSettings, name: str) -> None:
     _print_line(_describe(find_server(loaded).post(_path(name, "unload"))))
 
 
-def _pull(loaded: Loaded, name: str) -> None:
+def _pull(loaded: LoadedSettings, name: str) -> None:
     """If the running server has a model of this name, download its files there. Otherwise download
     the source ``name`` here."""
     server = find_server(loaded)
@@ -98,7 +98,7 @@ def _pull_there(server: Server, name: str) -> Mapping[str, Any]:
 
 
 #: Action → the function that runs it for one model.
-ACTIONS: Mapping[str, Callable[[Loaded, str], None]] = {
+ACTIONS: Mapping[str, Callable[[LoadedSettings, str], None]] = {
     "load": _load,
     "unload": _unload,
     "pull": _pull,

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from antiphon.config.load import Loaded
+from antiphon.config.load import LoadedSettings
 from antiphon.errors import SetupError
 
 from .client import RequestFailed, find_server
 
-__all__ = ["delete_tenant", "export_tenant", "list_acts"]
+__all__ = ["delete_tenant", "export_tenant", "list_audit_events"]
 
 #: Maximum number of audit events that the server returns at a time.
 _PAGE = 100
 
 
-def export_tenant(loaded: Loaded, name: str, output: Path | None) -> None:
+def export_tenant(loaded: LoadedSettings, name: str, output: Path | None) -> None:
     """Write the archive of a tenant to a file, or to standard output. An incomplete file is
     removed. Raises ``SetupError``."""
     path = f"/antiphon/tenants/{quote(name, safe='')}/export"
@@ -40,7 +40,7 @@ def export_tenant(loaded: Loaded, name: str, output: Path | None) -> None:
         raise SetupError(str(error)) from None
 
 
-def delete_tenant(loaded: Loaded, name: str, *, confirm: Callable[[], str] | None) -> None:
+def delete_tenant(loaded: LoadedSettings, name: str, *, confirm: Callable[[], str] | None) -> None:
     """Delete a tenant. ``confirm`` asks the operator to repeat the tenant's name and returns the
     answer; None skips the confirmation. Raises ``SetupError``."""
     if confirm is not None and confirm() != name:
@@ -51,7 +51,9 @@ def delete_tenant(loaded: Loaded, name: str, *, confirm: Callable[[], str] | Non
         raise SetupError(str(error)) from None
 
 
-def list_acts(loaded: Loaded, filters: Mapping[str, str], *, count: int) -> list[str]:
+def list_audit_events(
+    loaded: LoadedSettings, filters: Mapping[str, str], *, count: int
+) -> list[str]:
     """Return the latest administrative acts, one line for each act, newest first. ``filters``:
     query parameters of ``GET /antiphon/audit``. Raises ``SetupError``."""
     server = find_server(loaded)

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from rich.console import Console
 from rich.table import Table
 
-from antiphon.config.load import Loaded
+from antiphon.config.load import LoadedSettings
 from antiphon.errors import SetupError
 
 from .client import RequestFailed, Server, find_server
@@ -43,7 +43,13 @@ _COLUMNS: Mapping[str, str] = {
 
 
 def run(
-    loaded: Loaded, *, by_hour: bool, periods: int, groups: Sequence[str], as_csv: bool, now: int
+    loaded: LoadedSettings,
+    *,
+    by_hour: bool,
+    periods: int,
+    groups: Sequence[str],
+    as_csv: bool,
+    now: int,
 ) -> None:
     """Print the usage of the last ``periods`` hours or days, in UTC. Within one hour or day, the
     rows with the most tokens come first. ``groups``: what the usage is grouped by, such as

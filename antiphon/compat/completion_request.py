@@ -157,7 +157,7 @@ SHARED_FIELDS = (
 _REFUSED = (
     "messages",
     "response_format",
-    *(name for name, fate in FIELDS.items() if fate == "honoured" and name != "prompt"),
+    *(name for name, treatment in FIELDS.items() if treatment == "honoured" and name != "prompt"),
 )
 
 

@@ -37,13 +37,13 @@ from .options import (
     split_list,
     variable_name,
 )
-from .renamed import RENAMED_SETTINGS, with_current_names
+from .renamed_settings import RENAMED_SETTINGS, with_current_names
 from .settings import Settings
 from .tenants import Tenant
 
 __all__ = [
     "FILE",
-    "Loaded",
+    "LoadedSettings",
     "SettingsSources",
     "child_environment",
     "disable_usage_statistics",
@@ -100,7 +100,7 @@ def proxy_variables() -> dict[str, str]:
     }
 
 
-class Loaded(Struct, frozen=True):
+class LoadedSettings(Struct, frozen=True):
     """Loaded settings. ``origins``: name of a setting → origin of its value, which is ``default``,
     a file, a variable or a flag.
 
@@ -120,7 +120,7 @@ class SettingsSources(Struct, frozen=True, kw_only=True):
     model_flags: dict[str, str] = {}
     file: str | None = None
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedSettings:
         """Load the settings. Raises ``SetupError``."""
         file = None if self.file is None else Path(self.file)
         return load(self.flags, model_flags=self.model_flags, file=file)
@@ -143,7 +143,7 @@ def load(
     model_flags: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
     file: Path | None = None,
-) -> Loaded:
+) -> LoadedSettings:
     """Load the settings from all sources.
 
     ``flags``: name of an option → its text on the command line. The value for ``models`` is a list
@@ -181,7 +181,7 @@ def load(
     servers = {n: _with_secrets(n, each, environ) for n, each in settings.mcp_servers.items()}
     storage = storage_options(settings.files, settings.files_options, environ)
     settings = replace(settings, models=models, mcp_servers=servers, files_options=storage)
-    return Loaded(settings, origins, tuple(warnings))
+    return LoadedSettings(settings, origins, tuple(warnings))
 
 
 def load_settings(

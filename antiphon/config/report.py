@@ -11,7 +11,7 @@ from msgspec import Struct
 from .options import Option, literal, options
 from .settings import Settings
 
-__all__ = ["ShownSetting", "mask_secrets", "shown_settings", "shown_value"]
+__all__ = ["SettingReport", "mask_secrets", "report_settings", "shown_value"]
 
 _HIDDEN = "hidden"
 _SECRET = re.compile("header|key|token$|secret|password|authorization|^env$", re.IGNORECASE)
@@ -19,7 +19,7 @@ _SECRET = re.compile("header|key|token$|secret|password|authorization|^env$", re
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*:[^@\s]*(?=@)")
 
 
-class ShownSetting(Struct, frozen=True, kw_only=True):
+class SettingReport(Struct, frozen=True, kw_only=True):
     """A setting as operators see it. ``value``: its value as a settings file has it. It is None if
     the setting is not set. ``origin``: the source of the value, which is ``default``, ``program``,
     a file, a variable or a flag."""
@@ -31,7 +31,7 @@ class ShownSetting(Struct, frozen=True, kw_only=True):
     help: str
 
 
-def shown_settings(settings: Settings, origins: Mapping[str, str]) -> Iterator[ShownSetting]:
+def report_settings(settings: Settings, origins: Mapping[str, str]) -> Iterator[SettingReport]:
     """Yield all settings in the order of their declaration. ``origins``: name of a setting → origin
     of its value. A setting without an entry gets the origin ``default`` if it has the default
     value. Otherwise it gets the origin ``program``, because code has set it."""
@@ -39,7 +39,7 @@ def shown_settings(settings: Settings, origins: Mapping[str, str]) -> Iterator[S
     for name, option in options(Settings).items():
         value = getattr(settings, name)
         assumed = "default" if value == getattr(defaults, name) else "program"
-        yield ShownSetting(
+        yield SettingReport(
             name=name,
             value=None if value is None else shown_value(option, value),
             origin=origins.get(name, assumed),

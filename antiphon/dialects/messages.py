@@ -1,7 +1,7 @@
 """Convert a conversation's items to the messages that chat templates take.
 
 The reasoning, text and calls of one turn form one message. The tables ``CALLS``, ``OUTPUTS``,
-``SILENT`` and ``UNREADABLE`` state how each type of item is shown to the model.
+``HIDDEN_ITEMS`` and ``UNSUPPORTED_ITEMS`` state how each type of item is shown to the model.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .tools import PromptTools, namespace_notes, tool_definitions
 
 __all__ = [
     "CALLS",
+    "HIDDEN_ITEMS",
     "OUTPUTS",
-    "SILENT",
-    "UNREADABLE",
+    "UNSUPPORTED_ITEMS",
     "Builder",
     "Unreadable",
     "build_messages",
@@ -192,10 +192,10 @@ OUTPUTS: Mapping[type[it.ItemBase], Callable[[Any, _PartReader], str]] = {
 
 #: Items that the model is not shown. The prompt lists their tools elsewhere, and a call that was
 #: approved follows as an item of its own.
-SILENT = (it.AdditionalTools, it.McpListTools, it.McpApprovalRequest)
+HIDDEN_ITEMS = (it.AdditionalTools, it.McpListTools, it.McpApprovalRequest)
 
 #: Items that the server does not support, or that it must replace before rendering.
-UNREADABLE = (it.Compaction, it.CompactionTrigger, it.ConfigurationUpdate, it.ItemReference)
+UNSUPPORTED_ITEMS = (it.Compaction, it.CompactionTrigger, it.ConfigurationUpdate, it.ItemReference)
 
 
 def render_hosted_call(item: it.Item) -> tuple[str, Any, str]:
@@ -292,7 +292,7 @@ class Builder:
         ):  # the model sees neither a program's calls nor their results
             self._program_call_ids.add(call_id or item.id)
             return
-        if kind in UNREADABLE:
+        if kind in UNSUPPORTED_ITEMS:
             raise InvalidRequest(
                 f"Items of type '{kind.__struct_config__.tag}' are not supported by this server.",
                 param=path,
@@ -304,7 +304,7 @@ class Builder:
             self._approval_requests[item.id] = item
         elif isinstance(item, it.McpApprovalResponse):
             self._add_approval(item)
-        elif kind not in SILENT:
+        elif kind not in HIDDEN_ITEMS:
             self._add_call_or_result(item)
 
     def _add_reasoning(self, item: it.Reasoning) -> None:

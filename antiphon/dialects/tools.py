@@ -54,8 +54,8 @@ class PromptTool(Struct, frozen=True, kw_only=True):
     - ``strict``: True means that the arguments must match the schema. None means that the engine
       enforces the schema if it can.
     - ``grammar``: the grammar for the input of a custom tool, or None.
-    - ``found``: whether a tool search of the model added the function. If so, the prompt shows the
-      function in the search's result, and the start of the prompt does not change.
+    - ``from_search``: whether a tool search of the model added the function. If so, the prompt
+      shows the function in the search's result, and the start of the prompt does not change.
     """
 
     name: str
@@ -65,7 +65,7 @@ class PromptTool(Struct, frozen=True, kw_only=True):
     path: str
     strict: bool | None = False
     grammar: tl.GrammarFormat | None = None
-    found: bool = False
+    from_search: bool = False
 
     def definition(self) -> dict[str, Any]:
         """Return the definition in the format of chat templates."""
@@ -96,13 +96,13 @@ class PromptTools(Struct, frozen=True, kw_only=True, dict=True):
         return {tool.name: tool.shape for tool in self.tools}
 
     @property
-    def declared(self) -> tuple[PromptTool, ...]:
+    def initial_tools(self) -> tuple[PromptTool, ...]:
         """The tools that the start of the prompt lists: all tools except those that a tool search
         of the model found."""
-        return tuple(tool for tool in self.tools if not tool.found)
+        return tuple(tool for tool in self.tools if not tool.from_search)
 
     @property
-    def restricted(self) -> bool:
+    def is_restricted(self) -> bool:
         """Whether the model sees some tools that it may not call."""
         return len(self.callable) < len(self.tools)
 
@@ -143,7 +143,7 @@ def collect_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
         return PromptTools()
     taken: set[str] = set()
     tools = tuple(
-        replace(_prompt_tool(tool, namespace, path, taken), found=found)
+        replace(_prompt_tool(tool, namespace, path, taken), from_search=found)
         for (namespace, _), (tool, path, found) in latest.items()
     )
     may_call = (tool for tool in tools if choice.allows(tool.shape.wire_name, tool.shape.namespace))
@@ -166,7 +166,7 @@ def restrict_tools(options: Options, items: Iterable[it.Item]) -> Options:
     if options.tool_choice.allowed is None:
         return options
     prompt_tools = collect_tools(options, items)
-    if not prompt_tools.restricted:
+    if not prompt_tools.is_restricted:
         return options
     left = {(tool.shape.wire_name, tool.shape.namespace) for tool in prompt_tools.callable}
     return replace(options, tools=tuple(_filter_tools(options.tools, left)))

@@ -18,8 +18,8 @@ __all__ = [
     "DEFAULT_LOAD_OPTIONS",
     "Capabilities",
     "Engine",
+    "ImageMeasurer",
     "LoadOptions",
-    "MeasuresImages",
     "Sampling",
 ]
 
@@ -141,7 +141,7 @@ class Engine(Protocol):
 
 
 @runtime_checkable
-class MeasuresImages(Protocol):
+class ImageMeasurer(Protocol):
     """An engine that can tell how many tokens an image takes."""
 
     async def image_tokens(self, image: EncodedImage) -> int:

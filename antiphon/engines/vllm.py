@@ -20,10 +20,10 @@ from antiphon.engines.common.image_token_cache import ImageTokenCache
 from antiphon.engines.common.pillow_images import open_images
 from antiphon.engines.common.request_checks import (
     check_request,
-    images_unsupported,
+    images_unsupported_error,
     sampling_values,
     stop_token_ids,
-    too_long,
+    too_long_error,
 )
 from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.engines.common.token_masks import check_grammar
@@ -141,7 +141,7 @@ class VllmEngine:
         image_tokens = sum([await self.image_tokens(image) for image in prompt.images])
         context_left = self.card.context_size - len(prompt.ids) - image_tokens
         if context_left < 1:
-            raise too_long(len(prompt.ids) + image_tokens, self.card)
+            raise too_long_error(len(prompt.ids) + image_tokens, self.card)
         stop_conditions = StopConditions(self.tokenizer, sampling, context_left)
         chunks = self._requests.chunks(
             self._outputs(prompt, sampling, context_left), stop_conditions, sampling
@@ -179,9 +179,9 @@ class VllmEngine:
 
     async def image_tokens(self, image: EncodedImage) -> int:
         """Return how many tokens of the context the image takes. vLLM's own prompt processor
-        measures the image. See ``MeasuresImages``."""
+        measures the image. See ``ImageMeasurer``."""
         if not self._accepts_images:
-            raise images_unsupported()
+            raise images_unsupported_error()
         return await self._image_token_cache.get_or_measure(image, self._measure_image)
 
     async def _measure_image(self, image: EncodedImage) -> int:

@@ -33,7 +33,7 @@ from antiphon.http.middleware.request_context import RequestContextMiddleware, r
 from antiphon.http.openapi.operation import Operation
 from antiphon.http.routes.admin.api_keys import ApiKeyRoutes
 from antiphon.http.routes.admin.audit import AuditRoutes
-from antiphon.http.routes.admin.managed_models import ManagedModelRoutes, ManagesModels
+from antiphon.http.routes.admin.managed_models import ManagedModelRoutes, ModelAdministration
 from antiphon.http.routes.admin.organization_usage import OrganizationUsageRoutes
 from antiphon.http.routes.admin.settings import SettingRoutes
 from antiphon.http.routes.admin.tenants import TenantRoutes
@@ -85,7 +85,7 @@ def create_app(
     cors: Sequence[str] = (),
     metrics: Metrics | None = None,
     admission: Admission | None = None,
-    manager: ManagesModels | None = None,
+    manager: ModelAdministration | None = None,
     settings: SettingList | None = None,
     api_keys: ApiKeys | None = None,
     processes: ReadProcesses | None = None,
@@ -293,7 +293,7 @@ class _ActionRoute(Route):
 
 
 def _manager_routes(
-    service: Service, access: AuthConfig, manager: ManagesModels | None, auditor: Auditor
+    service: Service, access: AuthConfig, manager: ModelAdministration | None, auditor: Auditor
 ) -> list[Route]:
     """Return the routes with which operators manage models. If ``manager`` is None, return no
     routes."""

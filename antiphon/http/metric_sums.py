@@ -44,19 +44,19 @@ def take_snapshot(registry: Collector) -> tuple[MetricSnapshot, ...]:
 
 
 def sum_metrics(
-    living: Iterable[tuple[MetricSnapshot, ...]], dead: Iterable[tuple[MetricSnapshot, ...]] = ()
+    running: Iterable[tuple[MetricSnapshot, ...]], ended: Iterable[tuple[MetricSnapshot, ...]] = ()
 ) -> tuple[MetricSnapshot, ...]:
-    """Combine the metrics of all processes. ``living``: snapshots of the running processes.
-    ``dead``: the last snapshots of processes that have ended.
+    """Combine the metrics of all processes. ``running``: snapshots of the running processes.
+    ``ended``: the last snapshots of processes that have ended.
 
     Values with the same name and labels are added. For the metrics in ``_LARGEST``, the result is
     the largest value. The counters of ended processes are included; their gauges are not.
     """
     sums: dict[str, tuple[MetricSnapshot, dict[_SampleKey, float]]] = {}
-    for snapshots, is_alive in ((living, True), (dead, False)):
+    for snapshots, is_running in ((running, True), (ended, False)):
         for snapshot in snapshots:
             for metric in snapshot:
-                if is_alive or metric.kind != _GAUGE:
+                if is_running or metric.kind != _GAUGE:
                     _, values = sums.setdefault(metric.name, (metric, {}))
                     _add(metric, values)
     return tuple(

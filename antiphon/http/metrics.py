@@ -43,27 +43,27 @@ _OTHER_TENANTS = "other"
 
 
 class RunTiming:
-    """The timing of one run. ``started``: when the request arrived. ``first``: when the first token
-    was sent; None before. Both times are in seconds of ``clock``.
+    """The timing of one run. ``started_at``: when the request arrived. ``first_token_at``: when
+    the first token was sent; None before. Both times are in seconds of ``clock``.
 
-    For a streamed run, call ``record_events`` for each batch of events until ``first`` is set.
-    Without a call, ``streamed`` stays false.
+    For a streamed run, call ``record_events`` for each batch of events until ``first_token_at`` is
+    set. Without a call, ``is_streamed`` stays false.
     """
 
-    __slots__ = ("_clock", "first", "started", "streamed")
+    __slots__ = ("_clock", "first_token_at", "is_streamed", "started_at")
 
-    def __init__(self, started: float, clock: Callable[[], float]) -> None:
+    def __init__(self, started_at: float, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self.started = started
-        self.first: float | None = None
-        self.streamed = False
+        self.started_at = started_at
+        self.first_token_at: float | None = None
+        self.is_streamed = False
 
     def record_events(self, batch: tuple[Event, ...]) -> None:
-        """Record that a batch of events was sent to the client. Sets ``streamed``. Sets ``first``
-        if the batch contains the first token."""
-        self.streamed = True
-        if self.first is None and not _DELTAS.isdisjoint(map(type, batch)):
-            self.first = self._clock()
+        """Record that a batch of events was sent to the client. Sets ``is_streamed``. Sets
+        ``first_token_at`` if the batch contains the first token."""
+        self.is_streamed = True
+        if self.first_token_at is None and not _DELTAS.isdisjoint(map(type, batch)):
+            self.first_token_at = self._clock()
 
 
 class _Series(Struct, frozen=True):
@@ -81,7 +81,7 @@ class _Series(Struct, frozen=True):
     output_tokens: Counter
     events: Counter
 
-    def of(self, model: str) -> _Series:
+    def for_model(self, model: str) -> _Series:
         return _Series(*(getattr(self, field).labels(model) for field in self.__struct_fields__))
 
 
@@ -342,18 +342,20 @@ class Metrics:
         current time on the clock of ``timing``."""
         of = self._series_of(response.model)
         self._count(self._runs, response.model, response.status)
-        of.end_to_end.observe(now - timing.started)
-        if timing.streamed:
+        of.end_to_end.observe(now - timing.started_at)
+        if timing.is_streamed:
             of.events.inc(events)
-        if timing.first is not None:
-            of.to_first.observe(timing.first - timing.started)
-            self._exporter.record_first_token(response.model, timing.first - timing.started)
+        if timing.first_token_at is not None:
+            of.to_first.observe(timing.first_token_at - timing.started_at)
+            self._exporter.record_first_token(
+                response.model, timing.first_token_at - timing.started_at
+            )
         usage = response.usage
         if usage is None:
             return
         _count_tokens(of, usage)
-        if timing.first is not None and usage.output_tokens > 1:
-            per_token = (now - timing.first) / (usage.output_tokens - 1)
+        if timing.first_token_at is not None and usage.output_tokens > 1:
+            per_token = (now - timing.first_token_at) / (usage.output_tokens - 1)
             of.per_token.observe(per_token)
             self._exporter.record_output_token(response.model, per_token)
 
@@ -441,7 +443,7 @@ class Metrics:
     def _series_of(self, model: str) -> _Series:
         found = self._children.get(model)
         if found is None:
-            found = self._children[model] = self._parents.of(model)
+            found = self._children[model] = self._parents.for_model(model)
         return found
 
 

@@ -15,7 +15,7 @@ from antiphon.errors import AntiphonError, BackendError
 
 from .messages import CallMessage, MessageKind, encode, error_message
 
-__all__ = ["CallableMethods", "Method", "reported_error"]
+__all__ = ["CallableMethods", "Method", "error_for_caller"]
 
 _log = structlog.get_logger(__name__)
 
@@ -48,7 +48,7 @@ class Method:
                 result = result if self.is_plain else await result
             yield encode((MessageKind.RESULT, call, "", result))
         except Exception as error:
-            yield error_message(call, reported_error(self.name, error))
+            yield error_message(call, error_for_caller(self.name, error))
 
 
 class CallableMethods:
@@ -74,14 +74,14 @@ class CallableMethods:
             method = self.find(message.method)
             arguments = method.decode(message.payload)
         except (AttributeError, msgspec.MsgspecError) as error:
-            yield error_message(message.call, reported_error(message.method, error))
+            yield error_message(message.call, error_for_caller(message.method, error))
             return
         async with aclosing(method.answers(message.call, arguments)) as answers:
             async for answer in answers:
                 yield answer
 
 
-def reported_error(method: str, error: Exception) -> AntiphonError:
+def error_for_caller(method: str, error: Exception) -> AntiphonError:
     """Return the error to send to the caller. An ``AntiphonError`` is sent as it is. Any other
     error is logged, and the caller gets a general error."""
     if isinstance(error, AntiphonError):

@@ -19,7 +19,7 @@ from antiphon.errors import AntiphonError, BackendError
 
 from .frames import FrameConnection
 from .messages import CallMessage, MessageKind, encode, error_message
-from .methods import CallableMethods, Method, reported_error
+from .methods import CallableMethods, Method, error_for_caller
 
 __all__ = ["CallServer"]
 
@@ -127,7 +127,7 @@ class _Connection:
         try:
             result = method.function(*arguments)
         except Exception as error:
-            self._send_error(message.call, reported_error(method.name, error))
+            self._send_error(message.call, error_for_caller(method.name, error))
             return
         if message.kind is MessageKind.CALL:
             self.frames.send(encode((MessageKind.RESULT, message.call, "", result)))

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from antiphon.errors import QuotaExceeded, TooLarge
 
-__all__ = ["NO_QUOTAS", "Quotas", "TenantQuotas", "check_size", "exceeded"]
+__all__ = ["NO_QUOTAS", "Quotas", "TenantQuotas", "check_size", "quota_exceeded_error"]
 
 
 class Quotas(Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class TenantQuotas:
         """Replace the quotas with the quotas of ``other``."""
         self.default, self.tenants = other.default, other.tenants
 
-    def of(self, tenant: str) -> Quotas:
+    def for_tenant(self, tenant: str) -> Quotas:
         """Return the quotas of a tenant."""
         return self.tenants.get(tenant, self.default)
 
@@ -69,7 +69,9 @@ def check_size(size: int, limit: int | None, *, param: str) -> None:
         )
 
 
-def exceeded(what: str, *, param: str | None = None, **limits: int | None) -> QuotaExceeded:
+def quota_exceeded_error(
+    what: str, *, param: str | None = None, **limits: int | None
+) -> QuotaExceeded:
     """Return the error for an exceeded quota.
 
     ``what``: the name of the objects, in the plural. ``limits``: setting → quota that applies; None

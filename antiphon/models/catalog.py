@@ -29,7 +29,7 @@ from .embedding_factories import EMBEDDERS
 from .factories import backend_factory
 from .files import estimate_memory, fetch_files
 from .hosted_models import HostedModelManager, HostedModels, is_hosted
-from .manager import ModelManager, Resident
+from .manager import ConfiguredModel, ModelManager
 
 __all__ = ["Catalog", "ServedModel", "load"]
 
@@ -113,8 +113,8 @@ class Catalog:
 
     ``default``: name of the model for requests that name no model. If it is None, the first model
     that answers conversations is used. ``manager`` loads and unloads models at run time.
-    ``residents``: the configured models with their backends. ``budget``: the memory budget that the
-    models share.
+    ``configured_models``: the configured models with their backends. ``budget``: the memory budget
+    that the models share.
     """
 
     def __init__(
@@ -123,11 +123,11 @@ class Catalog:
         default: str | None = None,
         *,
         manager: ModelManager | HostedModelManager | None = None,
-        residents: tuple[Resident, ...] = (),
+        configured_models: tuple[ConfiguredModel, ...] = (),
         budget: MemoryBudget | None = None,
     ) -> None:
         self.manager = manager
-        self.residents = residents
+        self.configured_models = configured_models
         self.budget = budget or MemoryBudget()
         self._set_models(models, default)
         #: Backends of removed models. Some of their requests may still be running.
@@ -160,25 +160,25 @@ class Catalog:
         A removed model is closed when its running requests have ended. If a removed model runs on
         an upstream, the HTTP client of this upstream stays open until ``close`` is called.
         """
-        kept = {id(each) for each in new.residents}
-        removed = [each for each in self.residents if id(each) not in kept]
-        self.manager, self.residents = new.manager, new.residents
+        kept = {id(each) for each in new.configured_models}
+        removed = [each for each in self.configured_models if id(each) not in kept]
+        self.manager, self.configured_models = new.manager, new.configured_models
         self._set_models(new._models, new._default.name)
-        for resident in removed:
-            if resident.on_demand is None:
-                self._former.append(resident.backend)
+        for configured in removed:
+            if configured.on_demand is None:
+                self._former.append(configured.backend)
                 continue
-            closing = asyncio.create_task(_close_idle(resident.on_demand))
+            closing = asyncio.create_task(_close_idle(configured.on_demand))
             self._closings.add(closing)
             closing.add_done_callback(self._closings.discard)
 
     async def close_unlike(self, other: Catalog) -> None:
         """Close the models that ``other`` does not contain. Call this when only ``other`` is still
         used."""
-        kept = {id(each) for each in other.residents}
-        for resident in self.residents:
-            if id(resident) not in kept:
-                await resident.backend.close()
+        kept = {id(each) for each in other.configured_models}
+        for configured in self.configured_models:
+            if id(configured) not in kept:
+                await configured.backend.close()
 
     async def close(self) -> None:
         """Close every backend, in reverse order. If one backend fails to close, the other backends
@@ -213,43 +213,45 @@ async def load(
     If a model cannot be loaded, closes the models that are already loaded and raises
     ``SetupError``.
     """
-    known = {} if earlier is None else {each.name: each for each in earlier.residents}
+    known = {} if earlier is None else {each.name: each for each in earlier.configured_models}
     budget = MemoryBudget(settings.model_memory_mb * _MIB or None)
     budget = budget if earlier is None else earlier.budget
     async with AsyncExitStack() as stack:
         models: list[ServedModel] = []
-        residents: list[Resident] = []
+        configured_models: list[ConfiguredModel] = []
         for name, model in settings.models.items():
-            resident = known.get(name)
-            if resident is None or resident.model != model:
-                resident = await _load_resident(name, model, settings, budget, progress, hosted)
-                stack.push_async_callback(resident.backend.close)
-            residents.append(resident)
-            models += _served_models(resident, now)
+            configured = known.get(name)
+            if configured is None or configured.model != model:
+                configured = await _load_configured_model(
+                    name, model, settings, budget, progress, hosted
+                )
+                stack.push_async_callback(configured.backend.close)
+            configured_models.append(configured)
+            models += _served_models(configured, now)
         manager: ModelManager | HostedModelManager
         if hosted is None:
-            manager = ModelManager(tuple(residents), settings, budget)
+            manager = ModelManager(tuple(configured_models), settings, budget)
         else:
             manager = HostedModelManager(hosted.calls)
         catalog = Catalog(
             tuple(models),
             settings.default_model,
             manager=manager,
-            residents=tuple(residents),
+            configured_models=tuple(configured_models),
             budget=budget,
         )
         stack.pop_all()
     return catalog
 
 
-def _served_models(resident: Resident, now: int) -> list[ServedModel]:
+def _served_models(configured: ConfiguredModel, now: int) -> list[ServedModel]:
     """Return the catalog entries of a model: one for the model, and one for each of its LoRA
     adapters."""
-    model = resident.model
+    model = configured.model
     served = ServedModel(
-        name=resident.name,
+        name=configured.name,
         aliases=model.aliases,
-        backend=resident.backend,
+        backend=configured.backend,
         created=now,
         operator_defaults=_operator_defaults(model),
         recommended=DEFAULT_SAMPLING if model.source == DEFAULT else {},
@@ -267,20 +269,20 @@ def _adapter_models(served: ServedModel, model: Model) -> list[ServedModel]:
     ]
 
 
-async def _load_resident(
+async def _load_configured_model(
     name: str,
     model: Model,
     settings: Settings,
     budget: MemoryBudget,
     progress: Progress | None,
     hosted: HostedModels | None,
-) -> Resident:
+) -> ConfiguredModel:
     """Build the backend of a model. Load the model now if its setting ``load`` is ``start`` and the
     remaining memory budget is large enough. Otherwise the first request loads the model."""
     make = partial(backend_factory(name, model), name, model, settings)
     is_lazy = model.load == "demand" or model.idle_unload_s > 0
     if model.engine in _REMOTE_ENGINES and not is_lazy:
-        return Resident(name=name, model=model, backend=await make(progress), on_demand=None)
+        return ConfiguredModel(name=name, model=model, backend=await make(progress), on_demand=None)
 
     async def fetch(progress: Progress) -> int:
         await fetch_files(model, settings, progress)
@@ -300,7 +302,7 @@ async def _load_resident(
     if model.load == "start":
         await lazy.load(progress or _ignore_progress, evict=False)
     embeds = model.engine in EMBEDDERS
-    return Resident(
+    return ConfiguredModel(
         name=name,
         model=model,
         backend=OnDemandEmbeddingBackend(name, lazy) if embeds else lazy,

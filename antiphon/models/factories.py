@@ -117,7 +117,7 @@ async def _scripted(
 
     ``wait_s`` in the setting ``template_kwargs``: seconds to wait before each word.
     """
-    from antiphon.backends.scripted import ScriptedBackend
+    from antiphon.backends.scripted_backend import ScriptedBackend
 
     wait_s = float(model.template_kwargs.get("wait_s", 0))
     return ScriptedBackend((model.source,), wait_s=wait_s, tokens=True)
@@ -128,9 +128,9 @@ async def _chat_completions(
 ) -> Backend:
     """Build a client of an upstream with the Chat Completions API. The setting ``source`` is its
     address."""
-    from antiphon.backends.remote.factory import chat_completions
+    from antiphon.backends.remote.factory import create_chat_backend
 
-    return await chat_completions(
+    return await create_chat_backend(
         name,
         model.source,
         key=model.api_key,
@@ -149,9 +149,9 @@ async def _responses(
 ) -> Backend:
     """Build a client of an upstream with the Responses API. The setting ``source`` is its
     address."""
-    from antiphon.backends.remote.factory import responses
+    from antiphon.backends.remote.factory import create_responses_backend
 
-    return await responses(
+    return await create_responses_backend(
         name,
         model.source,
         key=model.api_key,

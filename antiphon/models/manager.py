@@ -26,13 +26,13 @@ from antiphon.wire.models import ModelStatus
 
 from .files import estimate_memory, fetch_files, has_files, local_files
 
-__all__ = ["ModelManager", "Resident"]
+__all__ = ["ConfiguredModel", "ModelManager"]
 
 #: Seconds between two progress events of one file.
 _PROGRESS_INTERVAL_S = 0.2
 
 
-class Resident(Struct, frozen=True, kw_only=True):
+class ConfiguredModel(Struct, frozen=True, kw_only=True):
     """A configured model and its backend. ``on_demand``: the backend that loads and unloads the
     model. It is None if the model runs on another server."""
 
@@ -47,21 +47,24 @@ class ModelManager:
     share."""
 
     def __init__(
-        self, residents: tuple[Resident, ...], settings: Settings, budget: MemoryBudget
+        self,
+        configured_models: tuple[ConfiguredModel, ...],
+        settings: Settings,
+        budget: MemoryBudget,
     ) -> None:
-        self._residents = residents
+        self._configured_models = configured_models
         self._settings = settings
         self._budget = budget
-        self._by_name: Mapping[str, Resident] = {
+        self._by_name: Mapping[str, ConfiguredModel] = {
             name: each
-            for each in residents
+            for each in configured_models
             for name in (each.name, *each.model.aliases, *each.model.adapters)
         }
 
     async def list(self) -> ManagedModelList:
         """Return all models with their states."""
         return ManagedModelList(
-            data=tuple([await self._describe(each) for each in self._residents]),
+            data=tuple([await self._describe(each) for each in self._configured_models]),
             memory=ModelMemory(
                 used_bytes=self._budget.used_bytes, budget_bytes=self._budget.limit_bytes
             ),
@@ -79,40 +82,40 @@ class ModelManager:
     async def load(self, name: str) -> ManagedModel:
         """Load a model and wait until it is loaded. Raises ``Overloaded`` with the reason if the
         model cannot be loaded."""
-        resident = self._find(name)
+        configured = self._find(name)
         try:
-            await self._loader(resident).load()
+            await self._loader(configured).load()
         except (SetupError, BackendError) as error:
             raise Overloaded(
-                f"The model '{resident.name}' could not be loaded: {error}",
+                f"The model '{configured.name}' could not be loaded: {error}",
                 retry_after_s=10,
                 status=503,
                 code="model_not_loaded",
             ) from None
-        return await self._describe(resident)
+        return await self._describe(configured)
 
     async def unload(self, name: str) -> ManagedModel:
         """Unload a model. Waits for its running requests, and returns when the model is
         unloaded."""
-        resident = self._find(name)
-        await self._loader(resident).unload()
-        return await self._describe(resident)
+        configured = self._find(name)
+        await self._loader(configured).unload()
+        return await self._describe(configured)
 
     def pull(self, name: str) -> AsyncGenerator[PullEvent, None]:
         """Download the files of a model and yield the progress. Closing the iterator stops the
         download. The next call resumes it. Raises ``InvalidRequest`` for a model without files."""
-        resident = self._find(name)
-        if not has_files(resident.model):
+        configured = self._find(name)
+        if not has_files(configured.model):
             raise InvalidRequest(
-                f"The model '{resident.name}' has no files on this server.",
+                f"The model '{configured.name}' has no files on this server.",
                 param="model",
                 code="unsupported_model",
             )
-        return self._pull(resident)
+        return self._pull(configured)
 
-    async def _pull(self, resident: Resident) -> AsyncGenerator[PullEvent, None]:
+    async def _pull(self, configured: ConfiguredModel) -> AsyncGenerator[PullEvent, None]:
         steps = _Steps(asyncio.get_running_loop())
-        pulling = asyncio.ensure_future(fetch_files(resident.model, self._settings, steps.report))
+        pulling = asyncio.ensure_future(fetch_files(configured.model, self._settings, steps.report))
         pulling.add_done_callback(lambda _: steps.finish())
         try:
             while (step := await steps.next()) is not None:
@@ -121,44 +124,44 @@ class ModelManager:
         except SetupError as error:
             yield PullFailed(message=str(error))
         else:
-            yield PullCompleted(model=await self._describe(resident))
+            yield PullCompleted(model=await self._describe(configured))
         finally:
             pulling.cancel()
             await asyncio.wait([pulling])
 
-    async def _describe(self, resident: Resident) -> ManagedModel:
-        model, settings = resident.model, self._settings
+    async def _describe(self, configured: ConfiguredModel) -> ManagedModel:
+        model, settings = configured.model, self._settings
         files = await asyncio.to_thread(local_files, model, settings)
-        memory = await estimate_memory(model, settings) if resident.on_demand else 0
+        memory = await estimate_memory(model, settings) if configured.on_demand else 0
         return ManagedModel(
-            id=resident.name,
+            id=configured.name,
             aliases=(*model.aliases, *model.adapters),
             engine=model.engine,
             source=model.source if has_files(model) else None,
-            status=convert(resident.backend.status, ModelStatus, from_attributes=True),
-            can_unload=resident.on_demand is not None,
+            status=convert(configured.backend.status, ModelStatus, from_attributes=True),
+            can_unload=configured.on_demand is not None,
             size_bytes=sum(file.stat().st_size for file in files) or None,
             memory_bytes=memory or None,
-            context_size=resident.backend.context_size,
-            running_requests=resident.on_demand.users if resident.on_demand else 0,
+            context_size=configured.backend.context_size,
+            running_requests=configured.on_demand.users if configured.on_demand else 0,
         )
 
-    def _find(self, name: str) -> Resident:
+    def _find(self, name: str) -> ConfiguredModel:
         if name not in self._by_name:
             raise NotFound(
                 f"The model '{name}' does not exist.", param="model", code="model_not_found"
             )
         return self._by_name[name]
 
-    def _loader(self, resident: Resident) -> OnDemandBackend:
-        if resident.on_demand is None:
+    def _loader(self, configured: ConfiguredModel) -> OnDemandBackend:
+        if configured.on_demand is None:
             raise InvalidRequest(
-                f"The model '{resident.name}' runs on another server; it is neither loaded nor"
+                f"The model '{configured.name}' runs on another server; it is neither loaded nor"
                 " unloaded here.",
                 param="model",
                 code="unsupported_model",
             )
-        return resident.on_demand
+        return configured.on_demand
 
 
 class _Steps:

@@ -15,7 +15,7 @@ from antiphon.backends.embedding import EmbeddingBackend
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.embeddings.base import Embedder, Role
 from antiphon.embeddings.hosted import EmbedderDescription, PackedEmbeddings
-from antiphon.engines.base import Engine, MeasuresImages, Sampling
+from antiphon.engines.base import Engine, ImageMeasurer, Sampling
 from antiphon.engines.hosted.description import EngineDescription, describe_engine
 from antiphon.errors import SetupError
 from antiphon.tokens import Chunk, Constraint, EncodedImage, Prompt
@@ -84,9 +84,9 @@ class ModelHostSession:
                     yield chunk
 
     async def image_tokens(self, name: str, image: EncodedImage) -> int:
-        """Return the number of prompt tokens of an image. See ``MeasuresImages``."""
+        """Return the number of prompt tokens of an image. See ``ImageMeasurer``."""
         async with self._engine(name) as engine:
-            assert isinstance(engine, MeasuresImages)
+            assert isinstance(engine, ImageMeasurer)
             return await engine.image_tokens(image)
 
     async def encode(self, name: str, text: str, special: bool) -> bytes:

@@ -63,7 +63,7 @@ class Containers:
         if registry is None:
             return QuotaUsage(0, 0)
         active = await registry.count_active(tenant)
-        return QuotaUsage(active, registry.quotas.of(tenant).max_containers)
+        return QuotaUsage(active, registry.quotas.for_tenant(tenant).max_containers)
 
     async def retrieve(self, tenant: str, container_id: str) -> wc.ContainerResource:
         """Return a container. An expired container is also returned."""

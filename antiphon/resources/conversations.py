@@ -26,7 +26,7 @@ from antiphon.wire.parsing.errors import duplicate_item
 from antiphon.wire.resources.conversations import ConversationResource, CreateConversation
 from antiphon.wire.response import ConversationRef
 
-__all__ = ["Conversations", "HeldConversation", "conversation_locked"]
+__all__ = ["ConversationLockHandle", "Conversations", "conversation_locked"]
 
 #: Number of times to unlock a conversation after the store did not answer a lock or unlock request.
 #: The unlocks are one lease apart. Three are enough: a request that this server has abandoned takes
@@ -39,7 +39,7 @@ async def _no_op() -> None:
     lock."""
 
 
-class HeldConversation(Struct, frozen=True):
+class ConversationLockHandle(Struct, frozen=True):
     """The lock that a response holds on its conversation. ``lock`` is None for a response without a
     conversation. ``release``: a function that unlocks the conversation. It may be called repeatedly
     and does not raise ``StoreError``."""
@@ -184,12 +184,12 @@ class Conversations:
 
     async def lock(
         self, tenant: str, conversation: ConversationRef | None, response_id: str
-    ) -> HeldConversation:
+    ) -> ConversationLockHandle:
         """Lock the conversation for one response. Raises ``NotFound`` if the conversation does not
         exist, and ``InvalidRequest`` if another response holds the lock.
         """
         if conversation is None:
-            return HeldConversation()
+            return ConversationLockHandle()
         await self.retrieve(tenant, conversation.id, param="conversation")
 
         async def release() -> None:
@@ -207,7 +207,7 @@ class Conversations:
         except BaseException:  # the store may have locked it, or may do so later
             self._unlock_later(tenant, conversation.id, response_id)
             raise
-        return HeldConversation(ConversationLock(conversation.id, self._owner), release)
+        return ConversationLockHandle(ConversationLock(conversation.id, self._owner), release)
 
     def _unlock_later(self, tenant: str, conversation_id: str, response_id: str) -> None:
         """Unlock a conversation in the background, as soon as the store answers. This is needed

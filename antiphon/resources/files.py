@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from antiphon.blobs.base import Blobs
 from antiphon.errors import InvalidRequest, NotFound, TooLarge
-from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size, exceeded
+from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size, quota_exceeded_error
 from antiphon.pagination import page_of
 from antiphon.store.base import Store
 from antiphon.store.files import FileQuery
@@ -22,7 +22,7 @@ from antiphon.wire.resources.files import File, FileExpiresAfter
 
 from .file_contents import Chunks, ContentStore, StoredFile
 
-__all__ = ["MAX_WHOLE_BYTES", "FileContent", "FileQuery", "Files", "Upload"]
+__all__ = ["MAX_WHOLE_BYTES", "FileContent", "FileQuery", "FileUpload", "Files"]
 
 #: Largest file whose content is loaded as a whole: for a model, a container or a vector store.
 MAX_WHOLE_BYTES = 256 * 2**20
@@ -31,7 +31,7 @@ MAX_WHOLE_BYTES = 256 * 2**20
 _BATCH_S = 2_592_000
 
 
-class Upload(Struct, frozen=True, kw_only=True):
+class FileUpload(Struct, frozen=True, kw_only=True):
     """A file that a client uploads. ``chunks`` yields its content. ``bytes``: the size of the
     content."""
 
@@ -76,10 +76,10 @@ class Files:
         self._ids = ids
         self._quotas = quotas
 
-    async def create(self, tenant: str, upload: Upload) -> File:
+    async def create(self, tenant: str, upload: FileUpload) -> File:
         """Store a file. Raises ``TooLarge`` if the file alone exceeds the limits. Raises
         ``QuotaExceeded`` if the tenant's other files leave too little space."""
-        limits = self._quotas.of(tenant)
+        limits = self._quotas.for_tenant(tenant)
         check_size(upload.bytes, limits.max_files_bytes, param="file")
         now = int(self._clock())
         wait = upload.expires_after
@@ -102,7 +102,7 @@ class Files:
             max_files=limits.max_files,
         )
         if not is_stored:
-            raise exceeded(
+            raise quota_exceeded_error(
                 "files",
                 param="file",
                 max_files=limits.max_files,

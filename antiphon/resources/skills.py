@@ -18,7 +18,7 @@ from antiphon.attachments.skill_bundles import (
     unpack,
 )
 from antiphon.errors import InvalidRequest, NotFound, QuotaExceeded
-from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size, exceeded
+from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size, quota_exceeded_error
 from antiphon.pagination import PageParams, make_page
 from antiphon.store.base import Store
 from antiphon.store.skills import SkillDraft
@@ -176,7 +176,7 @@ class Skills:
     def _max_bytes(self, tenant: str, content: bytes) -> int | None:
         """Return the maximum total size of a tenant's skills in bytes. Returns None if there is no
         limit. Raises ``TooLarge`` if ``content`` alone exceeds this size."""
-        limit = self._quotas.of(tenant).max_files_bytes
+        limit = self._quotas.for_tenant(tenant).max_files_bytes
         check_size(len(content), limit, param="files")
         return limit
 
@@ -198,7 +198,7 @@ def _number(version: str) -> int:
 
 
 def _quota_exceeded(limit: int | None) -> QuotaExceeded:
-    return exceeded("skills", param="files", max_files_bytes=limit)
+    return quota_exceeded_error("skills", param="files", max_files_bytes=limit)
 
 
 def _not_found(skill_id: str) -> NotFound:

@@ -31,7 +31,7 @@ class Tokenizers:
     async def tokenize(self, name: str | None, text: str, client: Client = ANYONE) -> TokenizedText:
         """Return the token ids of a text, as ``/v1/completions`` would send them to the model.
         Raises ``RequestError``."""
-        model = await self._loaded(name, client)
+        model = await self._load(name, client)
         reply = await model.backend.complete(text, Options())
         if reply.prompt_tokens is None:
             raise _unsupported(model)
@@ -42,7 +42,7 @@ class Tokenizers:
     ) -> str:
         """Convert token ids to text. A control token becomes its name in the text, such as
         ``<|im_end|>``. Raises ``RequestError``."""
-        model = await self._loaded(name, client)
+        model = await self._load(name, client)
         if not model.backend.capabilities.detokenizes:
             raise _unsupported(model)
         try:
@@ -50,7 +50,7 @@ class Tokenizers:
         except BackendError as error:
             raise InvalidRequest(error.message, param="tokens", code="invalid_value") from None
 
-    async def _loaded(self, name: str | None, client: Client) -> CatalogModel:
+    async def _load(self, name: str | None, client: Client) -> CatalogModel:
         model = self._models.find(name)
         client.check_model(model.name, name)
         await model.ready()

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, NotFound, Overloaded, TooLarge
-from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size, exceeded
+from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, check_size, quota_exceeded_error
 from antiphon.store.base import Store
 from antiphon.store.files import FileQuery
 from antiphon.stream.writer import Ids
@@ -28,7 +28,7 @@ from antiphon.wire.parsing.uploads import MAX_PARTS, CompleteUpload, CreateUploa
 from antiphon.wire.resources.files import ChunkedUpload, ChunkedUploadPart, File
 
 from .file_contents import Chunks, StoredFile
-from .files import Files, Upload
+from .files import Files, FileUpload
 
 __all__ = ["MAX_PART_BYTES", "RECORD_PURPOSE", "ChunkedUploads"]
 
@@ -90,7 +90,7 @@ class ChunkedUploads:
                 param="bytes",
                 code="file_too_large",
             )
-        max_bytes = self._quotas.of(tenant).max_files_bytes
+        max_bytes = self._quotas.for_tenant(tenant).max_files_bytes
         check_size(request.bytes, max_bytes, param="bytes")
         now = int(self._clock())
         pending = await self._store.list_page(
@@ -108,7 +108,7 @@ class ChunkedUploads:
         )
         record = _Record(upload=upload, request=request)
         if not await self._save(tenant, record):
-            raise exceeded("pending uploads", param="bytes", max_files_bytes=max_bytes)
+            raise quota_exceeded_error("pending uploads", param="bytes", max_files_bytes=max_bytes)
         return upload
 
     async def pending_bytes(self, tenant: str) -> int:
@@ -162,7 +162,7 @@ class ChunkedUploads:
             await _check_md5(parts, request.md5)
         file = await self._files.create(
             tenant,
-            Upload(
+            FileUpload(
                 filename=record.request.filename,
                 purpose=record.request.purpose,
                 bytes=record.upload.bytes,
@@ -245,7 +245,7 @@ class ChunkedUploads:
             _uploads_of(tenant),
             file,
             content,
-            max_bytes=self._quotas.of(tenant).max_files_bytes,
+            max_bytes=self._quotas.for_tenant(tenant).max_files_bytes,
         )
 
     async def _end(self, tenant: str, record: _Record) -> bool:

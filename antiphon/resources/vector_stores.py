@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from antiphon.attachments.documents import Documents
 from antiphon.errors import InvalidRequest, NotFound
-from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, exceeded
+from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, quota_exceeded_error
 from antiphon.pagination import (
     PageParams,
     page_of,
@@ -105,7 +105,7 @@ class VectorStores:
     async def create(self, tenant: str, request: CreateVectorStore) -> VectorStore:
         """Create a vector store and index its first files in the background. Raises
         ``QuotaExceeded``."""
-        limit = self._quotas.of(tenant).max_vector_stores
+        limit = self._quotas.for_tenant(tenant).max_vector_stores
         entries = await self._new_entries(tenant, "", request.files)
         now = int(self._clock())
         vector_store = VectorStore(
@@ -119,7 +119,7 @@ class VectorStores:
             last_active_at=now,
         )
         if not await self._index.put(tenant, vector_store, max_stores=limit):
-            raise exceeded("vector stores", max_vector_stores=limit)
+            raise quota_exceeded_error("vector stores", max_vector_stores=limit)
         if entries:
             await self._add(tenant, vector_store.id, entries)
         return await self._with_usage(tenant, vector_store)

@@ -14,7 +14,7 @@ from antiphon.resources.prompts import Prompts
 from antiphon.sampling import Session
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
-from antiphon.stream.kinds import Kind, kinds_for
+from antiphon.stream.kinds import ItemKind, kinds_for
 from antiphon.stream.writer import Ids
 from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.registry import ContainerRegistry
@@ -54,7 +54,7 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
     on_background_end: OnEnd = ignore_end
 
     @property
-    def kinds(self) -> Mapping[type[ItemBase], Kind]:
+    def kinds(self) -> Mapping[type[ItemBase], ItemKind]:
         """The table of item kinds. It depends on which reasoning events the policy selects."""
         return kinds_for(self.policy.reasoning_events)
 

@@ -39,7 +39,7 @@ class ResponseQuota:
 
     def applies_to(self, tenant: str) -> bool:
         """Whether room must be reserved for the responses of a tenant."""
-        return self._tenants.of(tenant).limits_responses
+        return self._tenants.for_tenant(tenant).limits_responses
 
     async def reserve(self, tenant: str, response_id: str) -> Callable[[], Awaitable[None]]:
         """Reserve room for a response. Return the function that ends the reservation. Call the
@@ -49,7 +49,7 @@ class ResponseQuota:
         The returned function may be called repeatedly and does not raise ``StoreError``.
         ``reserve`` raises ``QuotaExceeded`` and ``StoreError``.
         """
-        limits = self._tenants.of(tenant)
+        limits = self._tenants.for_tenant(tenant)
         key, attempt = (tenant, response_id), object()
         attempts = self._attempts.setdefault(key, set())
         is_only = not attempts
@@ -85,7 +85,7 @@ class ResponseQuota:
                 self._remove(key, attempt)
             else:  # another attempt that has ended meanwhile left its room to this attempt
                 await release()
-            raise quotas.exceeded(
+            raise quotas.quota_exceeded_error(
                 "stored responses",
                 param="store",
                 max_responses=limits.max_responses,

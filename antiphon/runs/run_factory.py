@@ -9,7 +9,7 @@ from antiphon.backends.base import Reply
 from antiphon.backends.catalog import CatalogModel
 from antiphon.conversation import PromptTokens
 from antiphon.errors import ConversationLost
-from antiphon.resources.conversations import HeldConversation
+from antiphon.resources.conversations import ConversationLockHandle
 from antiphon.runs.background.event_log_writer import retry_until_available
 from antiphon.runs.background.restore import RestoredRun
 from antiphon.runs.execution.recorder import ReasoningFields, Recorder
@@ -56,7 +56,7 @@ class RunFactory:
         self,
         tenant: str,
         prepared: PreparedRequest,
-        held: HeldConversation,
+        held: ConversationLockHandle,
         *,
         api_key: str | None = None,
     ) -> Run:

@@ -14,15 +14,15 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import text_completion_unsupported
+from antiphon.backends.base import text_completion_unsupported_error
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.clients import ANYONE, Client
 from antiphon.errors import InvalidRequest, NotFound, RunError
 from antiphon.pagination import PageParams, page_of
 from antiphon.resources.admin.audit import AuditTrail
-from antiphon.resources.admin.tenant_usage import TenantUsages
+from antiphon.resources.admin.tenant_usage import TenantUsageReader
 from antiphon.resources.containers import Containers
-from antiphon.resources.conversations import Conversations, HeldConversation
+from antiphon.resources.conversations import ConversationLockHandle, Conversations
 from antiphon.resources.embeddings import Embeddings
 from antiphon.resources.files import Files
 from antiphon.resources.rerankers import Rerankers
@@ -111,7 +111,7 @@ class _Accepted(Struct, frozen=True):
     ``release_quota``: only ends the reservation."""
 
     prepared: PreparedRequest
-    held: HeldConversation
+    held: ConversationLockHandle
     release_quota: Callable[[], Awaitable[None]]
 
 
@@ -211,7 +211,7 @@ class Service:
         self.tenants = Tenants(
             store, self.files.contents, self.containers, cancel=self.cancel, clock=clock
         )
-        self.usages = TenantUsages(
+        self.usages = TenantUsageReader(
             store,
             policy.quotas,
             uploads=self.uploads,
@@ -220,9 +220,9 @@ class Service:
         )
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether the server accepts new runs."""
-        return not self._supervisor.stopping
+        return not self._supervisor.is_stopping
 
     @property
     def active_runs(self) -> int:
@@ -293,7 +293,7 @@ class Service:
         client.check_model(model.name, request.model)
         await model.ready()
         if not model.backend.capabilities.completes_text:
-            raise text_completion_unsupported(model.name)
+            raise text_completion_unsupported_error(model.name)
         request = apply_defaults(request, model.defaults, model.thinking_budgets)
         scope = self._dependencies.cache_scope(tenant, request)
         cache_key = request.prompt_cache_key
@@ -367,7 +367,7 @@ class Service:
     async def check_followable(self, tenant: str, response_id: str) -> None:
         """Check that a client can read the events of a response. Raises ``NotFound`` if the
         response does not exist. Raises ``InvalidRequest`` if its events are not stored."""
-        stored = await self._loaded(tenant, response_id)
+        stored = await self._load(tenant, response_id)
         if not stored.response.background:
             raise InvalidRequest(
                 "Only responses created with background=true can be streamed again. Retrieve this "
@@ -380,7 +380,7 @@ class Service:
         """Cancel a background run, and return its response. A run that has ended does not change.
         Raises ``NotFound`` if the response does not exist. Raises ``InvalidRequest`` for a
         foreground run: the client cancels it by closing the connection."""
-        stored = await self._loaded(tenant, response_id)
+        stored = await self._load(tenant, response_id)
         if not stored.response.background:
             raise InvalidRequest("Cannot cancel a synchronous response.", param="response_id")
         if stored.response.status in _ACTIVE:
@@ -388,7 +388,7 @@ class Service:
             if claim is not None:
                 self._background.on_run_lost(response_id, claim.epoch)
                 await self._jobs.end_cancelled(claim, stored)
-        return (await self._loaded(tenant, response_id)).response
+        return (await self._load(tenant, response_id)).response
 
     async def _accept(
         self,
@@ -436,7 +436,7 @@ class Service:
                 await _release_all(releases)
                 raise
         if releases:
-            held = HeldConversation(held.lock, partial(_release_all, releases))
+            held = ConversationLockHandle(held.lock, partial(_release_all, releases))
         return _Accepted(prepared, held, release_quota)
 
     # --- stored responses ------------------------------------------------------------------------
@@ -455,15 +455,15 @@ class Service:
     async def retrieve(self, tenant: str, response_id: str) -> Response:
         """Return a stored response. If the response belongs to a running background run, return its
         current state. Raises ``NotFound``."""
-        stored = await self._loaded(tenant, response_id)
+        stored = await self._load(tenant, response_id)
         if stored.response.status not in _ACTIVE:
             return stored.response
         snapshot = await self._snapshots.read(tenant, stored.response)
-        return snapshot or (await self._loaded(tenant, response_id)).response
+        return snapshot or (await self._load(tenant, response_id)).response
 
     async def delete(self, tenant: str, response_id: str) -> None:
         """Delete a stored response. A background run is cancelled first. Raises ``NotFound``."""
-        stored = await self._loaded(tenant, response_id)
+        stored = await self._load(tenant, response_id)
         if stored.response.status in _ACTIVE:
             await self.cancel(tenant, response_id)
         if not await self._store.delete(tenant, response_id):
@@ -495,22 +495,22 @@ class Service:
 
     async def timeline(self, tenant: str, response_id: str) -> Timeline:
         """Return the times at which the items of a response were created. Raises ``NotFound``."""
-        stored = await self._loaded(tenant, response_id)
+        stored = await self._load(tenant, response_id)
         return timeline_of(stored.response, stored.times)
 
-    async def input_items(self, tenant: str, response_id: str, cut: PageParams) -> Page[Item]:
+    async def input_items(self, tenant: str, response_id: str, params: PageParams) -> Page[Item]:
         """Return one page of the response's input. The input consists of the items of its ancestors
-        and its own input items. ``cut``: the parameters of the page.
+        and its own input items. ``params``: the parameters of the page.
 
         Raises ``NotFound`` if the response does not exist. Raises ``InvalidRequest`` if the cursor
         is not an item of the list.
         """
-        page = await self._input_lists.page(tenant, response_id, cut)
+        page = await self._input_lists.page(tenant, response_id, params)
         if page is None:
             raise _unknown(response_id)
         return page
 
-    async def _loaded(self, tenant: str, response_id: str) -> StoredResponse:
+    async def _load(self, tenant: str, response_id: str) -> StoredResponse:
         stored = await self._store.load(tenant, response_id)
         if stored is None:
             raise _unknown(response_id)

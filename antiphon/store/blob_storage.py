@@ -7,7 +7,7 @@ from typing import Protocol
 
 from .files import BlobRef
 
-__all__ = ["BlobStorage", "KeepsResponses"]
+__all__ = ["BlobStorage", "NoBlobResponses"]
 
 
 class BlobStorage(Protocol):
@@ -26,7 +26,7 @@ class BlobStorage(Protocol):
         """Delete a blob if it exists. Raises ``StoreError``."""
 
 
-class KeepsResponses:
+class NoBlobResponses:
     """Base class of stores that keep all contents of responses in the database or in memory. So its
     methods for blobs of responses do nothing."""
 

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from antiphon.wire.resources.containers import ContainerResource
 
-__all__ = ["EXPIRED_S", "ContainerDirectory", "ContainerRecord", "expired"]
+__all__ = ["EXPIRED_RETENTION_S", "ContainerDirectory", "ContainerRecord", "mark_expired"]
 
 #: Seconds for which an expired container can still be found.
-EXPIRED_S = 3600.0
+EXPIRED_RETENTION_S = 3600.0
 
 
 class ContainerRecord(Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class ContainerDirectory(Protocol):
         ``used``: the new state of those containers of the owner that were used since the last call.
 
         The call also expires the containers of all owners whose lease has ended, and deletes
-        containers that expired ``EXPIRED_S`` seconds ago.
+        containers that expired ``EXPIRED_RETENTION_S`` seconds ago.
         """
 
     async def add(self, record: ContainerRecord, *, max_active: int | None, lease_s: float) -> bool:
@@ -79,6 +79,6 @@ class ContainerDirectory(Protocol):
         """End the lease of an owner, which expires its containers."""
 
 
-def expired(resource: ContainerResource) -> ContainerResource:
+def mark_expired(resource: ContainerResource) -> ContainerResource:
     """Return a copy of a container's resource with the status of an expired container."""
     return replace(resource, status="expired")

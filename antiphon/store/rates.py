@@ -13,10 +13,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
-__all__ = ["HEARD_S", "RateReport", "RateState", "RateStore"]
+__all__ = ["REPORT_TIMEOUT_S", "RateReport", "RateState", "RateStore"]
 
 #: Seconds without a report after which the running requests of a process no longer count.
-HEARD_S = 5.0
+REPORT_TIMEOUT_S = 5.0
 
 
 class RateReport(Struct, frozen=True, kw_only=True):
@@ -24,23 +24,23 @@ class RateReport(Struct, frozen=True, kw_only=True):
     such as all requests of an API key.
 
     ``per_minute``: the scope's limit of requests per minute. If None, only the number of concurrent
-    requests is limited. ``taken``: the number of requests that this process has admitted since its
-    last report. ``running``: the number of requests that this process runs now.
+    requests is limited. ``admitted_count``: the number of requests that this process has admitted
+    since its last report. ``running``: the number of requests that this process runs now.
     """
 
     scope: str
     per_minute: int | None = None
-    taken: int = 0
+    admitted_count: int = 0
     running: int = 0
 
 
 class RateState(Struct, frozen=True):
     """The state of a scope after a report. ``level``: the number of tokens in the scope's token
     bucket. It is negative if the processes have admitted more requests than there were tokens.
-    ``running_elsewhere``: the number of requests that other processes run now."""
+    ``remote_running_count``: the number of requests that other processes run now."""
 
     level: float = 0.0
-    running_elsewhere: int = 0
+    remote_running_count: int = 0
 
 
 class RateStore(Protocol):

@@ -231,10 +231,10 @@ class SweepRecord(Struct, frozen=True):
     whether the clock is wrong.
 
     ``swept_at``: the time of the last sweep, in Unix seconds. A clock is in doubt if it is
-    implausibly far ahead of ``swept_at``. ``doubted_since``, ``doubted_at``: the first and the
-    latest time that a clock in doubt has shown. Both are None while the clock is plausible.
+    implausibly far ahead of ``swept_at``. ``clock_suspect_since``, ``clock_suspect_at``: the first
+    and the latest time that a clock in doubt has shown. Both are None while the clock is plausible.
     """
 
     swept_at: int
-    doubted_since: int | None = None
-    doubted_at: int | None = None
+    clock_suspect_since: int | None = None
+    clock_suspect_at: int | None = None

@@ -35,7 +35,7 @@ def check_clock(record: SweepRecord | None, now: int) -> tuple[int, SweepRecord]
     if record is None or now - record.swept_at <= _IMPLAUSIBLE_S:
         swept_at = now if record is None else max(now, record.swept_at)
         return now, SweepRecord(swept_at)
-    since, at = record.doubted_since, record.doubted_at
+    since, at = record.clock_suspect_since, record.clock_suspect_at
     if since is None or at is None or not 0 <= now - at <= _IMPLAUSIBLE_S:
         since = now  # another jump
     if now - since >= _DOUBT_S:
@@ -83,7 +83,7 @@ class Sweeper:
         shown = int(await self._read_clock())
         last = await self._store.load_sweep_record()
         now, record = check_clock(last, shown)
-        if record.doubted_since == shown:
+        if record.clock_suspect_since == shown:
             self._log.error(
                 "the clock is implausibly far ahead of the last sweep: for a day, nothing expires"
                 " by age",

@@ -80,7 +80,7 @@ class Progress(Struct, frozen=True):
     """Report progress of a server-side tool. The event belongs to the item with ``key``, or to the
     open item if ``key`` is empty.
 
-    ``name``: a key of ``Kind.progress``. ``fields``: further fields of the event.
+    ``name``: a key of ``ItemKind.progress``. ``fields``: further fields of the event.
     """
 
     name: str

@@ -255,7 +255,7 @@ class Checker:
         self._response_id: str | None = None
 
     @property
-    def ended(self) -> bool:
+    def is_ended(self) -> bool:
         """Whether the terminal event has been read."""
         return self._state == "ended"
 

@@ -17,7 +17,7 @@ from antiphon.wire.items import Item, ItemBase
 from antiphon.wire.response import Response
 
 from .draft import MAX_PIECES, Draft, PartDraft
-from .kinds import KINDS, Kind, TextChannel
+from .kinds import KINDS, ItemKind, TextChannel
 
 __all__ = ["Fold", "fold"]
 
@@ -26,7 +26,7 @@ class Fold:
     """A response that is rebuilt event by event. ``response`` is its state after the events read so
     far."""
 
-    def __init__(self, kinds: Mapping[type[ItemBase], Kind] = KINDS) -> None:
+    def __init__(self, kinds: Mapping[type[ItemBase], ItemKind] = KINDS) -> None:
         self._kinds = kinds
         self._envelope: Response | None = None
         #: By output index: finished items and open items.
@@ -112,7 +112,7 @@ _HANDLERS: Mapping[type[ev.Event], Callable[[Fold, ev.Event], None]] = {
 }
 
 
-def fold(events: Iterable[ev.Event], kinds: Mapping[type[ItemBase], Kind] = KINDS) -> Response:
+def fold(events: Iterable[ev.Event], kinds: Mapping[type[ItemBase], ItemKind] = KINDS) -> Response:
     """Return the response that the events of a log, or of the first part of a log, describe."""
     folded = Fold(kinds)
     for event in events:

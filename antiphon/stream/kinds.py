@@ -21,7 +21,7 @@ __all__ = [
     "KINDS",
     "OPEN_RESPONSES_KINDS",
     "ErrorField",
-    "Kind",
+    "ItemKind",
     "TextChannel",
     "error_fields",
     "kinds_for",
@@ -73,7 +73,7 @@ class ErrorField(Struct, frozen=True):
     value: Callable[[Any, str], Any]
 
 
-class Kind(Struct, frozen=True, kw_only=True):
+class ItemKind(Struct, frozen=True, kw_only=True):
     """All facts about one item type. The defaults apply to most types."""
 
     #: Prefix of the item's id.
@@ -141,7 +141,7 @@ _SUMMARY = TextChannel(
 )
 
 
-def _reasoning(delta: type[ev.Event], done: type[ev.Event]) -> Kind:
+def _reasoning(delta: type[ev.Event], done: type[ev.Event]) -> ItemKind:
     text = TextChannel(
         delta=delta,
         done=done,
@@ -150,7 +150,9 @@ def _reasoning(delta: type[ev.Event], done: type[ev.Event]) -> Kind:
         part_added=ev.ContentPartAdded,
         part_done=ev.ContentPartDone,
     )
-    return Kind(prefix="rs", channels={"text": text, "summary": _SUMMARY}, written_by_model=True)
+    return ItemKind(
+        prefix="rs", channels={"text": text, "summary": _SUMMARY}, written_by_model=True
+    )
 
 
 def _whole_text(
@@ -186,15 +188,15 @@ def _list_tools_error(item: it.McpListTools, message: str) -> str:
     return message
 
 
-KINDS: Mapping[type[it.ItemBase], Kind] = {
-    it.Message: Kind(
+KINDS: Mapping[type[it.ItemBase], ItemKind] = {
+    it.Message: ItemKind(
         prefix="msg",
         channels={"text": _ANSWER, "refusal": _REFUSAL},
         written_by_model=True,
         parts_field="content",
     ),
     it.Reasoning: _reasoning(ev.ReasoningTextDelta, ev.ReasoningTextDone),
-    it.FunctionCall: Kind(
+    it.FunctionCall: ItemKind(
         prefix="fc",
         channels={
             "text": TextChannel(
@@ -207,15 +209,17 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
         written_by_model=True,
         call_name="function call",
     ),
-    it.FunctionCallOutput: Kind(prefix="fco", answers=it.FunctionCall, parts_field="output"),
-    it.CustomToolCall: Kind(
+    it.FunctionCallOutput: ItemKind(prefix="fco", answers=it.FunctionCall, parts_field="output"),
+    it.CustomToolCall: ItemKind(
         prefix="ctc",
         channels=_whole_text(ev.CustomToolCallInputDelta, ev.CustomToolCallInputDone, "input"),
         written_by_model=True,
         call_name="custom tool call",
     ),
-    it.CustomToolCallOutput: Kind(prefix="ctco", answers=it.CustomToolCall, parts_field="output"),
-    it.McpListTools: Kind(
+    it.CustomToolCallOutput: ItemKind(
+        prefix="ctco", answers=it.CustomToolCall, parts_field="output"
+    ),
+    it.McpListTools: ItemKind(
         prefix="mcpl",
         progress={
             "in_progress": ev.McpListToolsInProgress,
@@ -226,7 +230,7 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
         error=ErrorField("error", _list_tools_error),
         persistent=True,
     ),
-    it.McpCall: Kind(
+    it.McpCall: ItemKind(
         prefix="mcp",
         channels=_whole_text(ev.McpCallArgumentsDelta, ev.McpCallArgumentsDone, "arguments"),
         progress={
@@ -240,9 +244,9 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
         error=ErrorField("error", _mcp_error),
         omits_direct_caller=True,
     ),
-    it.McpApprovalRequest: Kind(prefix="mcpr", omits_direct_caller=True),
-    it.McpApprovalResponse: Kind(prefix="mcpa"),
-    it.CodeInterpreterCall: Kind(
+    it.McpApprovalRequest: ItemKind(prefix="mcpr", omits_direct_caller=True),
+    it.McpApprovalResponse: ItemKind(prefix="mcpa"),
+    it.CodeInterpreterCall: ItemKind(
         prefix="ci",
         channels=_whole_text(
             ev.CodeInterpreterCallCodeDelta, ev.CodeInterpreterCallCodeDone, "code"
@@ -257,7 +261,7 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
         can_fail=True,
         omits_direct_caller=True,
     ),
-    it.WebSearchCall: Kind(
+    it.WebSearchCall: ItemKind(
         prefix="ws",
         progress={
             "in_progress": ev.WebSearchCallInProgress,
@@ -268,7 +272,7 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
         counts_as_call=True,
         can_fail=True,
     ),
-    it.FileSearchCall: Kind(
+    it.FileSearchCall: ItemKind(
         prefix="fs",
         progress={
             "in_progress": ev.FileSearchCallInProgress,
@@ -279,7 +283,7 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
         counts_as_call=True,
         can_fail=True,
     ),
-    it.ImageGenerationCall: Kind(
+    it.ImageGenerationCall: ItemKind(
         prefix="ig",
         progress={
             "in_progress": ev.ImageGenerationCallInProgress,
@@ -294,7 +298,7 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
         can_fail=True,
         error=ErrorField("error", _image_error),
     ),
-    it.ShellCall: Kind(
+    it.ShellCall: ItemKind(
         prefix="sh",
         progress={
             "command.added": ev.ShellCallCommandAdded,
@@ -305,7 +309,7 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
         counts_as_call=True,
         call_name="shell call",
     ),
-    it.ShellCallOutput: Kind(
+    it.ShellCallOutput: ItemKind(
         prefix="sho",
         progress={
             "output.delta": ev.ShellCallOutputContentDelta,
@@ -316,40 +320,40 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
         error=ErrorField("output", _shell_error),
         answers=it.ShellCall,
     ),
-    it.ComputerCall: Kind(prefix="cu", call_name="computer call"),
-    it.ComputerCallOutput: Kind(
+    it.ComputerCall: ItemKind(prefix="cu", call_name="computer call"),
+    it.ComputerCallOutput: ItemKind(
         prefix="cuo", can_fail=True, answers=it.ComputerCall, parts_field="output"
     ),
-    it.LocalShellCall: Kind(prefix="lsh", call_name="local shell call"),
-    it.LocalShellCallOutput: Kind(prefix="lsho", answers=it.LocalShellCall),
-    it.ApplyPatchCall: Kind(prefix="apc", call_name="apply patch call"),
-    it.ApplyPatchCallOutput: Kind(prefix="apco", can_fail=True, answers=it.ApplyPatchCall),
-    it.ToolSearchCall: Kind(prefix="tsc", runs_here=True, counts_as_call=True),
-    it.ToolSearchOutput: Kind(
+    it.LocalShellCall: ItemKind(prefix="lsh", call_name="local shell call"),
+    it.LocalShellCallOutput: ItemKind(prefix="lsho", answers=it.LocalShellCall),
+    it.ApplyPatchCall: ItemKind(prefix="apc", call_name="apply patch call"),
+    it.ApplyPatchCallOutput: ItemKind(prefix="apco", can_fail=True, answers=it.ApplyPatchCall),
+    it.ToolSearchCall: ItemKind(prefix="tsc", runs_here=True, counts_as_call=True),
+    it.ToolSearchOutput: ItemKind(
         prefix="tso", runs_here=True, answers=it.ToolSearchCall, persistent=True
     ),
-    it.AdditionalTools: Kind(prefix="adt", persistent=True),
-    it.Program: Kind(prefix="prg"),
-    it.ProgramOutput: Kind(
+    it.AdditionalTools: ItemKind(prefix="adt", persistent=True),
+    it.Program: ItemKind(prefix="prg"),
+    it.ProgramOutput: ItemKind(
         prefix="prgo", starts_in_progress=False, runs_here=True, answers=it.Program
     ),
-    it.Compaction: Kind(
+    it.Compaction: ItemKind(
         prefix="cmp", progress={"compacting": ev.CompactionCompacting}, written_by_model=True
     ),
     # Only clients send these three types. The prefix is for the ids of stored items.
-    it.CompactionTrigger: Kind(prefix="cmpt"),
-    it.ConfigurationUpdate: Kind(prefix="cfgu", persistent=True),
-    it.ItemReference: Kind(prefix="ref"),
+    it.CompactionTrigger: ItemKind(prefix="cmpt"),
+    it.ConfigurationUpdate: ItemKind(prefix="cfgu", persistent=True),
+    it.ItemReference: ItemKind(prefix="ref"),
 }
 
 #: The same table, with the event names of Open Responses for raw reasoning.
-OPEN_RESPONSES_KINDS: Mapping[type[it.ItemBase], Kind] = {
+OPEN_RESPONSES_KINDS: Mapping[type[it.ItemBase], ItemKind] = {
     **KINDS,
     it.Reasoning: _reasoning(ev.ReasoningDelta, ev.ReasoningDone),
 }
 
 
-def kinds_for(reasoning_events: str) -> Mapping[type[it.ItemBase], Kind]:
+def kinds_for(reasoning_events: str) -> Mapping[type[it.ItemBase], ItemKind]:
     """Return the table of item kinds for a value of the setting ``reasoning_events``: ``openai`` or
     ``open_responses``."""
     return OPEN_RESPONSES_KINDS if reasoning_events == "open_responses" else KINDS

@@ -10,7 +10,7 @@ from antiphon.wire import events as ev
 from antiphon.wire.items import ItemBase
 from antiphon.wire.timeline import ItemTimes, RunTimes
 
-from .kinds import KINDS, Kind
+from .kinds import KINDS, ItemKind
 
 __all__ = ["LoggedTimes", "OptionalClock", "RunTimer", "no_clock"]
 
@@ -77,7 +77,7 @@ class RunTimer:
 class LoggedTimes:
     """The times at which a run and its items started and ended, rebuilt from stored events."""
 
-    def __init__(self, kinds: Mapping[type[ItemBase], Kind] = KINDS) -> None:
+    def __init__(self, kinds: Mapping[type[ItemBase], ItemKind] = KINDS) -> None:
         texts = (kind.channels.get("text") for kind in kinds.values())
         #: Classes of the events that end the text of an item before the item ends.
         self._written = frozenset(

@@ -21,7 +21,7 @@ from antiphon.wire.timeline import RunTimes
 from .deltas import Channel
 from .draft import MAX_PIECES, Draft, PartDraft
 from .fold import Fold
-from .kinds import KINDS, Kind, TextChannel
+from .kinds import KINDS, ItemKind, TextChannel
 from .run_timer import OptionalClock, RunTimer, no_clock
 
 __all__ = ["Ids", "ItemWriter", "ResponseWriter"]
@@ -40,7 +40,7 @@ class ItemWriter:
 
     __slots__ = ("_channel", "_draft", "_kind", "_out", "_part", "_sealed", "index", "is_open")
 
-    def __init__(self, out: ResponseWriter, shell: Item, kind: Kind, index: int) -> None:
+    def __init__(self, out: ResponseWriter, shell: Item, kind: ItemKind, index: int) -> None:
         self._out = out
         self._kind = kind
         self._draft = Draft(shell)
@@ -52,8 +52,8 @@ class ItemWriter:
         self.is_open = True
 
     @classmethod
-    def restored(
-        cls, out: ResponseWriter, draft: Draft, kind: Kind, index: int, part: PartDraft | None
+    def restore(
+        cls, out: ResponseWriter, draft: Draft, kind: ItemKind, index: int, part: PartDraft | None
     ) -> ItemWriter:
         """Return a writer that continues an item of an earlier writer. ``draft``: the item so far.
         ``part``: the text that is still being written; None if no text is being written."""
@@ -133,7 +133,7 @@ class ItemWriter:
         )
 
     def progress(self, name: str, **fields: Any) -> None:
-        """Emit a progress event of the item's tool. ``name``: a key of ``Kind.progress``.
+        """Emit a progress event of the item's tool. ``name``: a key of ``ItemKind.progress``.
         ``fields``: further fields of the event.
 
         In some item types, the item's text is the input of the tool. For these types, every event
@@ -330,7 +330,7 @@ class ResponseWriter:
         response: Response,
         *,
         ids: Ids,
-        kinds: Mapping[type[ItemBase], Kind] = KINDS,
+        kinds: Mapping[type[ItemBase], ItemKind] = KINDS,
         first_number: int = 0,
         clock: OptionalClock = no_clock,
     ) -> None:
@@ -350,12 +350,12 @@ class ResponseWriter:
         self._open: dict[int, ItemWriter] = {}
 
     @classmethod
-    def restored(
+    def restore(
         cls,
         log: Fold,
         *,
         ids: Ids,
-        kinds: Mapping[type[ItemBase], Kind] = KINDS,
+        kinds: Mapping[type[ItemBase], ItemKind] = KINDS,
         number: int,
         clock: OptionalClock = no_clock,
         times: RunTimes = RunTimes(),  # noqa: B008
@@ -375,7 +375,7 @@ class ResponseWriter:
             if item is None:
                 draft = log.open_items[index]
                 kind = kinds[type(draft.shell)]
-                out._open[index] = ItemWriter.restored(
+                out._open[index] = ItemWriter.restore(
                     out, draft, kind, index, log.open_parts.get((index, "content"))
                 )
         return out

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from msgspec.structs import replace
 
 from antiphon.store.base import Store
-from antiphon.store.containers import ContainerRecord, expired
+from antiphon.store.containers import ContainerRecord, mark_expired
 from antiphon.wire.resources.containers import ContainerExpiresAfter, ContainerResource
 
 __all__ = ["CHECKS"]
@@ -61,7 +61,7 @@ async def learns_from_owners(store: Store) -> None:
     await store.containers.expire("a", ["cntr_2", "cntr_3"])
     assert await store.containers.list("t") == (
         replace(_record("1"), resource=used, url="http://new"),
-        replace(_record("2"), resource=expired(_record("2").resource), url=""),
+        replace(_record("2"), resource=mark_expired(_record("2").resource), url=""),
         _record("3", "b"),
     )
     assert await store.containers.renew("a", "", lease_s=_LONG_S) == {"cntr_1"}

@@ -11,9 +11,9 @@ from antiphon.store.base import Retention, Store
 from antiphon.store.records import TenantUsage
 
 from .file_check import make_file
-from .run_check import batch, job, queued
+from .run_check import batch, job, queued_response
 from .skill_check import make_draft
-from .store_check import turn
+from .store_check import make_response
 from .vector_check import make_vector_store
 
 __all__ = ["CHECKS"]
@@ -76,13 +76,13 @@ async def enforces_the_number_of_vector_stores(store: Store) -> None:
 
 
 async def reserves_no_more_responses_than_there_is_room_for(store: Store) -> None:
-    await store.save("t", turn("a"))
+    await store.save("t", make_response("a"))
     names = [f"new{number}" for number in range(8)]
     granted = await asyncio.gather(*(_reserve(store, name, 3) for name in names))
     assert sum(granted) == 2
     assert await _reserve(store, "b", 3, tenant="u"), "another tenant"
     first, second = (name for name, new in zip(names, granted, strict=True) if new)
-    await store.save("t", turn(first))
+    await store.save("t", make_response(first))
     assert not await _reserve(store, "c", 3), "a reserved and saved response must count once"
     await store.release_reservation("t", f"resp_{first}", "server")
     assert not await _reserve(store, "c", 3)
@@ -107,7 +107,7 @@ async def only_its_owner_releases_a_reservation(store: Store) -> None:
     assert await _reserve(store, "a", 1, owner="two")
     await store.release_reservation("t", "resp_a", "one")
     assert not await _reserve(store, "b", 1)
-    await store.save("t", turn("old"))
+    await store.save("t", make_response("old"))
     assert not await _reserve(store, "a", 1, owner="three"), "the quota is used up"
     await store.delete("t", "resp_old")
     await store.release_reservation("t", "resp_a", "three")
@@ -121,8 +121,8 @@ async def only_its_owner_releases_a_reservation(store: Store) -> None:
 async def refuses_responses_when_their_bytes_are_used_up(store: Store) -> None:
     assert await _reserve(store, "a", max_bytes=1)
     await store.release_reservation("t", "resp_a", "server")
-    await store.save("t", turn("a", text="x" * 1_000))
-    await store.save("t", turn("b", "a", text="x" * 1_000))
+    await store.save("t", make_response("a", text="x" * 1_000))
+    await store.save("t", make_response("b", "a", text="x" * 1_000))
     used = (await store.usage("t")).responses_bytes
     assert used > 2_000
     assert not await _reserve(store, "c", max_bytes=used)
@@ -137,10 +137,10 @@ async def refuses_responses_when_their_bytes_are_used_up(store: Store) -> None:
 
 async def reports_what_a_tenant_uses(store: Store) -> None:
     assert await store.usage("t") == TenantUsage()
-    await store.save("t", turn("a"))
-    await store.save("u", turn("b"))
+    await store.save("t", make_response("a"))
+    await store.save("u", make_response("b"))
     for name in "cd":
-        await store.runs.create(job(name), queued(name), batch(0))
+        await store.runs.create(job(name), queued_response(name), batch(0))
     (claim,) = await store.runs.claim("server", ["m"], limit=1, lease_s=_LEASE_S)
     await store.files.put("t", make_file("e", b"123"), b"123")
     await store.skills.create("t", make_draft("f"), b"12345")

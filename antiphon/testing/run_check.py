@@ -27,9 +27,18 @@ from antiphon.store.records import (
 from antiphon.store.runs import RunLimitReached
 from antiphon.wire.resources.conversations import ConversationResource
 
-from .store_check import turn
+from .store_check import make_response
 
-__all__ = ["CHECKS", "TIMEOUT_S", "batch", "begin_run", "ended", "job", "numbers", "queued"]
+__all__ = [
+    "CHECKS",
+    "TIMEOUT_S",
+    "batch",
+    "begin_run",
+    "ended_response",
+    "job",
+    "numbers",
+    "queued_response",
+]
 
 Check = Callable[[Store], Awaitable[None]]
 
@@ -48,18 +57,20 @@ def job(name: str, tenant: str = "t", model: str = "m") -> Job:
     return Job(tenant=tenant, id=f"resp_{name}", model=model, request=b"{}", prompt=b"\1\0\0\0")
 
 
-def queued(name: str, *, store: bool = True, previous: str | None = None) -> StoredResponse:
+def queued_response(
+    name: str, *, store: bool = True, previous: str | None = None
+) -> StoredResponse:
     """Return the response ``resp_NAME`` as it is at its start: with input and without output."""
-    stored = turn(name, previous)
+    stored = make_response(name, previous)
     response = replace(
         stored.response, status="queued", output=(), store=store, usage=None, background=True
     )
     return StoredResponse(response=response, input=stored.input)
 
 
-def ended(name: str, *, store: bool = True, previous: str | None = None) -> StoredResponse:
+def ended_response(name: str, *, store: bool = True, previous: str | None = None) -> StoredResponse:
     """Return the response ``resp_NAME`` as it is at its end."""
-    stored = turn(name, previous)
+    stored = make_response(name, previous)
     return replace(stored, response=replace(stored.response, store=store, background=True))
 
 
@@ -68,7 +79,7 @@ async def begin_run(
 ) -> Claim:
     """Create a run with two events, and claim it for the server ``owner``. Returns the claim.
     ``keep``: whether the response is stored."""
-    await store.runs.create(job(name, tenant), queued(name, store=keep), batch(0, 2))
+    await store.runs.create(job(name, tenant), queued_response(name, store=keep), batch(0, 2))
     (claim,) = await store.runs.claim(owner, ["m"], limit=1, lease_s=60)
     return claim
 
@@ -114,8 +125,8 @@ async def _read(
 
 
 async def stores_a_loadable_response_at_the_start(store: Store) -> None:
-    await store.runs.create(job("a"), queued("a"), batch(0, 2))
-    assert await store.load("t", "resp_a") == queued("a")
+    await store.runs.create(job("a"), queued_response("a"), batch(0, 2))
+    assert await store.load("t", "resp_a") == queued_response("a")
     assert await store.load("u", "resp_a") is None
     page = await store.runs.events("t", "resp_a", -1, limit=10)
     assert page is not None and not page.ended
@@ -161,13 +172,13 @@ async def reads_pages_from_any_event(store: Store) -> None:
 
 async def ends_run_and_response_atomically(store: Store) -> None:
     claim = await begin_run(store)
-    assert await store.runs.end(claim, ended("a"), batch(2, 2)) is True
-    assert await store.load("t", "resp_a") == ended("a")
+    assert await store.runs.end(claim, ended_response("a"), batch(2, 2)) is True
+    assert await store.load("t", "resp_a") == ended_response("a")
     page = await store.runs.events("t", "resp_a", 1, limit=10)
     assert page is not None and page.ended and [each.first for each in page.batches] == [2]
     beyond = await store.runs.events("t", "resp_a", 99, limit=10)
     assert beyond is not None and beyond.ended and not beyond.batches
-    assert await store.runs.end(claim, ended("a"), batch(4)) is False
+    assert await store.runs.end(claim, ended_response("a"), batch(4)) is False
     assert await store.runs.append((Append(claim, batch(4)),)) == {"resp_a"}
     assert await store.runs.take_over("t", "resp_a") is None
     assert await numbers(store) == [0, 1, 2, 3]
@@ -175,7 +186,7 @@ async def ends_run_and_response_atomically(store: Store) -> None:
 
 async def ends_without_further_events(store: Store) -> None:
     claim = await begin_run(store)
-    assert await store.runs.end(claim, ended("a"), batch(2, 0)) is True
+    assert await store.runs.end(claim, ended_response("a"), batch(2, 0)) is True
     page = await store.runs.events("t", "resp_a", -1, limit=10)
     assert page is not None and page.ended and [each.count for each in page.batches] == [2]
 
@@ -187,7 +198,7 @@ async def followers_miss_no_event(store: Store) -> None:
         await store.runs.append((Append(claim, batch(n)),))
         if n % 10 == 0:  # some readers start later, some during an append
             readers.append(asyncio.create_task(_read(store, after=n - 5)))
-    await store.runs.end(claim, ended("a"), batch(40, 2))
+    await store.runs.end(claim, ended_response("a"), batch(40, 2))
     readers.append(asyncio.create_task(_read(store)))
     async with asyncio.timeout(TIMEOUT_S):
         found = await asyncio.gather(*readers)
@@ -217,7 +228,7 @@ async def notifies_followers_of_the_end(store: Store) -> None:
     async with asyncio.timeout(TIMEOUT_S):
         for waits in waiting:
             await waits.wait()
-        await store.runs.end(claim, ended("a"), batch(2, 0))
+        await store.runs.end(claim, ended_response("a"), batch(2, 0))
         await store.delete("t", other.job.id)
         assert await asyncio.gather(*readers) == [[0, 1], [0, 1]]
 
@@ -225,10 +236,10 @@ async def notifies_followers_of_the_end(store: Store) -> None:
 async def hides_items_of_running_or_unstored_responses(store: Store) -> None:
     claim = await begin_run(store)
     assert await store.load_item("t", "msg_i_a") is None
-    await store.runs.end(claim, ended("a"), batch(2))
+    await store.runs.end(claim, ended_response("a"), batch(2))
     assert await store.load_item("t", "msg_i_a") is not None
     passing = await begin_run(store, "b", keep=False)
-    await store.runs.end(passing, ended("b", store=False), batch(2), expires_at=2_000)
+    await store.runs.end(passing, ended_response("b", store=False), batch(2), expires_at=2_000)
     assert await store.load_item("t", "msg_o_b") is None
     assert await store.load("t", "resp_b") is not None
     await store.sweep(Retention(), 1_999)
@@ -241,7 +252,7 @@ async def hides_items_of_running_or_unstored_responses(store: Store) -> None:
 async def expires_logs_of_ended_runs_only(store: Store) -> None:
     over = await begin_run(store)
     await begin_run(store, "b")
-    await store.runs.end(over, ended("a"), batch(2))
+    await store.runs.end(over, ended_response("a"), batch(2))
     retention = Retention(max_log_age_s=100)
     await store.sweep(retention, 10_000)
     assert await numbers(store) == [0, 1, 2]
@@ -257,9 +268,9 @@ async def expires_logs_of_ended_runs_only(store: Store) -> None:
 
 
 async def counts_running_responses_towards_the_limit(store: Store) -> None:
-    await store.save("t", turn("old", created_at=1))
+    await store.save("t", make_response("old", created_at=1))
     await begin_run(store, "a")
-    await store.save("t", turn("new", created_at=2_000))
+    await store.save("t", make_response("new", created_at=2_000))
     assert await store.sweep(Retention(max_responses=2), 3_000) == 1
     assert await store.load("t", "resp_old") is None
     assert await store.load("t", "resp_a") is not None
@@ -276,13 +287,13 @@ async def deletes_a_run_with_its_response(store: Store) -> None:
                 await tail.wait()
     assert await store.runs.events("t", "resp_a", -1, limit=10) is None
     assert await store.runs.append((Append(claim, batch(2)),)) == {"resp_a"}
-    assert await store.runs.end(claim, ended("a"), batch(2)) is False
+    assert await store.runs.end(claim, ended_response("a"), batch(2)) is False
     assert await store.load("t", "resp_a") is None
 
 
 async def counts_unended_runs_of_a_key(store: Store) -> None:
     for name, key in (("a", "k"), ("b", "k"), ("c", "")):
-        await store.runs.create(job(name), queued(name), batch(0), api_key=key)
+        await store.runs.create(job(name), queued_response(name), batch(0), api_key=key)
     (claim, *_) = await store.runs.claim("one", ["m"], limit=3, lease_s=60)
     assert [await store.runs.count_unended("t", key) for key in ("k", "", "x", None)] == [
         2,
@@ -290,7 +301,7 @@ async def counts_unended_runs_of_a_key(store: Store) -> None:
         0,
         3,
     ]
-    assert await store.runs.end(claim, ended("a"), batch(1))
+    assert await store.runs.end(claim, ended_response("a"), batch(1))
     assert [await store.runs.count_unended("t", key) for key in ("k", None)] == [1, 2]
     assert await store.runs.count_unended("u") == 0
 
@@ -302,7 +313,9 @@ async def creates_no_more_runs_than_a_limit_permits(store: Store) -> None:
     async def create(name: str, key: str) -> RunLimit | None:
         own = [limit for limit in limits if limit.api_key in (None, key)]
         try:
-            await store.runs.create(job(name), queued(name), batch(0), api_key=key, limits=own)
+            await store.runs.create(
+                job(name), queued_response(name), batch(0), api_key=key, limits=own
+            )
         except RunLimitReached as reached:
             return reached.limit
         return None
@@ -314,7 +327,7 @@ async def creates_no_more_runs_than_a_limit_permits(store: Store) -> None:
     assert await store.runs.count_unended("t") == 4
     assert await store.load("t", f"resp_o{refused.index(limits[0])}") is None
     (claim,) = await store.runs.claim("one", ["m"], limit=1, lease_s=60)
-    assert await store.runs.end(claim, ended(claim.job.id.removeprefix("resp_")), batch(1))
+    assert await store.runs.end(claim, ended_response(claim.job.id.removeprefix("resp_")), batch(1))
     assert await create("again", "other") is None
 
 
@@ -323,7 +336,7 @@ async def adds_a_turn_and_releases_the_conversation(store: Store) -> None:
     claim = await begin_run(store)
     assert await store.runs.lock_conversation("t", "conv_a", "resp_a", "one", lease_s=60) is True
     assert await store.runs.lock_conversation("t", "conv_a", "resp_b", "two", lease_s=60) is False
-    await store.runs.end(claim, ended("a"), batch(2), conversation="conv_a")
+    await store.runs.end(claim, ended_response("a"), batch(2), conversation="conv_a")
     items = await store.load_conversation_items("t", "conv_a")
     assert [item.id for item in items] == ["msg_i_a", "msg_o_a"]
     assert await store.runs.lock_conversation("t", "conv_a", "resp_b", "two", lease_s=60) is True
@@ -333,12 +346,12 @@ async def begins_each_id_once(store: Store) -> None:
     claim = await begin_run(store)
     await store.runs.append((Append(claim, batch(2)),))
     try:
-        await store.runs.create(job("a"), queued("a", store=False), batch(0))
+        await store.runs.create(job("a"), queued_response("a", store=False), batch(0))
     except AntiphonError:
         pass
     else:
         raise AssertionError("a second run was created with the same id")
-    assert await store.load("t", "resp_a") == queued("a")
+    assert await store.load("t", "resp_a") == queued_response("a")
     assert await numbers(store) == [0, 1, 2]
     await store.delete("t", "resp_a")
     await begin_run(store)  # an id can be reused after its run was deleted
@@ -376,7 +389,10 @@ async def stores_batches_in_parts(store: Store) -> None:
         for _ in range(2):
             assert await store.runs.append((Append(one, large), Append(two, batch(2)))) == set()
         assert tail.next_batch(1) is None and tail.is_stale
-    assert await store.runs.end(two, ended("b"), replace(large, first=3, parts=_Shifted())) is True
+    assert (
+        await store.runs.end(two, ended_response("b"), replace(large, first=3, parts=_Shifted()))
+        is True
+    )
     for name, claim, last in (("a", one, 6), ("b", two, 7)):
         seen, after = [], -1
         while page := await _page(store, name, after):
@@ -407,16 +423,16 @@ async def isolates_runs_by_tenant(store: Store) -> None:
     mine = await begin_run(store)
     yours = await begin_run(store, tenant="u")
     await store.runs.append((Append(mine, batch(2)),))
-    await store.runs.end(yours, ended("a"), batch(2, 5))
+    await store.runs.end(yours, ended_response("a"), batch(2, 5))
     assert await numbers(store) == [0, 1, 2]
-    assert await store.load("t", "resp_a") == queued("a")
-    assert await store.load("u", "resp_a") == ended("a")
+    assert await store.load("t", "resp_a") == queued_response("a")
+    assert await store.load("u", "resp_a") == ended_response("a")
 
 
 async def supports_concurrent_runs(store: Store) -> None:
     names = [str(n) for n in range(100)]
     for name in names:
-        await store.runs.create(job(name), queued(name), batch(0))
+        await store.runs.create(job(name), queued_response(name), batch(0))
     claims = await store.runs.claim("one", ["m"], limit=100, lease_s=60)
     assert len(claims) == 100
     for n in range(1, 6):
@@ -428,7 +444,9 @@ async def supports_concurrent_runs(store: Store) -> None:
 async def leases_a_webhook_until_it_is_settled(store: Store) -> None:
     claim, due = await begin_run(store), store.runs.take_due_webhooks
     body = bytes(range(256))
-    await store.runs.end(claim, ended("a"), batch(2), webhook=WebhookEvent("evt_a", body, 100.5))
+    await store.runs.end(
+        claim, ended_response("a"), batch(2), webhook=WebhookEvent("evt_a", body, 100.5)
+    )
     await store.delete("t", "resp_a")  # the webhook is still delivered
     assert await due(100.25, 160, limit=9) == ()
     found = await asyncio.gather(*(due(100.5, 160, limit=9) for _ in range(4)))
@@ -449,7 +467,7 @@ async def leases_webhooks_oldest_first(store: Store) -> None:
     for n in range(40):
         webhook = WebhookEvent(f"evt_{n}", b"{}", 40.0 - n)
         await store.runs.end(
-            await begin_run(store, f"{n}"), ended(f"{n}"), batch(2), webhook=webhook
+            await begin_run(store, f"{n}"), ended_response(f"{n}"), batch(2), webhook=webhook
         )
     given = [each.id for each in await store.runs.take_due_webhooks(50, 90, limit=2)]
     assert set(given) == {"evt_39", "evt_38"}
@@ -466,11 +484,11 @@ async def drops_webhooks_of_lost_runs(store: Store) -> None:
     seized = await store.runs.take_over("t", "resp_a")
     assert seized is not None
     assert not await store.runs.end(
-        claim, ended("a"), batch(2), webhook=WebhookEvent("evt_1", b"late", 1.0)
+        claim, ended_response("a"), batch(2), webhook=WebhookEvent("evt_1", b"late", 1.0)
     )
     assert await store.runs.take_due_webhooks(9, 9, limit=9) == ()
     assert await store.runs.end(
-        seized, ended("a"), batch(2), webhook=WebhookEvent("evt_2", b"cancelled", 1.0)
+        seized, ended_response("a"), batch(2), webhook=WebhookEvent("evt_2", b"cancelled", 1.0)
     )
     assert await store.runs.take_due_webhooks(9, 19, limit=9) == (
         DueWebhook("evt_2", b"cancelled", 1),

@@ -14,7 +14,7 @@ from functools import partial
 from antiphon.store.base import Store
 from antiphon.store.records import Append, ConversationLock
 
-from .run_check import batch, begin_run, ended, job, numbers, queued
+from .run_check import batch, begin_run, ended_response, job, numbers, queued_response
 
 __all__ = ["CHECKS"]
 
@@ -38,8 +38,8 @@ class _RecordingListener:
 
 async def claims_each_run_once_oldest_first(store: Store) -> None:
     for name in "abc":
-        await store.runs.create(job(name), queued(name), batch(0))
-    await store.runs.create(job("x", model="other"), queued("x"), batch(0))
+        await store.runs.create(job(name), queued_response(name), batch(0))
+    await store.runs.create(job("x", model="other"), queued_response("x"), batch(0))
     first = await store.runs.claim("one", ["m"], limit=2, lease_s=60)
     rest = await store.runs.claim("one", ["m"], limit=9, lease_s=60)
     assert [claim.job for claim in (*first, *rest)] == [job("a"), job("b"), job("c")]
@@ -52,14 +52,14 @@ async def claims_runs_of_tenants_in_turn(store: Store) -> None:
     """Check that a tenant with many queued runs delays a run of another tenant by at most one
     run."""
     for name in "abcdef":
-        await store.runs.create(job(name), queued(name), batch(0))
-    await store.runs.create(job("x", "u"), queued("x"), batch(0))
+        await store.runs.create(job(name), queued_response(name), batch(0))
+    await store.runs.create(job("x", "u"), queued_response("x"), batch(0))
     first = await store.runs.claim("one", ["m"], limit=2, lease_s=60)
     assert [claim.job for claim in first] == [job("a"), job("x", "u")]
     more = await store.runs.claim("two", ["m"], limit=2, lease_s=60)
     assert [claim.job for claim in more] == [job("b"), job("c")]
     for name in "yz":
-        await store.runs.create(job(name, "u"), queued(name), batch(0))
+        await store.runs.create(job(name, "u"), queued_response(name), batch(0))
     last = await store.runs.claim("one", ["m"], limit=9, lease_s=60)
     order = ["y", "z", "d", "e", "f"]
     assert [claim.job.id for claim in last] == [f"resp_{name}" for name in order]
@@ -67,14 +67,14 @@ async def claims_runs_of_tenants_in_turn(store: Store) -> None:
 
 async def claims_a_limited_number_of_runs_of_a_tenant(store: Store) -> None:
     for name in "abcd":
-        await store.runs.create(job(name), queued(name), batch(0, 2))
+        await store.runs.create(job(name), queued_response(name), batch(0, 2))
     claim = partial(store.runs.claim, models=["m"], limit=9, lease_s=60, tenant_limit=2)
     first = await claim("one")
     assert [each.job for each in first] == [job("a"), job("b")]
-    await store.runs.create(job("x", "u"), queued("x"), batch(0))
+    await store.runs.create(job("x", "u"), queued_response("x"), batch(0))
     assert [each.job for each in await claim("one")] == [job("x", "u")]
     assert [each.job for each in await claim("two")] == [job("c"), job("d")]
-    assert await store.runs.end(first[0], ended("a"), batch(2)) is True
+    assert await store.runs.end(first[0], ended_response("a"), batch(2)) is True
     await store.runs.release("two")
     assert [each.job for each in await claim("one")] == [job("c")]
 
@@ -87,10 +87,10 @@ async def fences_former_owners(store: Store) -> None:
     lost = await store.runs.append((Append(claim, batch(2)), Append(other, batch(2))))
     assert lost == {"resp_a"}
     assert await numbers(store, "b") == [0, 1, 2]
-    assert await store.runs.end(claim, ended("a"), batch(2)) is False
-    assert await store.load("t", "resp_a") == queued("a")
+    assert await store.runs.end(claim, ended_response("a"), batch(2)) is False
+    assert await store.load("t", "resp_a") == queued_response("a")
     assert await store.runs.claim("one", ["m"], limit=9, lease_s=60) == ()
-    assert await store.runs.end(seized, ended("a"), batch(2)) is True
+    assert await store.runs.end(seized, ended_response("a"), batch(2)) is True
     assert await numbers(store) == [0, 1, 2]
 
 
@@ -109,7 +109,7 @@ async def claims_again_what_its_owner_does_not_hold(store: Store) -> None:
     """Check that a server can claim a run again that it owns but does not hold. This happens if the
     store records a claim but its answer to the server is lost."""
     for name in "ab":
-        await store.runs.create(job(name), queued(name), batch(0, 2))
+        await store.runs.create(job(name), queued_response(name), batch(0, 2))
     first, lost = await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S, held=())
     held = [first.job.id]
     assert await store.runs.claim("two", ["m"], limit=9, lease_s=LONG_S, held=()) == ()
@@ -125,9 +125,9 @@ async def claims_again_what_its_owner_does_not_hold(store: Store) -> None:
 async def heartbeats_tell_of_runs_to_claim(store: Store) -> None:
     beat = partial(store.runs.heartbeat, models=["m"], lease_s=60)
     assert await beat("one") is False
-    await store.runs.create(job("x", model="other"), queued("x"), batch(0))
+    await store.runs.create(job("x", model="other"), queued_response("x"), batch(0))
     assert await beat("one") is False
-    await store.runs.create(job("a"), queued("a"), batch(0))
+    await store.runs.create(job("a"), queued_response("a"), batch(0))
     assert await beat("one") is True
     (claim,) = await store.runs.claim("one", ["m"], limit=9, lease_s=60)
     assert await beat("one") is await beat("two") is False
@@ -138,7 +138,7 @@ async def heartbeats_tell_of_runs_to_claim(store: Store) -> None:
     await store.runs.release("one")
     assert await beat("two") is True
     (claim,) = await store.runs.claim("two", ["m"], limit=9, lease_s=60)
-    await store.runs.end(claim, ended("a"), batch(1))
+    await store.runs.end(claim, ended_response("a"), batch(1))
     assert await beat("one", lease_s=0) is await beat("two", held=[]) is False
 
 
@@ -175,7 +175,7 @@ async def seizes_runs_of_dead_servers(store: Store) -> None:
     (taken,) = await store.runs.claim("two", ["m"], limit=9, lease_s=0)
     assert (taken.job, taken.epoch, taken.attempts) == (claim.job, claim.epoch + 1, 1)
     assert await store.runs.append((Append(claim, batch(3)),)) == {"resp_a"}
-    assert await store.runs.end(claim, ended("a"), batch(3)) is False
+    assert await store.runs.end(claim, ended_response("a"), batch(3)) is False
     await store.runs.release("one")  # a server cannot release a run that it has lost
     assert await store.runs.claim("three", ["m"], limit=9, lease_s=LONG_S) == ()
     assert await store.runs.append((Append(taken, batch(3)),)) == frozenset()
@@ -189,16 +189,16 @@ async def continues_seized_runs(store: Store) -> None:
     assert await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S) == ()
     (taken,) = await store.runs.claim("one", ["m"], limit=9, lease_s=0)
     assert (taken.epoch, taken.attempts) == (3, 3)
-    assert await store.runs.end(seized, ended("a"), batch(2)) is False
-    assert await store.runs.end(taken, ended("a"), batch(2)) is True
+    assert await store.runs.end(seized, ended_response("a"), batch(2)) is False
+    assert await store.runs.end(taken, ended_response("a"), batch(2)) is True
 
 
 async def seizes_runs_without_an_owner(store: Store) -> None:
-    await store.runs.create(job("a"), queued("a"), batch(0, 2))
+    await store.runs.create(job("a"), queued_response("a"), batch(0, 2))
     seized = await store.runs.take_over("t", "resp_a")
     assert seized is not None and seized.job == job("a")
     assert await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S) == ()
-    assert await store.runs.end(seized, ended("a"), batch(2)) is True
+    assert await store.runs.end(seized, ended_response("a"), batch(2)) is True
     assert await store.runs.claim("one", ["m"], limit=9, lease_s=0) == (), (
         "an ended run was claimed"
     )
@@ -225,7 +225,7 @@ async def notifies_listeners(store: Store) -> None:
     told = _RecordingListener()
     store.runs.set_listener(told)
     told.news.clear()
-    await store.runs.create(job("a"), queued("a"), batch(0))
+    await store.runs.create(job("a"), queued_response("a"), batch(0))
     assert "queued" in told.news
     (claim,) = await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S)
     told.news.clear()
@@ -263,7 +263,7 @@ async def conversation_lock_moves_with_its_run(store: Store) -> None:
         "the run of the lock is running"
     )
     assert await hold("t", "conv_a", "resp_a", "two", lease_s=LONG_S) is True
-    assert await store.runs.end(claim, ended("a"), batch(2)) is True
+    assert await store.runs.end(claim, ended_response("a"), batch(2)) is True
     assert await hold("t", "conv_a", "resp_a", "two", lease_s=LONG_S) is False, "the run has ended"
     assert await hold("t", "conv_a", "resp_b", "one", lease_s=LONG_S) is True
 
@@ -272,14 +272,14 @@ async def begins_no_run_without_the_lock(store: Store) -> None:
     """Check that a run is not created if its conversation lock has expired. After the run is
     created, the lock does not expire."""
     hold, lock = store.runs.lock_conversation, ConversationLock("conv_a", "one")
-    assert await store.runs.create(job("a"), queued("a"), batch(0), lock=lock) is False
+    assert await store.runs.create(job("a"), queued_response("a"), batch(0), lock=lock) is False
     assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is True
     assert await hold("t", "conv_a", "resp_b", "two", lease_s=0) is True
-    assert await store.runs.create(job("a"), queued("a"), batch(0), lock=lock) is False
+    assert await store.runs.create(job("a"), queued_response("a"), batch(0), lock=lock) is False
     assert await store.load("t", "resp_a") is None
     assert await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S) == ()
     lock = ConversationLock("conv_a", "two")
-    assert await store.runs.create(job("b"), queued("b"), batch(0), lock=lock) is True
+    assert await store.runs.create(job("b"), queued_response("b"), batch(0), lock=lock) is True
     assert await hold("t", "conv_a", "resp_c", "three", lease_s=0) is False, (
         "the run of the lock is queued"
     )
@@ -290,7 +290,7 @@ async def only_its_end_unlocks_the_conversation_of_a_run(store: Store) -> None:
     server calls it if it got no answer to ``create``. But the store may have created the run."""
     hold, lock = store.runs.lock_conversation, ConversationLock("conv_a", "one")
     assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is True
-    assert await store.runs.create(job("a"), queued("a"), batch(0), lock=lock) is True
+    assert await store.runs.create(job("a"), queued_response("a"), batch(0), lock=lock) is True
     await store.runs.unlock_conversation("t", "conv_a", "resp_a")
     assert await hold("t", "conv_a", "resp_b", "two", lease_s=0) is False
     assert await hold("t", "conv_a", "resp_a", "two", lease_s=0) is True, (
@@ -299,7 +299,7 @@ async def only_its_end_unlocks_the_conversation_of_a_run(store: Store) -> None:
     await store.runs.unlock_conversation("t", "conv_a", "resp_a")
     assert await hold("t", "conv_a", "resp_b", "two", lease_s=0) is False
     (claim,) = await store.runs.claim("two", ["m"], limit=1, lease_s=LONG_S)
-    assert await store.runs.end(claim, ended("a"), batch(1)) is True
+    assert await store.runs.end(claim, ended_response("a"), batch(1)) is True
     assert await hold("t", "conv_a", "resp_b", "two", lease_s=LONG_S) is True
     await store.runs.unlock_conversation("t", "conv_a", "resp_b")
     assert await hold("t", "conv_a", "resp_c", "one", lease_s=LONG_S) is True
@@ -311,13 +311,13 @@ async def a_run_keeps_all_its_locks(store: Store) -> None:
     hold, lock = store.runs.lock_conversation, ConversationLock("conv_a", "one")
     for name in ("conv_a", "conv_b"):
         assert await hold("t", name, "resp_a", "one", lease_s=LONG_S) is True
-    assert await store.runs.create(job("a"), queued("a"), batch(0), lock=lock) is True
+    assert await store.runs.create(job("a"), queued_response("a"), batch(0), lock=lock) is True
     assert await hold("t", "conv_c", "resp_a", "one", lease_s=LONG_S) is True
     for name in ("conv_a", "conv_b", "conv_c"):
         await store.runs.unlock_conversation("t", name, "resp_a")
         assert await hold("t", name, "resp_b", "two", lease_s=0) is False
     (claim,) = await store.runs.claim("two", ["m"], limit=1, lease_s=LONG_S)
-    assert await store.runs.end(claim, ended("a"), batch(1)) is True
+    assert await store.runs.end(claim, ended_response("a"), batch(1)) is True
     for name in ("conv_a", "conv_b", "conv_c"):
         assert await hold("t", name, "resp_b", "three", lease_s=LONG_S) is True
 
@@ -329,7 +329,7 @@ async def only_its_run_releases_a_conversation_lock(store: Store) -> None:
     for tenant in "tu":
         assert await hold(tenant, "conv_a", "resp_a", "one", lease_s=LONG_S) is True
     yours = await begin_run(store, tenant="u")
-    assert await store.runs.end(yours, ended("a"), batch(2)) is True
+    assert await store.runs.end(yours, ended_response("a"), batch(2)) is True
     assert await hold("u", "conv_a", "resp_b", "two", lease_s=LONG_S) is True
     assert await hold("t", "conv_a", "resp_b", "two", lease_s=LONG_S) is False
     await begin_run(store)

@@ -28,14 +28,14 @@ from antiphon.wire.response import ConversationRef, Response, ResponseError, Usa
 from antiphon.wire.response_list import ResponseSummary, summarize
 from antiphon.wire.timeline import ItemTimes, RunTimes
 
-__all__ = ["CHECKS", "Opened", "check_store", "turn"]
+__all__ = ["CHECKS", "StoreOpener", "check_store", "make_response"]
 
 #: Function that returns a context manager, which opens a new store and closes it at the end.
-Opened = Callable[[], AbstractAsyncContextManager[Store]]
+StoreOpener = Callable[[], AbstractAsyncContextManager[Store]]
 Check = Callable[[Store], Awaitable[None]]
 
 
-def turn(
+def make_response(
     name: str,
     previous: str | None = None,
     *,
@@ -68,43 +68,51 @@ async def _names(store: Store, name: str, tenant: str = "t") -> list[str]:
 
 
 async def stores_and_loads_responses(store: Store) -> None:
-    stored = turn("a")
+    stored = make_response("a")
     await store.save("t", stored)
     assert await store.load("t", "resp_a") == stored
     assert await store.load("t", "resp_b") is None
 
 
 async def stores_responses_without_tokens(store: Store) -> None:
-    stored = StoredResponse(response=turn("a").response)
+    stored = StoredResponse(response=make_response("a").response)
     await store.save("t", stored)
     assert await store.load("t", "resp_a") == stored
 
 
 async def saves_many_at_a_time(store: Store) -> None:
     names = [str(number) for number in range(150)]
-    saves = [store.save("t", turn(name, added=turn(f"{name}x").input)) for name in names]
-    again = [store.save("t", turn(name, text="new")) for name in names[:20]]
-    other = [store.save("u", turn(name, text="theirs")) for name in names[:20]]
+    saves = [
+        store.save("t", make_response(name, added=make_response(f"{name}x").input))
+        for name in names
+    ]
+    again = [store.save("t", make_response(name, text="new")) for name in names[:20]]
+    other = [store.save("u", make_response(name, text="theirs")) for name in names[:20]]
     assert all(await asyncio.gather(*saves, *again, *other))
     for name in names:
-        assert await store.load("t", f"resp_{name}") == turn(
-            name, **({"text": "new"} if name in names[:20] else {"added": turn(f"{name}x").input})
+        assert await store.load("t", f"resp_{name}") == make_response(
+            name,
+            **(
+                {"text": "new"}
+                if name in names[:20]
+                else {"added": make_response(f"{name}x").input}
+            ),
         )
         is_there = await store.load_item("t", f"msg_i_{name}x") is not None
         assert is_there == (name not in names[:20])
         assert await store.load_item("t", f"msg_o_{name}") is not None
-    assert await store.load("u", "resp_1") == turn("1", text="theirs")
+    assert await store.load("u", "resp_1") == make_response("1", text="theirs")
     assert (await store.usage("t")).responses == len(names)
 
 
 async def saving_again_replaces(store: Store) -> None:
-    await store.save("t", turn("a", text="old"))
-    await store.save("t", turn("b", "a"))
-    await store.save("t", turn("a", text="new"))
-    assert await store.load("t", "resp_a") == turn("a", text="new")
+    await store.save("t", make_response("a", text="old"))
+    await store.save("t", make_response("b", "a"))
+    await store.save("t", make_response("a", text="new"))
+    assert await store.load("t", "resp_a") == make_response("a", text="new")
     assert await _names(store, "b") == ["a", "b"]
-    await store.save("t", turn("c", added=(turn("d").input)))
-    await store.save("t", turn("c"))
+    await store.save("t", make_response("c", added=(make_response("d").input)))
+    await store.save("t", make_response("c"))
     assert await store.load_item("t", "msg_i_c") is not None
     assert await store.load_item("t", "msg_i_d") is None, (
         "an item of the replaced response was found"
@@ -113,7 +121,7 @@ async def saving_again_replaces(store: Store) -> None:
 
 async def chains_oldest_first_and_branches(store: Store) -> None:
     for name, previous in (("a", None), ("b", "a"), ("c", "b"), ("d", "a")):
-        await store.save("t", turn(name, previous))
+        await store.save("t", make_response(name, previous))
     assert await _names(store, "c") == ["a", "b", "c"]
     assert await _names(store, "d") == ["a", "d"]
     assert await store.load_chain("t", "resp_none") is None
@@ -125,15 +133,15 @@ async def lists_responses_page_by_page(store: Store) -> None:
         return None if page is None else _joined(page)
 
     for name in "abcd":
-        await store.save("t", turn(name))
-    await store.save("u", turn("e"))
-    await store.save("t", turn("b", text="again"))  # its place in the list does not change
+        await store.save("t", make_response(name))
+    await store.save("u", make_response("e"))
+    await store.save("t", make_response("b", text="again"))  # its place in the list does not change
     assert await names() == "dcba"
     assert await names(newest_first=False, limit=3) == "abc"
     assert await names(after="resp_c", limit=1) == "b"
     assert await names(after="resp_c", newest_first=False) == "d"
     assert await names(after="resp_e") is None, "a response of another tenant"
-    await store.save("t", turn("f", "c"))
+    await store.save("t", make_response("f", "c"))
     await store.delete("t", "resp_c")
     assert await names() == "fdba", "a response that is kept for its descendants is not listed"
     assert await names(after="resp_c") is None
@@ -150,7 +158,7 @@ async def lists_responses_by_their_properties(store: Store) -> None:
         "f": {"previous_response_id": "resp_a"},
     }
     for name, change in changes.items():
-        plain = turn(name, text="Grüße\0 an Ströme" if name == "a" else f"text of {name}")
+        plain = make_response(name, text="Grüße\0 an Ströme" if name == "a" else f"text of {name}")
         await store.save("t", replace(plain, response=replace(plain.response, **change)))
 
     async def names(**query: Any) -> str:
@@ -176,7 +184,7 @@ def _joined(page: tuple[ResponseSummary, ...]) -> str:
 
 
 async def finds_items_of_loadable_responses(store: Store) -> None:
-    stored = turn("a")
+    stored = make_response("a")
     await store.save("t", stored)
     assert await store.load_item("t", "msg_i_a") == stored.input[0]
     assert await store.load_item("t", "msg_o_a") == stored.response.output[0]
@@ -185,9 +193,9 @@ async def finds_items_of_loadable_responses(store: Store) -> None:
 
 
 async def finds_items_shared_by_responses(store: Store) -> None:
-    (shared,) = turn("a").input
+    (shared,) = make_response("a").input
     for name in "abc":
-        await store.save("t", turn(name, added=() if name == "a" else (shared,)))
+        await store.save("t", make_response(name, added=() if name == "a" else (shared,)))
     for name, found in (("b", shared), ("c", shared), ("a", None)):
         await store.delete("t", f"resp_{name}")
         assert await store.load_item("t", shared.id) == found
@@ -195,7 +203,7 @@ async def finds_items_shared_by_responses(store: Store) -> None:
 
 async def deleting_preserves_the_context_of_descendants(store: Store) -> None:
     for name, previous in (("a", None), ("b", "a"), ("c", "b")):
-        await store.save("t", turn(name, previous))
+        await store.save("t", make_response(name, previous))
     assert await store.delete("t", "resp_b") is True
     assert await store.delete("t", "resp_b") is False
     assert await store.load("t", "resp_b") is None
@@ -208,10 +216,10 @@ async def deleting_preserves_the_context_of_descendants(store: Store) -> None:
 
 
 async def isolates_tenants(store: Store) -> None:
-    await store.save("t", turn("a", text="mine"))
-    await store.save("u", turn("a", text="yours"))
-    await store.save("u", turn("b", "a"))
-    assert await store.load("t", "resp_a") == turn("a", text="mine")
+    await store.save("t", make_response("a", text="mine"))
+    await store.save("u", make_response("a", text="yours"))
+    await store.save("u", make_response("b", "a"))
+    assert await store.load("t", "resp_a") == make_response("a", text="mine")
     assert await store.load("t", "resp_b") is None
     assert not await store.has_response("t", "resp_b")
     assert await store.load_item("t", "msg_o_b") is None
@@ -222,7 +230,7 @@ async def isolates_tenants(store: Store) -> None:
 
 async def expires_by_age(store: Store) -> None:
     for name, at in (("old", 100), ("new", 900)):
-        await store.save("t", turn(name, created_at=at))
+        await store.save("t", make_response(name, created_at=at))
     assert await store.sweep(Retention(max_age_s=500), 1_000) == 1
     assert await store.load("t", "resp_old") is None
     assert await store.load("t", "resp_new") is not None
@@ -230,7 +238,7 @@ async def expires_by_age(store: Store) -> None:
 
 async def expires_by_count_oldest_first(store: Store) -> None:
     for n in range(5):
-        await store.save("tu"[n % 2], turn(str(n), created_at=n))
+        await store.save("tu"[n % 2], make_response(str(n), created_at=n))
     assert await store.sweep(Retention(max_responses=2), 1_000) == 3
     left = [n for n in range(5) if await store.load("tu"[n % 2], f"resp_{n}")]
     assert left == [3, 4]
@@ -238,7 +246,7 @@ async def expires_by_count_oldest_first(store: Store) -> None:
 
 async def expires_by_bytes_oldest_first(store: Store) -> None:
     for n in range(4):
-        await store.save("t", turn(str(n), created_at=n, text="y" * 50_000))
+        await store.save("t", make_response(str(n), created_at=n, text="y" * 50_000))
     assert await store.sweep(Retention(max_bytes=250_000), 1_000) == 2
     assert [n for n in range(4) if await store.load("t", f"resp_{n}")] == [2, 3]
     assert await store.sweep(Retention(max_bytes=250_000), 1_000) == 0
@@ -248,15 +256,15 @@ async def expires_responses_of_the_tenant_that_holds_most(store: Store) -> None:
     """Check which responses are deleted if the store has too many: the oldest responses of the
     tenant with the most responses. Responses of other tenants are kept, even if they are older."""
     for name in "ab":
-        await store.save("small", turn(name, created_at=100))
+        await store.save("small", make_response(name, created_at=100))
     for number in range(10):
-        await store.save("large", turn(f"flood{number}", created_at=200 + number))
+        await store.save("large", make_response(f"flood{number}", created_at=200 + number))
     assert await store.sweep(Retention(max_responses=5), 1_000) == 7
     assert [await store.load("small", f"resp_{name}") is not None for name in "ab"] == [True] * 2
     left = [await store.load("large", f"resp_flood{number}") is not None for number in range(10)]
     assert left == [False] * 7 + [True] * 3, "the oldest responses must be deleted first"
     for number in range(4):
-        stored = turn(f"long{number}", text="y" * 50_000, created_at=300 + number)
+        stored = make_response(f"long{number}", text="y" * 50_000, created_at=300 + number)
         await store.save("large", stored)
     assert await store.sweep(Retention(max_bytes=120_000), 1_000) == 6
     assert [await store.load("small", f"resp_{name}") is not None for name in "ab"] == [True] * 2
@@ -264,8 +272,8 @@ async def expires_responses_of_the_tenant_that_holds_most(store: Store) -> None:
 
 
 async def expires_an_ancestor_under_its_descendants(store: Store) -> None:
-    await store.save("t", turn("a", created_at=0))
-    await store.save("t", turn("b", "a", created_at=900))
+    await store.save("t", make_response("a", created_at=0))
+    await store.save("t", make_response("b", "a", created_at=900))
     assert await store.sweep(Retention(max_age_s=500), 1_000) == 1
     assert await store.load("t", "resp_a") is None
     assert await _names(store, "b") == ["a", "b"]
@@ -277,13 +285,13 @@ async def frees_unreferenced_ancestors(store: Store) -> None:
     """
     large, bound = "y" * 50_000, Retention(max_bytes=150_000)
     for n, (name, previous) in enumerate((("a", None), ("b", "a"), ("c", None), ("d", None))):
-        await store.save("t", turn(name, previous, created_at=n, text=large))
+        await store.save("t", make_response(name, previous, created_at=n, text=large))
     for name in "ab":
         await store.delete("t", f"resp_{name}")
     await store.delete("t", "resp_d")
     assert await store.sweep(bound, 1_000) == 0, "a deleted response was counted"
-    await store.save("t", turn("e", "c", created_at=5, text=large))
-    await store.save("t", turn("f", created_at=6))
+    await store.save("t", make_response("e", "c", created_at=5, text=large))
+    await store.save("t", make_response("f", created_at=6))
     assert await store.sweep(bound, 1_000) == 2, (
         "a response that a later response needs was not counted"
     )
@@ -292,14 +300,14 @@ async def frees_unreferenced_ancestors(store: Store) -> None:
 
 
 async def supports_concurrent_saves(store: Store) -> None:
-    await asyncio.gather(*(store.save("t", turn(str(n))) for n in range(200)))
+    await asyncio.gather(*(store.save("t", make_response(str(n))) for n in range(200)))
     found = await asyncio.gather(*(store.load("t", f"resp_{n}") for n in range(200)))
     assert all(stored is not None for stored in found)
 
 
 async def stores_conversations(store: Store) -> None:
     talk = ConversationResource(id="conv_a", created_at=1, metadata={"k": "v"})
-    first, second = turn("a").input[0], turn("b").input[0]
+    first, second = make_response("a").input[0], make_response("b").input[0]
     await store.save_conversation("t", talk, (first,))
     assert await store.load_conversation("t", "conv_a") == talk
     assert await store.load_conversation("u", "conv_a") is None
@@ -362,13 +370,13 @@ async def reads_pages_of_conversations(store: Store) -> None:
 
 async def adds_a_turn_to_its_conversation(store: Store) -> None:
     await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
-    stored = turn("a")
+    stored = make_response("a")
     lock = await _locked(store, "conv_a", "resp_a")
     assert await store.save("t", stored, lock=lock) is True
     expected = (*stored.input, *stored.response.output)
     assert await store.load_conversation_items("t", "conv_a") == expected
     lock = await _locked(store, "conv_gone", "resp_b")
-    assert await store.save("t", turn("b"), lock=lock) is True
+    assert await store.save("t", make_response("b"), lock=lock) is True
     assert await store.load("t", "resp_b") is not None
     await store.delete("t", "resp_a")
     assert await store.load_conversation_items("t", "conv_a") == expected
@@ -385,20 +393,20 @@ async def adds_no_turn_without_the_lock(store: Store) -> None:
     conversation's lock. Another server may have added items in the meantime."""
     await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
     lock = ConversationLock("conv_a", "one")
-    assert await store.save("t", turn("never"), lock=lock) is False
+    assert await store.save("t", make_response("never"), lock=lock) is False
     await _locked(store, "conv_a", "resp_slow")
-    assert await store.save("t", turn("other"), lock=lock) is False, (
+    assert await store.save("t", make_response("other"), lock=lock) is False, (
         "another response holds the lock"
     )
     foreign = ConversationLock("conv_a", "two")
-    assert await store.save("t", turn("slow"), lock=foreign) is False, (
+    assert await store.save("t", make_response("slow"), lock=foreign) is False, (
         "another server holds the lock"
     )
     assert await store.runs.lock_conversation("t", "conv_a", "resp_b", "two", lease_s=0)
-    assert await store.save("t", turn("slow"), lock=lock) is False
-    assert await store.save("t", turn("b"), lock=foreign) is True
+    assert await store.save("t", make_response("slow"), lock=lock) is False
+    assert await store.save("t", make_response("b"), lock=foreign) is True
     await store.runs.unlock_conversation("t", "conv_a", "resp_b")
-    assert await store.save("t", turn("slow"), lock=lock) is False, "the lock was released"
+    assert await store.save("t", make_response("slow"), lock=lock) is False, "the lock was released"
     assert await store.load("t", "resp_slow") is None
     items = await store.load_conversation_items("t", "conv_a")
     assert [item.id for item in items] == ["msg_i_b", "msg_o_b"]
@@ -409,12 +417,12 @@ async def a_repeated_save_changes_nothing(store: Store) -> None:
     after the first save. A server repeats a save if it gets no answer from the store."""
     await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
     lock = await _locked(store, "conv_a", "resp_a")
-    assert await store.save("t", turn("a"), lock=lock) is True
+    assert await store.save("t", make_response("a"), lock=lock) is True
     assert await store.remove_conversation_item("t", "conv_a", "msg_i_a") is True
-    assert await store.save("t", turn("a"), lock=lock) is True
+    assert await store.save("t", make_response("a"), lock=lock) is True
     await store.runs.unlock_conversation("t", "conv_a", "resp_a")
-    assert await store.save("t", turn("a", text="new"), lock=lock) is True
-    assert await store.load("t", "resp_a") == turn("a")
+    assert await store.save("t", make_response("a", text="new"), lock=lock) is True
+    assert await store.load("t", "resp_a") == make_response("a")
     items = await store.load_conversation_items("t", "conv_a")
     assert [item.id for item in items] == ["msg_o_a"]
 
@@ -438,7 +446,7 @@ async def an_approval_is_claimed_once(store: Store) -> None:
 
 
 async def close_completes_pending_writes(store: Store) -> None:
-    saving = [asyncio.ensure_future(store.save("t", turn(str(n)))) for n in range(20)]
+    saving = [asyncio.ensure_future(store.save("t", make_response(str(n)))) for n in range(20)]
     await asyncio.sleep(0)
     await store.close()
     await asyncio.gather(*saving)
@@ -481,7 +489,9 @@ CHECKS: Mapping[str, Check] = {
 }
 
 
-async def check_store(opened: Opened, checks: Mapping[str, Check] = CHECKS) -> AsyncIterator[str]:
+async def check_store(
+    opened: StoreOpener, checks: Mapping[str, Check] = CHECKS
+) -> AsyncIterator[str]:
     """Run each check on a new store. Yields the name of each check that has passed."""
     for name, check in checks.items():
         async with opened() as store:

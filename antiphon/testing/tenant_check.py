@@ -12,9 +12,9 @@ from antiphon.store.usage import UsageQuery, UsageRecord
 from antiphon.wire.resources.conversations import ConversationResource
 
 from .file_check import make_file
-from .run_check import batch, job, queued
+from .run_check import batch, job, queued_response
 from .skill_check import make_draft
-from .store_check import turn
+from .store_check import make_response
 from .vector_check import make_indexed_file, make_vector_store
 
 __all__ = ["CHECKS"]
@@ -32,14 +32,14 @@ def _conversation(name: str) -> ConversationResource:
 
 async def _fill(store: Store, tenant: str) -> None:
     """Store at least one object of each type for a tenant."""
-    await store.save_conversation(tenant, _conversation("a"), turn("a").input)
+    await store.save_conversation(tenant, _conversation("a"), make_response("a").input)
     assert await store.runs.lock_conversation(tenant, "conv_a", "resp_b", "one", lease_s=60)
     lock = ConversationLock("conv_a", "one")
-    assert await store.save(tenant, turn("b"), lock=lock, usage=_usage(tenant, 1))
+    assert await store.save(tenant, make_response("b"), lock=lock, usage=_usage(tenant, 1))
     await store.usage_log.add([_usage(tenant, _DAY)])
-    await store.save(tenant, turn("c", "b"))
+    await store.save(tenant, make_response("c", "b"))
     await store.delete(tenant, "resp_b")
-    await store.runs.create(job("r", tenant), queued("r"), batch(0, 2))
+    await store.runs.create(job("r", tenant), queued_response("r"), batch(0, 2))
     for owner in (tenant, f"{tenant}\x1fuploads"):
         assert await store.files.put(owner, make_file("a"), b"x")
     assert await store.vectors.put(tenant, make_vector_store())
@@ -96,7 +96,7 @@ async def deletes_everything_of_a_tenant(store: Store) -> None:
 
 async def deletes_large_tenants_in_steps(store: Store) -> None:
     await store.save_conversation("t", _conversation("a"))
-    items = tuple(turn(str(number)).input[0] for number in range(_MANY))
+    items = tuple(make_response(str(number)).input[0] for number in range(_MANY))
     assert await store.add_conversation_items("t", "conv_a", items)
     await store.usage_log.add([_usage("t", number) for number in range(_MANY)])
     assert await store.delete_tenant("t") >= 1

@@ -1,6 +1,6 @@
 """Check of the contract of a tool provider, for authors of tools. It raises ``AssertionError``.
 
-A ``ToolTrial`` contains the calls that the check makes.
+A ``ToolCheckCase`` contains the calls that the check makes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from antiphon.errors import InvalidRequest, ToolError
 from antiphon.stream.kinds import KINDS
 from antiphon.tools.base import (
     CallContext,
-    CallsTools,
-    DeclaresFunctions,
     FollowUpItem,
+    FunctionDeclarer,
     ResponseContext,
+    ToolCaller,
     ToolFunction,
     ToolProgress,
     ToolProvider,
@@ -32,7 +32,7 @@ from antiphon.wire import tools as tl
 
 from .tool_events import items_of_call
 
-__all__ = ["ToolTrial", "check_tool"]
+__all__ = ["ToolCheckCase", "check_tool"]
 
 _SECONDS = 60.0
 #: Maximum number of bytes of a result, and maximum number of bytes that its items add to it.
@@ -41,7 +41,7 @@ _MAX_RESULT_BYTES, _ITEM_OVERHEAD_BYTES = 10_000, 4_000
 _GARBAGE = ("", "{", "[1]", '{"a": "\\ud800", "b": "\\u0000"}', "null", '"x"', "{}")
 
 
-class ToolTrial(Struct, frozen=True, kw_only=True):
+class ToolCheckCase(Struct, frozen=True, kw_only=True):
     """The tool and the calls with which a provider is checked. A call is the name of a function and
     its arguments.
 
@@ -64,31 +64,31 @@ class ToolTrial(Struct, frozen=True, kw_only=True):
     tenant: str = "t"
 
 
-async def check_tool(provider: ToolProvider, trial: ToolTrial) -> None:
+async def check_tool(provider: ToolProvider, case: ToolCheckCase) -> None:
     """Check a tool provider: opening, functions, parallel calls, failures and cancellation.
 
     For each call, the items of the response are also checked, because clients see only these items.
     At the end, no task may still be running.
     """
     async with asyncio.timeout(_SECONDS):
-        _check_rejections(provider, trial)
-        response = ResponseContext(tenant=trial.tenant, response_id="resp_check", items=())
-        provider.check(trial.tool, "tools[0]")
-        lead = provider.leading_item(trial.tool, response)
+        _check_rejections(provider, case)
+        response = ResponseContext(tenant=case.tenant, response_id="resp_check", items=())
+        provider.check(case.tool, "tools[0]")
+        lead = provider.leading_item(case.tool, response)
         assert lead is None or type(lead) in KINDS, "the type of the leading item is unknown"
-        await _check_declared_functions(provider, trial, response)
-        async with _open(provider, trial.tool, response) as toolset:
+        await _check_declared_functions(provider, case, response)
+        async with _open(provider, case.tool, response) as toolset:
             _check_functions(toolset)
             assert not toolset.failed, "the toolset failed to open"
             if lead is not None:
                 msgspec.structs.replace(lead, **dict(toolset.fields))
-            if _find_function(toolset, trial.successful_call).handler is None:
-                await _check_client_call(_find_function(toolset, trial.successful_call), trial)
+            if _find_function(toolset, case.successful_call).handler is None:
+                await _check_client_call(_find_function(toolset, case.successful_call), case)
             else:
-                await _check_calls(toolset, trial)
-        await _check_parallel_use(provider, trial, response)
+                await _check_calls(toolset, case)
+        await _check_parallel_use(provider, case, response)
         once = len(asyncio.all_tasks())
-        await _check_parallel_use(provider, trial, response)
+        await _check_parallel_use(provider, case, response)
         assert len(asyncio.all_tasks()) <= once, "each use of the provider leaves a running task"
 
 
@@ -96,44 +96,44 @@ async def check_tool(provider: ToolProvider, trial: ToolTrial) -> None:
 async def _open(
     provider: ToolProvider, tool: Any, response: ResponseContext
 ) -> AsyncIterator[Toolset]:
-    """Open the provider's toolset. A provider that calls other tools (``CallsTools``) gets an empty
+    """Open the provider's toolset. A provider that calls other tools (``ToolCaller``) gets an empty
     list of tools."""
     async with provider.open(tool, response) as toolset:
-        if isinstance(provider, CallsTools):
+        if isinstance(provider, ToolCaller):
             toolset = provider.compose((), response, {})
         yield toolset
 
 
 async def _check_declared_functions(
-    provider: ToolProvider, trial: ToolTrial, response: ResponseContext
+    provider: ToolProvider, case: ToolCheckCase, response: ResponseContext
 ) -> None:
     """Check that ``declared_functions`` and ``open`` return the same functions."""
-    if not isinstance(provider, DeclaresFunctions):
+    if not isinstance(provider, FunctionDeclarer):
         return
-    declared = await provider.declared_functions(trial.tool, response)
+    declared = await provider.declared_functions(case.tool, response)
     if declared is None:
         return
-    async with provider.open(trial.tool, response) as toolset:
+    async with provider.open(case.tool, response) as toolset:
         offered = [(each.tool, each.namespace) for each in toolset.functions]
     expected = [(each.tool, each.namespace) for each in declared]
     assert offered == expected, f"declared_functions returns {expected}, but open returns {offered}"
 
 
-async def _check_client_call(function: ToolFunction, trial: ToolTrial) -> None:
+async def _check_client_call(function: ToolFunction, case: ToolCheckCase) -> None:
     """Check a function that the client runs. Calls with any arguments, even invalid ones, must
     become items."""
-    for arguments in (trial.successful_call[1], *_GARBAGE):
-        assert await _call_items(function, trial, arguments), "a call did not become an item"
+    for arguments in (case.successful_call[1], *_GARBAGE):
+        assert await _call_items(function, case, arguments), "a call did not become an item"
 
 
-async def _call_items(function: ToolFunction, trial: ToolTrial, arguments: str) -> list[Any]:
+async def _call_items(function: ToolFunction, case: ToolCheckCase, arguments: str) -> list[Any]:
     return await items_of_call(
-        function, arguments, tenant=trial.tenant, max_result_bytes=_MAX_RESULT_BYTES
+        function, arguments, tenant=case.tenant, max_result_bytes=_MAX_RESULT_BYTES
     )
 
 
-def _check_rejections(provider: ToolProvider, trial: ToolTrial) -> None:
-    for tool in trial.rejected_tools:
+def _check_rejections(provider: ToolProvider, case: ToolCheckCase) -> None:
+    for tool in case.rejected_tools:
         try:
             provider.check(tool, "tools[7]")
         except InvalidRequest as refused:
@@ -163,44 +163,42 @@ def _check_functions(toolset: Toolset) -> None:
         msgspec.json.encode(tool)
 
 
-async def _check_calls(toolset: Toolset, trial: ToolTrial) -> None:
-    result = await _call(_find_function(toolset, trial.successful_call), trial)
-    assert not result.failed, f"{trial.successful_call} failed: {result.text}"
+async def _check_calls(toolset: Toolset, case: ToolCheckCase) -> None:
+    result = await _call(_find_function(toolset, case.successful_call), case)
+    assert not result.failed, f"{case.successful_call} failed: {result.text}"
     assert result.text or result.items, "the result of a call has neither text nor items"
     items = await _call_items(
-        _find_function(toolset, trial.successful_call), trial, trial.successful_call[1]
+        _find_function(toolset, case.successful_call), case, case.successful_call[1]
     )
-    ended = _status(_find_function(toolset, trial.successful_call), items)
+    ended = _status(_find_function(toolset, case.successful_call), items)
     assert ended == "completed", f"a successful call has the status {ended!r}"
-    assert type(items[0]) is type(_find_function(toolset, trial.successful_call).initial_item), (
+    assert type(items[0]) is type(_find_function(toolset, case.successful_call).initial_item), (
         "the item of the call has another type than initial_item"
     )
-    again = [_call(_find_function(toolset, trial.successful_call), trial) for _ in range(4)]
+    again = [_call(_find_function(toolset, case.successful_call), case) for _ in range(4)]
     for each in await asyncio.gather(*again):
         assert not each.failed, "parallel calls of the same function failed"
-    if trial.failing_call is not None:
+    if case.failing_call is not None:
         failed = await _call(
-            _find_function(toolset, trial.failing_call), trial, arguments=trial.failing_call[1]
+            _find_function(toolset, case.failing_call), case, arguments=case.failing_call[1]
         )
-        assert failed.failed, f"{trial.failing_call} did not fail"
+        assert failed.failed, f"{case.failing_call} did not fail"
         assert failed.text, "a failed call has no text for the model"
-        function = _find_function(toolset, trial.failing_call)
-        ended = _status(function, await _call_items(function, trial, trial.failing_call[1]))
+        function = _find_function(toolset, case.failing_call)
+        ended = _status(function, await _call_items(function, case, case.failing_call[1]))
         wanted = function.failed_status if function.failed_output is None else "incomplete"
         assert ended == wanted, f"a failed call has the status {ended!r}"
-    if trial.long_call is not None:
-        await _check_result_size(
-            _find_function(toolset, trial.long_call), trial, trial.long_call[1]
-        )
+    if case.long_call is not None:
+        await _check_result_size(_find_function(toolset, case.long_call), case, case.long_call[1])
     for garbage in _GARBAGE:
-        function = _find_function(toolset, trial.successful_call)
-        await _call(function, trial, arguments=garbage)
-        await _call_items(function, trial, garbage)
-    if trial.hanging_call is not None:
+        function = _find_function(toolset, case.successful_call)
+        await _call(function, case, arguments=garbage)
+        await _call_items(function, case, garbage)
+    if case.hanging_call is not None:
         await _check_cancellation(
-            _find_function(toolset, trial.hanging_call), trial, trial.hanging_call[1]
+            _find_function(toolset, case.hanging_call), case, case.hanging_call[1]
         )
-        after = await _call(_find_function(toolset, trial.successful_call), trial)
+        after = await _call(_find_function(toolset, case.successful_call), case)
         assert not after.failed, "calls fail after another call was cancelled"
 
 
@@ -210,10 +208,10 @@ def _status(function: ToolFunction, items: Sequence[Any]) -> str:
     return result
 
 
-async def _check_result_size(function: ToolFunction, trial: ToolTrial, arguments: str) -> None:
+async def _check_result_size(function: ToolFunction, case: ToolCheckCase, arguments: str) -> None:
     """Check that a result above the size limit is truncated. The limit also applies to the items of
     the call."""
-    items = await _call_items(function, trial, arguments)
+    items = await _call_items(function, case, arguments)
     size = len(msgspec.json.encode(items))
     assert size <= _MAX_RESULT_BYTES + _ITEM_OVERHEAD_BYTES, (
         f"the items of a call have {size} bytes, but {_MAX_RESULT_BYTES} are allowed"
@@ -227,17 +225,17 @@ def _find_function(toolset: Toolset, named: tuple[str, str]) -> ToolFunction:
 
 
 async def _call(
-    function: ToolFunction, trial: ToolTrial, *, arguments: str | None = None
+    function: ToolFunction, case: ToolCheckCase, *, arguments: str | None = None
 ) -> ToolResult:
     """Run a call and return its result. Checks that the result comes last. If the tool raises
     ``ToolError``, returns a failed result."""
     assert function.handler is not None
     shell = function.initial_item
     known = KINDS[type(shell)].progress
-    values = trial.successful_call[1] if arguments is None else arguments
+    values = case.successful_call[1] if arguments is None else arguments
     results: list[ToolResult] = []
     try:
-        async with aclosing(function.handler(values, _context(trial))) as steps:
+        async with aclosing(function.handler(values, _context(case))) as steps:
             async for step in steps:
                 assert not results, "the call yielded something after its result"
                 if isinstance(step, FollowUpItem):
@@ -264,10 +262,10 @@ async def _call(
     )
 
 
-async def _check_cancellation(function: ToolFunction, trial: ToolTrial, arguments: str) -> None:
+async def _check_cancellation(function: ToolFunction, case: ToolCheckCase, arguments: str) -> None:
     """Check that a cancelled call ends soon."""
     assert function.handler is not None
-    steps = function.handler(arguments, _context(trial))
+    steps = function.handler(arguments, _context(case))
 
     async def drain() -> None:
         async with aclosing(steps):
@@ -284,21 +282,21 @@ async def _check_cancellation(function: ToolFunction, trial: ToolTrial, argument
 
 
 async def _check_parallel_use(
-    provider: ToolProvider, trial: ToolTrial, response: ResponseContext
+    provider: ToolProvider, case: ToolCheckCase, response: ResponseContext
 ) -> None:
     """Check that several tasks can open the provider at the same time, and that one of them can be
     cancelled."""
     is_open = asyncio.Event()
 
     async def holds() -> None:
-        async with _open(provider, trial.tool, response):
+        async with _open(provider, case.tool, response):
             is_open.set()
             await asyncio.Event().wait()
 
     async def uses() -> None:
-        async with _open(provider, trial.tool, response) as toolset:
-            function = _find_function(toolset, trial.successful_call)
-            assert function.handler is None or not (await _call(function, trial)).failed
+        async with _open(provider, case.tool, response) as toolset:
+            function = _find_function(toolset, case.successful_call)
+            assert function.handler is None or not (await _call(function, case)).failed
 
     held = asyncio.create_task(holds())
     await is_open.wait()
@@ -309,9 +307,9 @@ async def _check_parallel_use(
     await uses()
 
 
-def _context(trial: ToolTrial) -> CallContext:
+def _context(case: ToolCheckCase) -> CallContext:
     return CallContext(
-        tenant=trial.tenant,
+        tenant=case.tenant,
         response_id="resp_check",
         call_id="call_1",
         max_result_bytes=_MAX_RESULT_BYTES,

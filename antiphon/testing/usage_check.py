@@ -8,8 +8,8 @@ from typing import Any
 from antiphon.store.base import Retention, Store
 from antiphon.store.usage import UsageQuery, UsageRecord, UsageTotals
 
-from .run_check import batch, begin_run, ended
-from .store_check import turn
+from .run_check import batch, begin_run, ended_response
+from .store_check import make_response
 
 __all__ = ["CHECKS"]
 
@@ -107,13 +107,13 @@ async def counts_usage_of_a_request_once(store: Store) -> None:
 
 
 async def saves_usage_with_responses(store: Store) -> None:
-    await store.save("t", turn("a"), usage=_record("resp_a"))
-    await store.save("t", turn("a"), usage=_record("resp_a"))
-    await store.save("t", turn("b"))
+    await store.save("t", make_response("a"), usage=_record("resp_a"))
+    await store.save("t", make_response("a"), usage=_record("resp_a"))
+    await store.save("t", make_response("b"))
     assert await _tokens(store) == [(0, 1, 10)]
     claim = await begin_run(store, "c")
-    assert await store.runs.end(claim, ended("c"), batch(2), usage=_record("resp_c"))
-    assert not await store.runs.end(claim, ended("c"), batch(2), usage=_record("resp_d"))
+    assert await store.runs.end(claim, ended_response("c"), batch(2), usage=_record("resp_c"))
+    assert not await store.runs.end(claim, ended_response("c"), batch(2), usage=_record("resp_d"))
     assert await _tokens(store) == [(0, 2, 20)], "the usage of a refused end was counted"
     await store.delete("t", "resp_a")
     assert await _tokens(store) == [(0, 2, 20)], "deleting a response does not refund it"

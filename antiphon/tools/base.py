@@ -20,18 +20,18 @@ from antiphon.wire.items import Item
 from .citations import CitationFinder, CitationNotation
 
 __all__ = [
+    "AccessChecker",
     "ArgumentObserver",
+    "AvailabilityReporter",
     "CallContext",
     "CallHandler",
-    "CallsTools",
-    "ChecksAccess",
-    "DeclaresFunctions",
     "FollowUpItem",
+    "FunctionDeclarer",
     "NestedCall",
     "PendingCall",
-    "ReportsAvailability",
     "ResponseContext",
     "RunNestedCalls",
+    "ToolCaller",
     "ToolFunction",
     "ToolProgress",
     "ToolProvider",
@@ -81,7 +81,7 @@ class CallContext(Struct, frozen=True, kw_only=True):
 class ToolProgress(Struct, frozen=True):
     """A progress event of a running tool call.
 
-    - ``name``: the name of the event, for example ``searching``. See ``Kind.progress``.
+    - ``name``: the name of the event, for example ``searching``. See ``ItemKind.progress``.
     - ``fields``: further fields of the event.
 
     Handlers do not yield the final ``completed`` and ``failed`` events. The result of the call
@@ -264,7 +264,7 @@ class ToolProvider(Protocol):
 
 
 @runtime_checkable
-class DeclaresFunctions(Protocol):
+class FunctionDeclarer(Protocol):
     """A provider that can name its functions before the tool is opened.
 
     The first prompt of a response is rendered with the declared functions. The prompt is rendered
@@ -283,7 +283,7 @@ class DeclaresFunctions(Protocol):
 
 
 @runtime_checkable
-class CallsTools(Protocol):
+class ToolCaller(Protocol):
     """A provider whose tool calls other tools."""
 
     def compose(
@@ -297,7 +297,7 @@ class CallsTools(Protocol):
 
 
 @runtime_checkable
-class ChecksAccess(Protocol):
+class AccessChecker(Protocol):
     """A provider that checks, before a response starts, whether the tenant may use the objects to
     which its tool refers. It may also check the items of the conversation. For example, an image
     edit needs an earlier image."""
@@ -309,7 +309,7 @@ class ChecksAccess(Protocol):
 
 
 @runtime_checkable
-class ReportsAvailability(Protocol):
+class AvailabilityReporter(Protocol):
     """A provider that may be unavailable. As long as it is unavailable, Antiphon answers requests
     as if the provider did not exist."""
 

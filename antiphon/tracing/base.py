@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Literal, Self
 
-__all__ = ["AttributeValue", "Kind", "Span", "TraceHeaders", "Tracer"]
+__all__ = ["AttributeValue", "Span", "SpanKindName", "TraceHeaders", "Tracer"]
 
 #: Headers of the W3C trace context.
 TraceHeaders = Mapping[str, str]
 AttributeValue = str | int | float | bool | tuple[str, ...]
-Kind = Literal["internal", "server", "client"]
+SpanKindName = Literal["internal", "server", "client"]
 
 
 class Span:
@@ -80,7 +80,7 @@ class Tracer:
         parent: TraceHeaders,
         attributes: Mapping[str, AttributeValue | None] | None = None,
         *,
-        kind: Kind = "internal",
+        kind: SpanKindName = "internal",
     ) -> Span:
         """Start a child span of the span that ``parent`` identifies. Without ``parent``, the span
         is a root."""

@@ -13,7 +13,7 @@ from typing import Any
 from antiphon.errors import SetupError
 from antiphon.installation import needs_extra
 
-from .base import AttributeValue, Kind, Span, TraceHeaders, Tracer
+from .base import AttributeValue, Span, SpanKindName, TraceHeaders, Tracer
 
 __all__ = ["OtelTracer", "open_tracer"]
 
@@ -64,7 +64,7 @@ class OtelTracer(Tracer):
         parent: TraceHeaders,
         attributes: Mapping[str, AttributeValue | None] | None = None,
         *,
-        kind: Kind = "internal",
+        kind: SpanKindName = "internal",
     ) -> Span:
         from opentelemetry.context import Context
         from opentelemetry.trace import set_span_in_context

@@ -6,7 +6,7 @@ from typing import Generic, Literal, TypeVar
 
 from msgspec import Struct
 
-__all__ = ["Deleted", "InputTokensCount", "Page"]
+__all__ = ["DeletedObject", "InputTokensCount", "Page"]
 
 _T = TypeVar("_T")
 
@@ -21,7 +21,7 @@ class Page(Struct, Generic[_T], frozen=True, kw_only=True):
     has_more: bool
 
 
-class Deleted(Struct, frozen=True, kw_only=True):
+class DeletedObject(Struct, frozen=True, kw_only=True):
     """A deleted object. ``object`` is the type of the object, with or without ``.deleted``, as in
     OpenAI's API."""
 

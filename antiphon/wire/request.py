@@ -285,7 +285,7 @@ FIELDS: Mapping[str, FieldTreatment] = {
     "trace": "hint",
 }
 
-_REFUSED = tuple(name for name, fate in FIELDS.items() if fate == "refused")
+_REFUSED = tuple(name for name, treatment in FIELDS.items() if treatment == "refused")
 
 #: Refused field → function that returns whether a value has no effect. Such a value is accepted.
 _NO_EFFECT: Mapping[str, Callable[[Any], bool]] = {
@@ -300,7 +300,7 @@ def refuse_unsupported(request: CreateResponse) -> None:
     """Raise ``InvalidRequest`` for the first field that asks for an unsupported feature."""
     for name in _REFUSED:
         value = getattr(request, name)
-        if value is not None and not _NO_EFFECT.get(name, _has_effect)(value):
+        if value is not None and not _NO_EFFECT.get(name, _never_neutral)(value):
             raise _unsupported_error(name)
     if request.prompt_cache_options:
         for name in ("prewarm", "comparison_response_id"):
@@ -321,7 +321,7 @@ def _refuse_async(tools: tuple[Tool, ...], path: str) -> None:
             _refuse_async(tool.tools, f"{path}[{index}].tools")
 
 
-def _has_effect(value: Any) -> bool:
+def _never_neutral(value: Any) -> bool:
     return False
 
 

@@ -93,7 +93,7 @@ class WorkerContext:
         return ()
 
     @asynccontextmanager
-    async def sharing_metrics(self, metrics: Metrics) -> AsyncIterator[None]:
+    async def share_metrics(self, metrics: Metrics) -> AsyncIterator[None]:
         """Async context manager that shares metrics. Within the block, other workers can read the
         metrics of this worker, and this worker reports the sums over all workers."""
         server = CallServer(lambda: _MetricsSession(metrics))

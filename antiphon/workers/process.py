@@ -13,7 +13,7 @@ from functools import partial
 from antiphon.errors import SetupError
 from antiphon.ipc.frames import FrameConnection
 
-from .setup import ChildReport, ChildSetup, Reloaded, Role, StartFailure, decode_setup, encode
+from .setup import ChildReport, ChildSetup, ReloadReport, Role, StartFailure, decode_setup, encode
 
 __all__ = ["run_child"]
 
@@ -41,7 +41,7 @@ async def _run(to_supervisor: socket.socket) -> int:
     serve: dict[Role, Callable[..., Awaitable[None]]] = {
         "worker": serve_worker,
         "containers": serve_containers,
-        "host": partial(serve_host, on_reloaded=lambda is_valid: report(Reloaded(is_valid))),
+        "host": partial(serve_host, on_reloaded=lambda is_valid: report(ReloadReport(is_valid))),
     }
     try:
         await serve[(await setup).role](await setup, report)

@@ -18,10 +18,10 @@ __all__ = [
     "AnnouncedModel",
     "ChildReport",
     "ChildSetup",
-    "Reloaded",
+    "ReloadReport",
     "Role",
-    "Serving",
     "StartFailure",
+    "StartReport",
     "WorkerFolder",
     "decode_report",
     "decode_setup",
@@ -98,7 +98,7 @@ class AnnouncedModel(Struct, frozen=True):
     context_size: int | None = None
 
 
-class Serving(Struct, frozen=True, kw_only=True, tag=True):
+class StartReport(Struct, frozen=True, kw_only=True, tag=True):
     """Report of a child that it has started. A worker reports the URL of the server, the models
     that the server offers, and its capabilities (features that work or do not work). Other children
     report no URL and no models."""
@@ -115,14 +115,14 @@ class StartFailure(Struct, frozen=True, tag=True):
     reason: str
 
 
-class Reloaded(Struct, frozen=True, tag=True):
+class ReloadReport(Struct, frozen=True, tag=True):
     """Report of a child that it has read its settings again. ``is_valid``: whether the new settings
     are valid and the child has applied them."""
 
     is_valid: bool
 
 
-ChildReport: TypeAlias = Serving | StartFailure | Reloaded
+ChildReport: TypeAlias = StartReport | StartFailure | ReloadReport
 
 decode_setup = msgspec.msgpack.Decoder(ChildSetup).decode
 decode_report = msgspec.msgpack.Decoder(ChildReport).decode

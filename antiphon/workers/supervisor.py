@@ -16,8 +16,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
-from antiphon.bootstrap.reload import Reloads
-from antiphon.config.load import Loaded, SettingsSources
+from antiphon.bootstrap.reload import SettingsReloader
+from antiphon.config.load import LoadedSettings, SettingsSources
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.http import uvicorn_server
@@ -33,10 +33,10 @@ from .setup import (
     CHILD_END_S,
     ChildReport,
     ChildSetup,
-    Reloaded,
+    ReloadReport,
     Role,
-    Serving,
     StartFailure,
+    StartReport,
     WorkerFolder,
 )
 
@@ -60,9 +60,9 @@ class WorkerSupervisor:
 
     def __init__(
         self,
-        loaded: Loaded,
+        loaded: LoadedSettings,
         sources: SettingsSources,
-        announce: Callable[[Serving], None],
+        announce: Callable[[StartReport], None],
         *,
         limits: Callable[[Settings], RequestLimits],
         log: Any,
@@ -82,14 +82,14 @@ class WorkerSupervisor:
         #: The process that owns the containers. None if the server runs no code in containers.
         self._containers: Child | None = None
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._serving: Serving | None = None
+        self._serving: StartReport | None = None
         self._is_announced = False
         self._has_terminal = uvicorn_server.has_terminal()
         self._limits = limits
         self._hub = WorkerHub(
             limits(loaded.settings), lambda: tuple(each.health for each in self._children)
         )
-        self._reloads = Reloads(loaded, sources, self._apply, log=log, level=level)
+        self._reloads = SettingsReloader(loaded, sources, self._apply, log=log, level=level)
         self._host_reloaded: asyncio.Future[bool] | None = None
 
     async def run(self) -> None:
@@ -175,7 +175,7 @@ class WorkerSupervisor:
             else:
                 self._log.error("a process of the server cannot start", reason=report.reason)
             return
-        if isinstance(report, Reloaded):
+        if isinstance(report, ReloadReport):
             if self._host_reloaded is not None and not self._host_reloaded.done():
                 self._host_reloaded.set_result(report.is_valid)
             return
@@ -220,7 +220,7 @@ class WorkerSupervisor:
         else:
             self._stop()
 
-    async def _apply(self, loaded: Loaded) -> None:
+    async def _apply(self, loaded: LoadedSettings) -> None:
         """Apply new settings to all processes. The process that hosts the models applies them
         first, because workers get the new models from it. Raises ``SetupError``."""
         if self._host is None and any(map(is_hosted, loaded.settings.models.values())):

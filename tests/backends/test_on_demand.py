@@ -15,7 +15,7 @@ from antiphon.backends.base import Backend, BackendCapabilities, Reply, Status
 from antiphon.backends.lora import LoraBackend
 from antiphon.backends.memory_budget import MemoryBudget
 from antiphon.backends.on_demand import OnDemandBackend, OnDemandReply, Progress
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.conversation import Conversation, Options, ResumePoint

@@ -18,12 +18,12 @@ import httpx
 import openai
 import pytest
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.bootstrap import server as module
-from antiphon.bootstrap.reload import Reloads
-from antiphon.bootstrap.server import Serving, address, serve
+from antiphon.bootstrap.reload import SettingsReloader
+from antiphon.bootstrap.server import StartReport, address, serve
 from antiphon.config.keys import ApiKey
-from antiphon.config.load import Loaded, SettingsSources
+from antiphon.config.load import LoadedSettings, SettingsSources
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.config.tenants import Tenant
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("freezes_again")
 WAIT_S = 60
 MODELS = {"echo": Model(source="Hello there.", engine="scripted")}
 
-Use = Callable[[httpx.AsyncClient, Serving], Awaitable[None]]
+Use = Callable[[httpx.AsyncClient, StartReport], Awaitable[None]]
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ async def run_server(use: Use, **fields: Any) -> None:
     """
     off = {"sandbox": "off", "file_search_embeddings": "off"}
     settings = Settings(**{"port": 0, "store": "memory:", "models": MODELS, **off, **fields})
-    started: asyncio.Future[Serving] = asyncio.get_running_loop().create_future()
+    started: asyncio.Future[StartReport] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(serve(settings, started.set_result))
     async with asyncio.timeout(WAIT_S):
         await asyncio.wait((started, running), return_when=asyncio.FIRST_COMPLETED)
@@ -73,7 +73,7 @@ async def run_server(use: Use, **fields: Any) -> None:
 
 
 async def test_response_is_generated_stored_and_chained() -> None:
-    async def use(client: httpx.AsyncClient, serving: Serving) -> None:
+    async def use(client: httpx.AsyncClient, serving: StartReport) -> None:
         assert [model.name for model in serving.models] == ["echo"]
         first = (await client.post("responses", json={"input": "hi"})).json()
         assert first["output"][0]["content"][0]["text"] == "Hello there."
@@ -91,7 +91,7 @@ async def test_settings_reach_the_http_layer() -> None:
         tenant="t", sha256="2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683"
     )
 
-    async def use(client: httpx.AsyncClient, serving: Serving) -> None:
+    async def use(client: httpx.AsyncClient, serving: StartReport) -> None:
         assert (await client.get("models")).status_code == 401
         client.headers["authorization"] = "Bearer key"
         assert (await client.get("models")).status_code == 200
@@ -133,7 +133,7 @@ async def test_stalls_of_the_event_loop_are_counted(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(module, "LoopWatchdog", create)
 
-    async def use(client: httpx.AsyncClient, serving: Serving) -> None:
+    async def use(client: httpx.AsyncClient, serving: StartReport) -> None:
         (watchdog,) = watchdogs
         watchdog._on_stall()
         metrics = (await client.get(f"{serving.url}/metrics")).text
@@ -142,14 +142,14 @@ async def test_stalls_of_the_event_loop_are_counted(monkeypatch: pytest.MonkeyPa
     await run_server(use, stall_log_ms=250)
     watchdogs.clear()
 
-    async def unwatched(client: httpx.AsyncClient, serving: Serving) -> None:
+    async def unwatched(client: httpx.AsyncClient, serving: StartReport) -> None:
         assert not watchdogs
 
     await run_server(unwatched, stall_log_ms=0)
 
 
 async def test_rate_limit_without_keys_is_shared() -> None:
-    async def use(client: httpx.AsyncClient, serving: Serving) -> None:
+    async def use(client: httpx.AsyncClient, serving: StartReport) -> None:
         statuses = [(await client.get("models")).status_code for _ in range(3)]
         assert statuses == [200, 200, 429]
 
@@ -161,10 +161,10 @@ async def test_stored_response_survives_a_restart(tmp_path: Path) -> None:
     store = str(tmp_path / "new" / "responses.db")
     ids: list[str] = []
 
-    async def write(client: httpx.AsyncClient, serving: Serving) -> None:
+    async def write(client: httpx.AsyncClient, serving: StartReport) -> None:
         ids.append((await client.post("responses", json={"input": "hi"})).json()["id"])
 
-    async def read(client: httpx.AsyncClient, serving: Serving) -> None:
+    async def read(client: httpx.AsyncClient, serving: StartReport) -> None:
         assert (await client.get(f"responses/{ids[0]}")).json()["status"] == "completed"
 
     await run_server(write, store=store)
@@ -179,15 +179,15 @@ async def test_encrypted_items_survive_a_restart(tmp_path: Path, where: str) -> 
         fields |= {"store": "memory:", "encryption_keys": (key,)}
     sealed: list[Any] = []
 
-    async def seal(client: httpx.AsyncClient, serving: Serving) -> None:
+    async def seal(client: httpx.AsyncClient, serving: StartReport) -> None:
         talk = [{"role": "user", "content": "hi"}, {"type": "compaction_trigger"}]
         sealed.extend((await client.post("responses", json={"input": talk})).json()["output"])
 
-    async def unseal(client: httpx.AsyncClient, serving: Serving) -> None:
+    async def unseal(client: httpx.AsyncClient, serving: StartReport) -> None:
         answer = await client.post("responses", json={"input": sealed})
         assert answer.status_code == 200, answer.text
 
-    async def fail(client: httpx.AsyncClient, serving: Serving) -> None:
+    async def fail(client: httpx.AsyncClient, serving: StartReport) -> None:
         answer = await client.post("responses", json={"input": sealed})
         assert answer.json()["error"]["code"] == "invalid_encrypted_content"
 
@@ -202,7 +202,7 @@ async def test_shutdown_closes_models_and_store(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(ScriptedBackend, "close", lambda self: _record(closed, "model"))
     monkeypatch.setattr(MemoryStore, "close", lambda self: _record(closed, "store"))
 
-    async def use(client: httpx.AsyncClient, serving: Serving) -> None:
+    async def use(client: httpx.AsyncClient, serving: StartReport) -> None:
         assert closed == []
 
     await run_server(use)
@@ -226,7 +226,7 @@ async def test_store_is_swept_at_the_start(
 
     monkeypatch.setattr(MemoryStore, "sweep", sweep)
 
-    async def use(client: httpx.AsyncClient, serving: Serving) -> None:
+    async def use(client: httpx.AsyncClient, serving: StartReport) -> None:
         await done.wait()
         assert (await client.get("models")).status_code == 200
 
@@ -240,7 +240,7 @@ async def test_store_is_swept_at_the_start(
 async def test_webhooks_are_delivered_also_during_shutdown() -> None:
     receiver = Receiver(204)
 
-    async def use(client: httpx.AsyncClient, serving: Serving) -> None:
+    async def use(client: httpx.AsyncClient, serving: StartReport) -> None:
         for _ in range(2):
             body = {"input": "hi", "background": True}
             names.append((await client.post("responses", json=body)).json()["id"])
@@ -352,7 +352,7 @@ def test_address_can_be_opened(host: str, url: str) -> None:
 async def test_quotas_of_single_tenants_replace_the_global_ones() -> None:
     tenants = {"default": Tenant(max_responses=1, max_files_bytes=0)}
 
-    async def use(client: httpx.AsyncClient, serving: Serving) -> None:
+    async def use(client: httpx.AsyncClient, serving: StartReport) -> None:
         usage = (await client.get(f"{serving.url}/antiphon/usage")).json()["storage"]
         assert usage["responses"] == {"used": 0, "limit": 1}
         assert usage["files"] == {"used": 0, "limit": 7}
@@ -386,7 +386,7 @@ async def test_hangup_reloads_keys_limits_and_models_under_a_stream(tmp_path: Pa
     write(words="old")
     sources = SettingsSources(file=str(file))
     loaded = sources.load()
-    started: asyncio.Future[Serving] = asyncio.get_running_loop().create_future()
+    started: asyncio.Future[StartReport] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(serve(loaded.settings, started.set_result, sources=sources))
     async with asyncio.timeout(WAIT_S):
         serving = await started
@@ -423,12 +423,12 @@ async def test_hangup_names_what_needs_a_restart(tmp_path: Path) -> None:
     sources = SettingsSources(file=str(file))
     applied: list[int] = []
 
-    async def apply(loaded: Loaded) -> None:
+    async def apply(loaded: LoadedSettings) -> None:
         applied.append(loaded.settings.requests_per_minute)
 
     level = LogLevel("info")
     log = open_log(stream, level=level)
-    reloads = Reloads(sources.load(), sources, apply, log=log, level=level)
+    reloads = SettingsReloader(sources.load(), sources, apply, log=log, level=level)
     file.write_text('lease_s = 4\nrequests_per_minute = 5\nlog_level = "warning"\n')
     assert await reloads.reload()
     file.write_text("lease_s = 'x'\n")

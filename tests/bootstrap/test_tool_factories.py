@@ -28,7 +28,7 @@ from antiphon.resources.skills import Skills
 from antiphon.sandbox import cgroups
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.memory.store import MemoryStore
-from antiphon.tools.base import ReportsAvailability
+from antiphon.tools.base import AvailabilityReporter
 from antiphon.tools.containers.relay import ContainerRelay
 from antiphon.tools.web_search.browser import SearchOptions
 from antiphon.tools.web_search.index import PageDocument, PageIndex
@@ -45,7 +45,7 @@ async def types(**settings: Any) -> set[str]:
 
 
 def works(provider: Any) -> bool:
-    return not isinstance(provider, ReportsAvailability) or provider.unavailable_reason() is None
+    return not isinstance(provider, AvailabilityReporter) or provider.unavailable_reason() is None
 
 
 async def test_existing_index_enables_web_search(tmp_path: Path) -> None:

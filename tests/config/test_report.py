@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from antiphon.config.load import load
-from antiphon.config.report import shown_settings
+from antiphon.config.report import report_settings
 from antiphon.config.settings import Settings
 
 SECRETS = """
@@ -37,7 +37,7 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
     file = tmp_path / "antiphon.toml"
     file.write_text(SECRETS)
     loaded = load(environ={}, file=file)
-    shown = list(shown_settings(loaded.settings, loaded.origins))
+    shown = list(report_settings(loaded.settings, loaded.origins))
     text = repr(shown)
     assert "PASSWORD" not in text and "5ec5e7" not in text
     values = {each.name: each.value for each in shown}
@@ -47,7 +47,7 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
 
 def test_origins_are_shown() -> None:
     loaded = load({"port": "9000"}, environ={"ANTIPHON_LOG_LEVEL": "debug"})
-    shown = {each.name: each for each in shown_settings(loaded.settings, loaded.origins)}
+    shown = {each.name: each for each in report_settings(loaded.settings, loaded.origins)}
     assert (shown["port"].value, shown["port"].origin) == ("9000", "--port")
     assert shown["log_level"].origin == "ANTIPHON_LOG_LEVEL"
     assert (shown["host"].value, shown["host"].origin) == ('"127.0.0.1"', "default")
@@ -56,5 +56,5 @@ def test_origins_are_shown() -> None:
 
 
 def test_settings_of_a_program_say_so() -> None:
-    shown = {each.name: each.origin for each in shown_settings(Settings(port=1), {})}
+    shown = {each.name: each.origin for each in report_settings(Settings(port=1), {})}
     assert (shown["port"], shown["host"]) == ("program", "default")

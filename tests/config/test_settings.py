@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.config.keys import ApiKey
 from antiphon.config.load import (
-    Loaded,
+    LoadedSettings,
     disable_usage_statistics,
     load,
     load_settings,
@@ -19,7 +19,7 @@ from antiphon.config.load import (
 )
 from antiphon.config.model import DEFAULT_MODEL, Model
 from antiphon.config.options import options
-from antiphon.config.renamed import RENAMED_SETTINGS
+from antiphon.config.renamed_settings import RENAMED_SETTINGS
 from antiphon.config.settings import Settings
 from antiphon.config.tenants import Tenant
 from antiphon.errors import SetupError
@@ -27,7 +27,7 @@ from antiphon.errors import SetupError
 DIGEST = "0" * 64
 
 
-def read(text: str = "", flags: dict[str, Any] | None = None, **environ: str) -> Loaded:
+def read(text: str = "", flags: dict[str, Any] | None = None, **environ: str) -> LoadedSettings:
     """Load settings from a file with ``text``, environment variables and flags."""
     Path("antiphon.toml").write_text(text)
     return load(flags, environ={f"ANTIPHON_{name}": value for name, value in environ.items()})

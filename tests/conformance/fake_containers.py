@@ -78,7 +78,7 @@ class Uploads:
     def __init__(self, files: Mapping[tuple[str, str], tuple[str, bytes]]) -> None:
         self.files = dict(files)
 
-    async def name(self, tenant: str, file_id: str) -> str | None:
+    async def get_name(self, tenant: str, file_id: str) -> str | None:
         file = self.files.get((tenant, file_id)) or self.files.get(("", file_id))
         return None if file is None else file[0]
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from antiphon.backends.base import Backend
 from antiphon.backends.local.backend import LocalBackend
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.blobs.base import Blobs
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.http.app import create_app
@@ -31,7 +31,7 @@ from antiphon.resources.prompts import Prompts
 from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
-from antiphon.store.measured import measured
+from antiphon.store.store_observer import observe_store
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import ModelCard, Tokenizer
@@ -104,7 +104,7 @@ class Server:
         **policy: Any,
     ) -> None:
         numbers = itertools.count(1)
-        store = store if metrics is None else measured(store, metrics, time.monotonic)
+        store = store if metrics is None else observe_store(store, metrics, time.monotonic)
         metrics = metrics or Metrics()
         self.backend = backend
         self.store = store

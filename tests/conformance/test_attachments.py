@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.base import BackendCapabilities
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import UnreadableImage
 from antiphon.resources.files import Files

@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import BackendError
 from antiphon.store.base import Store
 from antiphon.stream.deltas import Close, Open, Text

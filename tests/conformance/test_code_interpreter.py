@@ -217,7 +217,7 @@ async def test_unknown_file_is_rejected(serve: Serve, ask: Ask) -> None:
 
 async def test_file_deleted_before_use_fails_the_call(serve: Serve, ask_foreground: Ask) -> None:
     class Forgetful(Uploads):
-        async def name(self, tenant: str, file_id: str) -> str | None:
+        async def get_name(self, tenant: str, file_id: str) -> str | None:
             return "a.txt"
 
     auto = {"type": "auto", "file_ids": ["file-9"]}

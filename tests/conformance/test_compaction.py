@@ -10,7 +10,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, BadRequestError
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.resources.prompts import Prompts
 from antiphon.security.encryption import EncryptionKey, Encryptor

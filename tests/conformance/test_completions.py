@@ -13,7 +13,7 @@ from openai.types import Completion
 
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.on_demand import OnDemandBackend, Progress
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.compat.completion_request import parse_completion_request
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.testing.engine import ScriptedEngine

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.store.base import Store
 from tests.conformance import oracle
 from tests.conformance.asgi_clients import StreamingClient

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import BackendError, InvalidRequest, RunError
 from tests.conformance import oracle
 from tests.conformance.conftest import Serve

@@ -10,7 +10,7 @@ import pytest
 from antiphon import __version__
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.on_demand import OnDemandBackend
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.conversation import Options, PromptTokens
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.store.memory.store import MemoryStore

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.store.base import Store
@@ -274,7 +274,7 @@ async def test_hosted_tools_work_without_token_ids(serve: Serve, ask: Ask) -> No
 def with_namespace(scripts: Any, namespace: str = "dice") -> Any:
     from msgspec.structs import replace
 
-    from antiphon.backends.scripted import ScriptedBackend
+    from antiphon.backends.scripted_backend import ScriptedBackend
     from antiphon.stream.deltas import Open
 
     def reply(conversation: Any, options: Any) -> Any:

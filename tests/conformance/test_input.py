@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import (
     TOOL,

@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.wire.items import Message
 from tests.conformance import oracle

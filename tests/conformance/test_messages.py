@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from pydantic import BaseModel
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.compat.messages.bodies import MessageBlock, MessageTool
 from antiphon.compat.messages.request import MESSAGE_FIELDS
 from antiphon.errors import BackendError

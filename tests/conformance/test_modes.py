@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from antiphon.backends.base import Backend
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.stream.deltas import Delta
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL, call, finish, message_deltas, reasoning_deltas

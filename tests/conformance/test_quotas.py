@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.limits.quotas import Quotas, TenantQuotas

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.backends.local.backend import LocalBackend
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.errors import InvalidRequest, RunError

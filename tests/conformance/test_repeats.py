@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import BackendError
 from antiphon.store.base import Store
 from antiphon.stream.deltas import Close, Open, Text

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.backends.base import Reply
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.sampling import Session
 from antiphon.security.encryption import EncryptionKey, Encryptor

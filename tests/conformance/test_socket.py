@@ -14,7 +14,7 @@ import pytest
 import websockets
 from websockets.asyncio.client import connect
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import BackendError
 from antiphon.http.admission import AdmissionQueue
 from antiphon.http.app import create_app

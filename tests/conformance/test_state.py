@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import BackendError, StoreError
 from antiphon.store.base import Retention, Store
 from antiphon.store.memory.store import MemoryStore

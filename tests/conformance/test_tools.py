@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import structlog
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Constraint
-from antiphon.tools.unavailable import UnavailableTool
+from antiphon.tools.unavailable_tool import UnavailableTool
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL
 from tests.conformance.server import Ask, Json, engine

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.clients import Client
 from antiphon.errors import BackendError, StoreError
 from antiphon.http.app import create_app

@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.backends.base import Backend
 from antiphon.backends.local.backend import LocalBackend
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.testing.backend_check import CHECKS, Check, check_backend

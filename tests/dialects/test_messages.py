@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from antiphon.conversation import Options
-from antiphon.dialects.messages import CALLS, OUTPUTS, SILENT, UNREADABLE, build_messages
+from antiphon.dialects.messages import (
+    CALLS,
+    HIDDEN_ITEMS,
+    OUTPUTS,
+    UNSUPPORTED_ITEMS,
+    build_messages,
+)
 from antiphon.dialects.tools import collect_tools
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
@@ -193,7 +199,7 @@ def test_incomplete_last_answer_stays_open(status: Any) -> None:
 
 
 def test_every_item_kind_has_a_rule() -> None:
-    ruled = {*CALLS, *OUTPUTS, *SILENT, *UNREADABLE}
+    ruled = {*CALLS, *OUTPUTS, *HIDDEN_ITEMS, *UNSUPPORTED_ITEMS}
     ruled |= {it.Message, it.Reasoning, it.McpApprovalResponse}
     assert ruled == set(it.INPUT_ITEMS)
 

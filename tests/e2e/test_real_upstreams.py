@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.backends.base import Backend
-from antiphon.backends.remote.factory import chat_completions, responses
+from antiphon.backends.remote.factory import create_chat_backend, create_responses_backend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.engines.base import LoadOptions, Sampling
@@ -138,7 +138,9 @@ async def ids(upstream: Upstream) -> AsyncIterator[CompletionsEngine]:
 )
 async def backend(upstream: Upstream, request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
     make = (
-        chat_completions if model_name(upstream, request.param) == "chat_completions" else responses
+        create_chat_backend
+        if model_name(upstream, request.param) == "chat_completions"
+        else create_responses_backend
     )
     created = await make("elsewhere", upstream.url, model=upstream.model)
     yield created

@@ -17,7 +17,7 @@ from PIL import Image as pillow
 
 from antiphon.backends.base import flatten
 from antiphon.backends.local.backend import LocalBackend
-from antiphon.backends.remote.factory import chat_completions, responses
+from antiphon.backends.remote.factory import create_chat_backend, create_responses_backend
 from antiphon.backends.remote.responses.servers import FLAVOURS
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
@@ -136,7 +136,7 @@ async def test_text_like_an_image_marker_stays_text(seeing: CompletionsEngine) -
 
 @pytest.mark.requirement("UP-FORMATS")
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "WEBP"])
-@pytest.mark.parametrize("make", [chat_completions, responses])
+@pytest.mark.parametrize("make", [create_chat_backend, create_responses_backend])
 async def test_every_image_format_is_sent(eyes: str, make: Any, form: str) -> None:
     out = io.BytesIO()
     pillow.open(io.BytesIO(RED)).convert("RGB").save(out, form)
@@ -157,7 +157,7 @@ async def test_every_image_format_is_sent(eyes: str, make: Any, form: str) -> No
 
 @pytest.mark.parametrize("name", ["reports_usage", "streams_in_pieces", "closing_stops_generation"])
 async def test_chat_completions_backend_keeps_the_contract(upstream: str, name: str) -> None:
-    backend = await chat_completions("tiny", upstream)
+    backend = await create_chat_backend("tiny", upstream)
     try:
         await BACKEND_CHECKS[name](backend)
     finally:
@@ -169,7 +169,7 @@ async def test_chat_completions_backend_keeps_the_contract(upstream: str, name: 
 
 @pytest.mark.parametrize("name", ["reports_usage", "streams_in_pieces"])
 async def test_responses_backend_keeps_the_contract(upstream: str, name: str) -> None:
-    backend = await responses("tiny", upstream)
+    backend = await create_responses_backend("tiny", upstream)
     try:
         assert backend.flavour is FLAVOURS["llama-server"]
         await BACKEND_CHECKS[name](backend)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from antiphon.dialects.grammar.json_schema import bare, check_schema, lenient
+from antiphon.dialects.grammar.json_schema import check_schema, lenient_schema, llguidance_schema
 from antiphon.errors import InvalidRequest
 from antiphon.grammars.check import grammar_fault, is_cheap
 
@@ -99,7 +99,7 @@ def test_a_count_that_a_grammar_unrolls_is_refused_by_name(keyword: str) -> None
 
 def test_a_lenient_grammar_leaves_a_large_maximum_to_the_validator() -> None:
     schema = {"type": "array", "items": {"type": "string"}, "maxItems": 10_000_000}
-    check_schema(json.dumps(lenient(bare(schema))), "x")
+    check_schema(json.dumps(lenient_schema(llguidance_schema(schema))), "x")
 
 
 @pytest.mark.parametrize(
@@ -116,4 +116,4 @@ def test_a_lenient_grammar_leaves_a_large_maximum_to_the_validator() -> None:
     ],
 )
 def test_negated_classes_of_a_pattern_exclude_nul(pattern: str, rewritten: str) -> None:
-    assert bare({"pattern": pattern})["pattern"] == rewritten
+    assert llguidance_schema({"pattern": pattern})["pattern"] == rewritten

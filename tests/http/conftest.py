@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from antiphon.backends.base import Status
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.http.app import create_app
 from antiphon.logs import open_log
@@ -116,7 +116,7 @@ class FakeService:
     """Records its calls. ``script`` shapes the runs; ``refusal`` is raised instead."""
 
     def __init__(self) -> None:
-        self.ready = True
+        self.is_ready = True
         self.store_health = StoreHealth(MemoryStore())
         self.vector_health = VectorHealth(MemoryStore().vectors)
         self.keepalive_s = 0.0
@@ -171,8 +171,8 @@ class FakeService:
     async def cancel(self, tenant: str, response_id: str) -> Response:
         return await self.retrieve(tenant, response_id)
 
-    async def input_items(self, tenant: str, response_id: str, cut: PageParams) -> Page[Item]:
-        self._record("input_items", tenant, response_id, cut)
+    async def input_items(self, tenant: str, response_id: str, params: PageParams) -> Page[Item]:
+        self._record("input_items", tenant, response_id, params)
         return Page(data=(), first_id=None, last_id=None, has_more=False)
 
     async def drain(self, grace_s: float) -> None:

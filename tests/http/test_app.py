@@ -115,7 +115,7 @@ async def test_health_and_readiness(make_app: Any, service: Any) -> None:
     client = make_app().client
     assert (await client.get("/health")).json() == {"status": "ok"}
     assert (await client.get("/ready")).status_code == 200
-    service.ready = False
+    service.is_ready = False
     assert (await client.get("/ready")).status_code == 503
     assert (await client.get("/health")).status_code == 200
 

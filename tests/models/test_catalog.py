@@ -12,7 +12,7 @@ import pytest
 
 from antiphon import plugins
 from antiphon.backends.base import flatten
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.conversation import Conversation, Options

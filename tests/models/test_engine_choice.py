@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.config.model import DEFAULT_MODEL, Model
 from antiphon.config.settings import Settings
 from antiphon.engines.gguf.reader import read_gguf

@@ -27,7 +27,7 @@ from antiphon.errors import BackendError, NotFound, SetupError
 from antiphon.ipc.server import CallServer
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.models.hosted_models import HostedModelManager, HostedModels, is_hosted
-from antiphon.models.manager import ModelManager, Resident
+from antiphon.models.manager import ConfiguredModel, ModelManager
 from antiphon.models.model_host import ModelHostSession
 from antiphon.sampling import Session
 from antiphon.testing.embedder import WordEmbedder
@@ -54,17 +54,20 @@ class Host:
             "e": self._embedder,
             "b": self._broken,
         }
-        residents = [self._resident(name, make) for name, make in makers.items()]
-        manager = ModelManager(tuple(residents), Settings(), MemoryBudget())
+        configured_models = [self._configured_model(name, make) for name, make in makers.items()]
+        manager = ModelManager(tuple(configured_models), Settings(), MemoryBudget())
         models = [
-            ServedModel(name=each.name, backend=each.backend, created=0) for each in residents
+            ServedModel(name=each.name, backend=each.backend, created=0)
+            for each in configured_models
         ]
         self.catalog: asyncio.Future[Catalog] = asyncio.get_running_loop().create_future()
         self.catalog.set_result(Catalog(tuple(models), manager=manager))
 
-    def _resident(self, name: str, make: Callable[[Any], Awaitable[Backend]]) -> Resident:
+    def _configured_model(
+        self, name: str, make: Callable[[Any], Awaitable[Backend]]
+    ) -> ConfiguredModel:
         lazy = OnDemandBackend(name, make)
-        return Resident(name=name, model=Model(source="none"), backend=lazy, on_demand=lazy)
+        return ConfiguredModel(name=name, model=Model(source="none"), backend=lazy, on_demand=lazy)
 
     async def _engine(self, progress: Any) -> Backend:
         self.loads += 1

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound, RequestError, SetupError
 from antiphon.resources.prompts import Prompts

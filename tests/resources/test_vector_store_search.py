@@ -14,7 +14,7 @@ from antiphon.errors import BackendError, InvalidRequest
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.pagination import PageParams
 from antiphon.resources.file_contents import single_chunk
-from antiphon.resources.files import Upload
+from antiphon.resources.files import FileUpload
 from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.embedder import WordEmbedder
@@ -57,7 +57,7 @@ class SearchService:
         store = await self.stores.create("t", CreateVectorStore())
         for name, text in texts.items():
             content = text.encode()
-            upload = Upload(
+            upload = FileUpload(
                 filename=name,
                 purpose="assistants",
                 bytes=len(content),

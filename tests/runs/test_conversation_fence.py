@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import InvalidRequest, StoreError
 from antiphon.runs.service import Service
 from antiphon.store.memory.store import MemoryStore

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.backends.base import flatten
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.runs.request.tool_selection import ServerTool, ToolSelection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from antiphon.store.base import Retention, Store
 from antiphon.store.clock import StoreClock
 from antiphon.store.memory.store import MemoryStore
-from antiphon.testing.store_check import turn
+from antiphon.testing.store_check import make_response
 
 YEAR_S = 365 * 86_400
 
@@ -54,5 +54,5 @@ async def test_what_a_server_with_a_slow_clock_makes_does_not_expire(store: Stor
     server.wall = now if await store.clock(0) == 0 else now - YEAR_S
     clock = clock_of(store, server)
     await clock.synchronize()
-    await store.save("t", turn("a", created_at=int(clock())))
+    await store.save("t", make_response("a", created_at=int(clock())))
     assert await store.sweep(Retention(max_age_s=86_400), int(now)) == 0

@@ -19,8 +19,8 @@ from antiphon.store.base import Retention, Store
 from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.records import Append, Claim, ConversationLock, EventBatch, StoredResponse
 from antiphon.testing.postgres import Postgres
-from antiphon.testing.run_check import batch, ended, job, queued
-from antiphon.testing.store_check import turn
+from antiphon.testing.run_check import batch, ended_response, job, queued_response
+from antiphon.testing.store_check import make_response
 from antiphon.wire.resources.conversations import ConversationResource
 from tests.searching import examples
 
@@ -170,8 +170,10 @@ class StoreMachine(RuleBasedStateMachine):
     ) -> None:
         """Save a response, perhaps again, in a conversation, or with an item of another
         response."""
-        items = () if added == name else turn(added).input
-        stored = self.with_unique_time(turn(name, self.parent(tenant, name, on), added=items))
+        items = () if added == name else make_response(added).input
+        stored = self.with_unique_time(
+            make_response(name, self.parent(tenant, name, on), added=items)
+        )
         is_background = (tenant, name) in self.background
         stored = replace(stored, response=replace(stored.response, background=is_background))
         if locked and talk is not None:
@@ -216,14 +218,14 @@ class StoreMachine(RuleBasedStateMachine):
         label = ConversationResource(
             id=f"conv_{name}", created_at=1, metadata={"at": str(self.clock)}
         )
-        self.all("save_conversation", tenant, label, turn(added).input)
+        self.all("save_conversation", tenant, label, make_response(added).input)
 
     @rule(tenant=TENANTS, name=NAMES, added=NAMES, gone=st.booleans())
     def change_items(self, tenant: str, name: str, added: str, gone: bool) -> None:
         if gone:
             self.all("remove_conversation_item", tenant, f"conv_{name}", f"msg_i_{added}")
         else:
-            self.all("add_conversation_items", tenant, f"conv_{name}", turn(added).input)
+            self.all("add_conversation_items", tenant, f"conv_{name}", make_response(added).input)
 
     @rule(tenant=TENANTS, name=NAMES)
     def delete_conversation(self, tenant: str, name: str) -> None:
@@ -246,7 +248,9 @@ class StoreMachine(RuleBasedStateMachine):
         model: str,
         lock: ConversationLock | None = None,
     ) -> None:
-        stored = self.with_unique_time(queued(name, previous=self.parent(tenant, name, on)))
+        stored = self.with_unique_time(
+            queued_response(name, previous=self.parent(tenant, name, on))
+        )
         created = self.run_all("create", job(name, tenant, model), stored, batch(0, 2), lock=lock)
         if created is True:
             self.background.add((tenant, name))
@@ -344,7 +348,9 @@ class StoreMachine(RuleBasedStateMachine):
             return
         claim = self.claims[-1 - pick % len(self.claims)]
         tenant, name = claim.job.tenant, claim.job.id.removeprefix("resp_")
-        stored = self.with_unique_time(ended(name, store=kept, previous=self.parents[tenant, name]))
+        stored = self.with_unique_time(
+            ended_response(name, store=kept, previous=self.parents[tenant, name])
+        )
         self.run_all(
             "end",
             claim,

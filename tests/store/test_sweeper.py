@@ -12,8 +12,8 @@ from antiphon.store.base import Retention, Store
 from antiphon.store.records import Append, SweepRecord
 from antiphon.store.sweeper import Sweeper, check_clock
 from antiphon.testing.postgres import Postgres
-from antiphon.testing.run_check import batch, begin_run, ended, numbers
-from antiphon.testing.store_check import turn
+from antiphon.testing.run_check import batch, begin_run, ended_response, numbers
+from antiphon.testing.store_check import make_response
 
 NOW, DAY = 1_790_000_000, 86_400
 RETENTION = Retention(max_age_s=30 * DAY)
@@ -39,7 +39,7 @@ async def sweep_at(store: Store, now: float, log: Log) -> int:
 async def test_clock_that_jumps_ahead_expires_nothing(store: Store) -> None:
     log = Log()
     start = await store.clock(NOW)
-    await store.save("t", turn("a", created_at=int(start) - 5 * DAY))
+    await store.save("t", make_response("a", created_at=int(start) - 5 * DAY))
     assert await sweep_at(store, start, log) == 0
     for later in (400 * DAY, 400 * DAY + 60, 400 * DAY + 3_600):
         assert await sweep_at(store, start + later, log) == 0
@@ -50,7 +50,7 @@ async def test_clock_that_jumps_ahead_expires_nothing(store: Store) -> None:
 
 async def test_clock_without_a_last_sweep_is_believed(store: Store) -> None:
     now = await store.clock(NOW)
-    await store.save("t", turn("a", created_at=int(now) - 31 * DAY))
+    await store.save("t", make_response("a", created_at=int(now) - 31 * DAY))
     assert await sweep_at(store, now, Log()) == 1
 
 
@@ -90,7 +90,7 @@ async def test_deleted_and_expired_runs_leave_no_batches(store: Store) -> None:
         claim = await begin_run(store, name)
         appends = [Append(claim, batch(n)) for n in range(2, 1_300)]
         await store.runs.append(appends)
-        await store.runs.end(claim, ended(name), batch(1_300))
+        await store.runs.end(claim, ended_response(name), batch(1_300))
         if name != "kept":
             await store.sweep(Retention(), 1_000)  # dates its end
     assert await store.delete("t", "resp_deleted")
@@ -127,7 +127,7 @@ async def test_transactions_of_a_sweep_are_small(
     counted = Counted(store, monkeypatch)
     claim = await begin_run(store)
     await store.runs.append([Append(claim, batch(n)) for n in range(2, 3_000)])
-    await store.runs.end(claim, ended("a"), batch(3_000))
+    await store.runs.end(claim, ended_response("a"), batch(3_000))
     await store.delete("t", "resp_a")
     assert counted.largest == 0, "a client's deletion does not delete the events itself"
     await store.sweep(Retention(), 1_000)
@@ -141,7 +141,7 @@ async def test_writes_of_a_sweep_are_many(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     claim = await begin_run(store)
     await store.runs.append([Append(claim, batch(n)) for n in range(2, 3_000)])
-    await store.runs.end(claim, ended("a"), batch(3_000))
+    await store.runs.end(claim, ended_response("a"), batch(3_000))
     await store.delete("t", "resp_a")
     before = store.commits
     await store.sweep(Retention(), 1_000)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from antiphon.stream.draft import MAX_PIECES
 from antiphon.stream.kinds import KINDS
 from antiphon.stream.writer import ResponseWriter
-from antiphon.testing.run_check import queued
+from antiphon.testing.run_check import queued_response
 from antiphon.wire.items import Message, OutputText
 
 
 def test_long_text_is_not_kept_in_pieces() -> None:
-    writer = ResponseWriter(queued("a").response, ids=lambda prefix: prefix, kinds=KINDS)
+    writer = ResponseWriter(queued_response("a").response, ids=lambda prefix: prefix, kinds=KINDS)
     item = writer.open(Message(role="assistant", content=()))
     words = [f"word{n} " for n in range(3 * MAX_PIECES + 5)]
     for word in words:

@@ -7,7 +7,7 @@ from typing import get_args, get_type_hints
 import pytest
 from msgspec.structs import fields
 
-from antiphon.stream.kinds import KINDS, OPEN_RESPONSES_KINDS, Kind, error_fields
+from antiphon.stream.kinds import KINDS, OPEN_RESPONSES_KINDS, ItemKind, error_fields
 from antiphon.wire import items as it
 
 ROWS = [pytest.param(cls, kind, id=str(cls.__struct_config__.tag)) for cls, kind in KINDS.items()]
@@ -27,12 +27,14 @@ def test_id_prefixes_are_unique() -> None:
 
 
 @pytest.mark.parametrize(("cls", "kind"), ROWS)
-def test_can_fail_means_that_failed_is_a_legal_status(cls: type[it.ItemBase], kind: Kind) -> None:
+def test_can_fail_means_that_failed_is_a_legal_status(
+    cls: type[it.ItemBase], kind: ItemKind
+) -> None:
     assert kind.can_fail == ("failed" in statuses(cls))
 
 
 @pytest.mark.parametrize(("cls", "kind"), ROWS)
-def test_columns_name_fields_of_the_item(cls: type[it.ItemBase], kind: Kind) -> None:
+def test_columns_name_fields_of_the_item(cls: type[it.ItemBase], kind: ItemKind) -> None:
     named = {*kind.incomplete_fields, *kind.appended_fields.values()} | {kind.parts_field} - {""}
     named |= {kind.error.name} if kind.error is not None else set()
     named |= {text.list_field if text.part else text.field for text in kind.channels.values()}
@@ -40,7 +42,7 @@ def test_columns_name_fields_of_the_item(cls: type[it.ItemBase], kind: Kind) -> 
 
 
 @pytest.mark.parametrize(("cls", "kind"), ROWS)
-def test_columns_of_a_row_are_consistent(cls: type[it.ItemBase], kind: Kind) -> None:
+def test_columns_of_a_row_are_consistent(cls: type[it.ItemBase], kind: ItemKind) -> None:
     assert kind.runs_here or not kind.counts_as_call
     assert not (kind.runs_here and kind.written_by_model)
     assert not kind.omits_direct_caller or "caller" in cls.__struct_fields__

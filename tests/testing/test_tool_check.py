@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import GrammarError, RequestError
-from antiphon.testing.tool_check import ToolTrial, check_tool
+from antiphon.testing.tool_check import ToolCheckCase, check_tool
 from antiphon.tools.base import (
     CallContext,
     ResponseContext,
@@ -22,7 +22,7 @@ from antiphon.tools.base import (
 from antiphon.wire.items import McpCall, ShellCallOutput, WebSearchCall
 from antiphon.wire.tools import Function, WebSearch
 
-TRIAL = ToolTrial(
+TRIAL = ToolCheckCase(
     tool=WebSearch(),
     successful_call=("look", "{}"),
     failing_call=("look", "fail"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import RunError
-from antiphon.testing.tool_check import ToolTrial, check_tool
+from antiphon.testing.tool_check import ToolCheckCase, check_tool
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.tools.file_search.provider import FileSearchProvider
@@ -29,7 +29,7 @@ async def test_code_interpreter() -> None:
     async with containers(await sandbox(SMALL), disk_bytes=SMALL.disk_bytes) as registry:
         await check_tool(
             CodeInterpreterProvider(registry),
-            ToolTrial(
+            ToolCheckCase(
                 tool=tl.CodeInterpreter(container={"type": "auto"}),
                 successful_call=("python", "print(6 * 7)"),
                 failing_call=("python", "import os; os._exit(1)"),
@@ -47,7 +47,7 @@ async def test_shell_in_a_container() -> None:
     async with containers(await sandbox(SMALL), disk_bytes=SMALL.disk_bytes) as registry:
         await check_tool(
             ShellProvider(registry),
-            ToolTrial(
+            ToolCheckCase(
                 tool=tl.Shell(environment=AUTO),
                 successful_call=("shell", '{"commands": ["echo 1", "exit 3"]}'),
                 failing_call=("shell", '{"commands": []}'),
@@ -76,7 +76,7 @@ async def test_shell_in_a_container() -> None:
 )
 async def test_client_tools(tool: Any, successful_call: tuple[str, str]) -> None:
     provider = CLIENT_TOOLS[str(tool.__struct_config__.tag)]
-    await check_tool(provider, ToolTrial(tool=tool, successful_call=successful_call))
+    await check_tool(provider, ToolCheckCase(tool=tool, successful_call=successful_call))
 
 
 async def test_web_search() -> None:
@@ -85,7 +85,7 @@ async def test_web_search() -> None:
     await index.add([PageDocument(url="https://a.example/", title="Fjords", text=text)])
     await check_tool(
         WebSearchProvider(index, is_external=False),
-        ToolTrial(
+        ToolCheckCase(
             tool=tl.WebSearch(),
             successful_call=("search", '{"query": "fjord"}'),
             failing_call=("open", '{"id": "https://nowhere.example/"}'),
@@ -118,7 +118,7 @@ class FakeVectorSearch:
 async def test_file_search() -> None:
     await check_tool(
         FileSearchProvider(FakeVectorSearch()),
-        ToolTrial(
+        ToolCheckCase(
             tool=tl.FileSearch(vector_store_ids=("vs_1",)),
             successful_call=("file_search", '{"queries": ["fjord"]}'),
             failing_call=("file_search", '{"queries": ["broken"]}'),

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from antiphon.testing.tool_check import ToolTrial, check_tool
+from antiphon.testing.tool_check import ToolCheckCase, check_tool
 from antiphon.wire.tools import WebSearch
 
 PAGE = Path(__file__).parents[2] / "docs" / "tools.md"
@@ -18,7 +18,7 @@ async def test_documented_example_meets_the_tool_contract(tmp_path: Path) -> Non
     (code,) = (block for block in blocks if "class Pages" in block)
     names: dict[str, Any] = {}
     exec(code, names)
-    trial = ToolTrial(
+    trial = ToolCheckCase(
         tool=WebSearch(),
         successful_call=("look", '{"name": "a.md"}'),
         failing_call=("look", '{"name": "b"}'),

@@ -15,7 +15,7 @@ import openai
 import pytest
 from structlog.testing import capture_logs
 
-from antiphon.backends.scripted import Script, ScriptedBackend
+from antiphon.backends.scripted_backend import Script, ScriptedBackend
 from antiphon.errors import RunError, SetupError
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.store import open_store
@@ -91,7 +91,10 @@ async def add_webhook(store: Store, name: str) -> None:
     """Store a webhook as a run does at its end."""
     webhook_event = WebhookEvent(f"evt_{name}", b"{}", NOW)
     await store.runs.end(
-        await begin_run(store, name), run_check.ended(name), batch(2), webhook=webhook_event
+        await begin_run(store, name),
+        run_check.ended_response(name),
+        batch(2),
+        webhook=webhook_event,
     )
 
 

@@ -9,7 +9,7 @@ from openai.types.responses import ResponseItemList
 from openai.types.responses.input_token_count_response import InputTokenCountResponse
 from pydantic import BaseModel
 
-from antiphon.wire.pagination import Deleted, InputTokensCount, Page
+from antiphon.wire.pagination import DeletedObject, InputTokensCount, Page
 from antiphon.wire.parsing.requests import read_items
 from tests.wire.samples import OUTPUTS
 
@@ -41,7 +41,7 @@ def test_empty_page_has_no_first_and_last_id() -> None:
 
 
 def test_deletion_and_count_are_parsed_by_the_sdk() -> None:
-    deleted = Deleted(id="conv_1", object="conversation.deleted")
+    deleted = DeletedObject(id="conv_1", object="conversation.deleted")
     ConversationDeletedResource.model_validate_json(msgspec.json.encode(deleted), strict=True)
     count = InputTokensCount(input_tokens=7)
     read = InputTokenCountResponse.model_validate_json(msgspec.json.encode(count), strict=True)

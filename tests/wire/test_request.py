@@ -29,7 +29,7 @@ ASKING: dict[str, Any] = {
     "multi_agent": {"enabled": True},
     "skip_special_tokens": False,
 }
-REFUSED = [name for name, fate in FIELDS.items() if fate == "refused"]
+REFUSED = [name for name, treatment in FIELDS.items() if treatment == "refused"]
 
 
 def test_every_field_has_a_treatment() -> None:

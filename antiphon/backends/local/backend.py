@@ -23,7 +23,7 @@ from antiphon.backends.validation.tool_calls import compiled_tool_call_rules
 from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.dialects.base import Dialect, Rendered
 from antiphon.dialects.tools import collect_tools, restrict_tools
-from antiphon.engines.base import Engine, MeasuresImages, Sampling
+from antiphon.engines.base import Engine, ImageMeasurer, Sampling
 from antiphon.engines.common.grammar_state import GrammarTracker
 from antiphon.engines.common.matched_generation import MatchedGeneration
 from antiphon.errors import BackendError, CannotContinue, context_length_exceeded
@@ -165,7 +165,7 @@ class LocalBackend(Backend):
         # Rendering and encoding a long conversation would block the event loop for too long.
         rendered, dropped_ids = await asyncio.to_thread(self._render, conversation, options, {})
         images, engine = rendered.prompt.images, self._engine
-        if not images or not isinstance(engine, MeasuresImages):
+        if not images or not isinstance(engine, ImageMeasurer):
             return rendered, dropped_ids, 0
         sizes = {image.content: await engine.image_tokens(image) for image in images}
         if _prompt_size(rendered, sizes) >= self.context_size:

@@ -48,14 +48,14 @@ from antiphon.wire.response import Usage
 
 from .context_limit import TokenEndpoint, count_tokens, may_exceed
 from .image_conversion import convert_images
-from .offered_calls import OfferedCalls
+from .offered_call_filter import OfferedCallFilter
 
 __all__ = [
     "RemoteBackend",
     "StreamParser",
     "UpstreamReply",
     "check_server_options",
-    "unsupported",
+    "unsupported_error",
     "with_instructions",
 ]
 
@@ -291,13 +291,13 @@ class UpstreamReply(Reply):
         """
         may_shorten = self._options.truncate
         while True:
-            offered_calls = OfferedCalls(self._options, self._shown)
+            offered_call_filter = OfferedCallFilter(self._options, self._shown)
             calls = _AllCalls() if self._options.allows_parallel_calls else _FirstCall()
             try:
                 async with aclosing(self._stream_with_retries()) as batches:
                     async for batch in batches:
                         may_shorten = False
-                        batch = offered_calls.filter(self._without_shared_cache(batch))
+                        batch = offered_call_filter.filter(self._without_shared_cache(batch))
                         yield calls.filter(batch)
                         if self._is_stopped or calls.discarded_bytes > _MAX_DISCARDED_BYTES:
                             if not (batch and isinstance(batch[-1], Finish)):
@@ -424,7 +424,7 @@ def check_server_options(
     """
     for option in nonstandard:
         if option not in supported and options.requests(option):
-            raise unsupported(_OPTION_FIELDS.get(option, option))
+            raise unsupported_error(_OPTION_FIELDS.get(option, option))
 
 
 def with_instructions(conversation: Conversation, texts: Sequence[str]) -> Conversation:
@@ -435,7 +435,7 @@ def with_instructions(conversation: Conversation, texts: Sequence[str]) -> Conve
     return replace(conversation, instructions="\n\n".join(part for part in parts if part))
 
 
-def unsupported(field: str) -> InvalidRequest:
+def unsupported_error(field: str) -> InvalidRequest:
     """Return the error for a request field that this kind of server does not support."""
     return InvalidRequest(
         f"Unsupported parameter: '{field}' is not supported with this model.",

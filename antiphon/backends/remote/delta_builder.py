@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.stream.deltas import Annotate, Channel, Close, Delta, Open, Progress, Text
-from antiphon.stream.kinds import KINDS, Kind
+from antiphon.stream.kinds import KINDS, ItemKind
 from antiphon.wire.items import (
     Annotation,
     Caller,
@@ -48,7 +48,7 @@ class DeltaBuilder:
         self.out: list[Delta] = []
         self.open: _Kind | None = None
         #: The kind of the open item, and the channel of its last text.
-        self._item_kind: Kind | None = None
+        self._item_kind: ItemKind | None = None
         self._channel: Channel | None = None
         self._call_ids = {"", *used_call_ids}
 

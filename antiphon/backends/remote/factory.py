@@ -23,12 +23,12 @@ from antiphon.upstream.endpoint import first_model_id, list_models, model_owner,
 from .chat_completions import servers as chat_servers
 from .responses import servers as responses_servers
 
-__all__ = ["chat_completions", "responses"]
+__all__ = ["create_chat_backend", "create_responses_backend"]
 
 _Flavour = TypeVar("_Flavour", chat_servers.ChatFlavour, responses_servers.ResponsesFlavour)
 
 
-async def chat_completions(
+async def create_chat_backend(
     name: str,
     url: str,
     *,
@@ -71,7 +71,7 @@ async def chat_completions(
     )
 
 
-async def responses(
+async def create_responses_backend(
     name: str,
     url: str,
     *,
@@ -82,7 +82,7 @@ async def responses(
     options: Mapping[str, Any] | None = None,
 ) -> ResponsesBackend:
     """Create the backend of a server of the Responses API. The arguments have the same meaning as
-    in ``chat_completions``."""
+    in ``create_chat_backend``."""
     upstream, endpoint = open_upstream(name, url, key, options or {})
     rows = responses_servers.FLAVOURS
     model, flavour = await _resolve_model(name, upstream, model, endpoint.flavour, rows)

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 
 from antiphon.conversation import Options
 from antiphon.dialects.grammar.json_schema import (
-    bare,
-    can_judge,
     check_strict,
+    has_schema_validator,
     is_enforced,
-    lenient,
+    lenient_schema,
+    llguidance_schema,
 )
 from antiphon.dialects.grammar.user_grammars import guide_lark
 from antiphon.errors import InvalidRequest
@@ -190,11 +190,11 @@ async def answer_format(options: Options, grammars: GrammarCache) -> AnswerForma
         case JsonSchemaFormat(schema=schema, strict=strict):
             if strict:
                 check_strict(schema, _PATH)
-            plain = await asyncio.to_thread(bare, schema)
+            plain = await asyncio.to_thread(llguidance_schema, schema)
             if not await asyncio.to_thread(is_enforced, plain, _PATH, strict=bool(strict)):
                 await SchemaValidator(schema, _PATH).check()
                 return await asyncio.to_thread(
-                    json_answer_format, lenient(plain), grammars, schema, is_complete=False
+                    json_answer_format, lenient_schema(plain), grammars, schema, is_complete=False
                 )
         case PlainFormat() if options.guide is None:
             return None  # most requests: without a thread
@@ -212,7 +212,7 @@ def enforced_answer_format(options: Options, grammars: GrammarCache) -> AnswerFo
         case JsonObjectFormat():
             return json_answer_format({"type": "object"}, grammars)
         case JsonSchemaFormat(schema=schema):
-            return json_answer_format(bare(schema), grammars, schema)
+            return json_answer_format(llguidance_schema(schema), grammars, schema)
     if options.guide is None:
         return None
     return AnswerFormat(grammar=grammars.get(guide_lark(options.guide)))
@@ -246,7 +246,7 @@ def json_answer_format(
     or None if it is the same. ``is_complete``, ``fault``: see ``AnswerFormat``.
     """
     grammar = grammars.get(f"start: %json {json.dumps(schema)}")
-    if not can_judge():
+    if not has_schema_validator():
         return AnswerFormat(grammar=grammar, fault=fault)
     validator = SchemaValidator(schema if original is None else original, _PATH)
     any_json = grammars.get(_JSON)

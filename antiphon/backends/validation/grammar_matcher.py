@@ -13,7 +13,7 @@ from typing import Any
 from antiphon.errors import SetupError
 from antiphon.installation import needs_extra
 
-from .schema_validator import grammar_fault
+from .schema_validator import match_fault_in_process
 
 __all__ = ["Grammar", "GrammarCache", "GrammarMatcher"]
 
@@ -125,4 +125,4 @@ class GrammarMatcher:
 
     async def _fault_in_process(self, *, whole: bool) -> str | None:
         text = self.text.encode("utf-8", "replace").decode()
-        return await grammar_fault(self._lark, text, whole=whole)
+        return await match_fault_in_process(self._lark, text, whole=whole)

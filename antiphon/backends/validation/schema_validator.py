@@ -20,7 +20,7 @@ import structlog
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.ipc.worker_program import program_command, program_environment
 
-__all__ = ["SchemaValidator", "grammar_fault"]
+__all__ = ["SchemaValidator", "match_fault_in_process"]
 
 _log = structlog.get_logger(__name__)
 
@@ -72,7 +72,7 @@ class SchemaValidator:
         return await _run_worker(schema=self._schema, text=text)
 
 
-async def grammar_fault(lark: str, text: str, *, whole: bool) -> str | None:
+async def match_fault_in_process(lark: str, text: str, *, whole: bool) -> str | None:
     """Match a text to a grammar in the worker process. Return a message about the fault, or None if
     the text matches.
 

@@ -11,7 +11,11 @@ import json
 from functools import partial
 from typing import Any
 
-from antiphon.dialects.grammar.json_schema import bare, check_schema, strict_form
+from antiphon.dialects.grammar.json_schema import (
+    check_schema,
+    llguidance_schema,
+    require_all_properties,
+)
 from antiphon.dialects.grammar.user_grammars import input_lark
 from antiphon.dialects.tools import PromptTool, PromptTools
 from antiphon.errors import InvalidRequest
@@ -96,7 +100,7 @@ def tool_call_rules(
     for tool in constrained:
         if not is_enforced:
             _check(tool)
-    is_bound = tools.required or (tools.restricted and not accept_strays)
+    is_bound = tools.required or (tools.is_restricted and not accept_strays)
     return (
         ToolCallRules(tools, grammars, accept_strays=accept_strays)
         if constrained or is_bound
@@ -134,7 +138,7 @@ def _call_name(call: FunctionCall | CustomToolCall) -> _ToolName:
 
 
 def _schema(tool: PromptTool) -> dict[str, Any]:
-    return {"type": "object", **strict_form(bare(tool.schema))}
+    return {"type": "object", **require_all_properties(llguidance_schema(tool.schema))}
 
 
 def _check(tool: PromptTool) -> None:

@@ -18,7 +18,7 @@ from .script import MODEL, PAGES, demo_settings, write_scenes
 
 if TYPE_CHECKING:
     from antiphon.bootstrap.capabilities import Capability
-    from antiphon.bootstrap.server import Serving
+    from antiphon.bootstrap.server import StartReport
 
 __all__ = ["run_demo"]
 
@@ -49,7 +49,7 @@ async def run_demo(settings: Settings, show: Callable[[str], None], *, once: boo
         write_scenes(folder / "tour.toml", ready)
         tour: asyncio.Task[None] | None = None
 
-        def started(serving: Serving) -> None:
+        def started(serving: StartReport) -> None:
             nonlocal tour
             show(f"Antiphon demo at {serving.url}/v1\n{_WARNING}\n")
             tour = asyncio.create_task(_take_tour(serving.url, ready, show, once=once))

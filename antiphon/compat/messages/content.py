@@ -24,7 +24,7 @@ from antiphon.wire.parsing.errors import (
 from antiphon.wire.parsing.fields import Json, read_array, read_choice, read_object, read_tag
 from antiphon.wire.parsing.json_body import BodyLimits
 
-from .tools import OfferedTools
+from .tools import ToolCollector
 
 __all__ = ["BLOCKS", "read_messages", "read_system", "text_of_result"]
 
@@ -48,7 +48,7 @@ def read_system(raw: Any, path: str, limits: BodyLimits) -> str:
 def read_messages(
     raw: Any,
     path: str,
-    tools: OfferedTools,
+    tools: ToolCollector,
     paths: ErrorPaths,
     limits: BodyLimits,
     *,
@@ -83,7 +83,7 @@ class _MessageReader:
     """Translates messages one by one and adds the results to ``items``. For error messages,
     ``paths`` records for each field of an item the field of the message from which it comes."""
 
-    def __init__(self, tools: OfferedTools, paths: ErrorPaths, limits: BodyLimits) -> None:
+    def __init__(self, tools: ToolCollector, paths: ErrorPaths, limits: BodyLimits) -> None:
         self.items: list[Json] = []
         #: Whether the thinking of the next message is shown to the model.
         self.shows_thinking = True

@@ -38,7 +38,7 @@ from antiphon.wire.response import Response
 from .answer import AnswerForm, message_answer
 from .content import read_messages, read_system
 from .stream import MessageStream
-from .tools import OfferedTools, read_tool_choice
+from .tools import ToolCollector, read_tool_choice
 from .types import MessageAnswer
 
 __all__ = [
@@ -211,7 +211,7 @@ def _merge(fields: Json, more: Json) -> None:
 def _conversation(raw: Json, paths: ErrorPaths, limits: BodyLimits) -> Json:
     """Translate ``system``, ``messages``, ``tools`` and ``tool_choice`` to fields of the Responses
     request. Messages may add and remove tools."""
-    tools = OfferedTools(paths, limits)
+    tools = ToolCollector(paths, limits)
     tools.declare(raw.get("tools", []), "tools")
     items = read_messages(
         raw["messages"],

@@ -22,7 +22,7 @@ from antiphon.wire.parsing.errors import (
 from antiphon.wire.parsing.fields import Json, read_array, read_object, read_tag
 from antiphon.wire.parsing.json_body import BodyLimits
 
-__all__ = ["TOOL_TYPES", "OfferedTools", "read_tool_choice"]
+__all__ = ["TOOL_TYPES", "ToolCollector", "read_tool_choice"]
 
 _WEB_SEARCH = ("web_search_20250305", "web_search_20260209", "web_search_20260318")
 #: The types of tools that a request may declare.
@@ -33,7 +33,7 @@ _MODES: Mapping[str, str] = {"auto": "auto", "any": "required", "none": "none"}
 _CHOICES = (*_MODES, "tool")
 
 
-class OfferedTools:
+class ToolCollector:
     """Collects the tools that the model may use. They are the tools in ``tools`` without
     ``defer_loading``, and the tools that messages add.
 
@@ -151,7 +151,7 @@ def _web_search(fields: Json, path: str) -> Json:
     return tool
 
 
-def read_tool_choice(raw: Any, path: str, tools: OfferedTools) -> Json:
+def read_tool_choice(raw: Any, path: str, tools: ToolCollector) -> Json:
     """Translate ``tool_choice`` to fields of the Responses request. Raises ``InvalidRequest``."""
     fields = read_object(raw, path)
     kind = read_tag(fields, path, _CHOICES)

@@ -317,7 +317,7 @@ class ChatDialect:
         unfinished = messages.pop() if messages and messages[-1].pop("open", False) else None
         if conversation.instructions:
             messages.insert(0, {"role": "system", "content": mask(conversation.instructions)})
-        definitions = mask([tool.definition() for tool in prompt_tools.declared])
+        definitions = mask([tool.definition() for tool in prompt_tools.initial_tools])
         uses_template_tools = bool(definitions) and self.template_has_tools
         instructions = mask([*json_format_instructions(options), *format_instructions(options)])
         if definitions and not uses_template_tools:

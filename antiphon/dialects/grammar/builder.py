@@ -21,14 +21,14 @@ from antiphon.wire.extensions import Guide
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .json_schema import (
-    bare,
     bundle_definitions,
     check_schema,
     check_strict,
-    closed_form,
+    forbid_extra_properties,
     is_enforced,
-    lenient,
-    strict_form,
+    lenient_schema,
+    llguidance_schema,
+    require_all_properties,
 )
 from .lark import ANYTHING, LarkRules, TokenLiterals, pattern
 from .parameters import Parameters, json_rule
@@ -120,7 +120,7 @@ class GrammarBuilder:
         """Return whether the engine must enforce the rules for calls. This is necessary if a call
         is required, if some tools may not be called, or if a tool is strict or has a grammar."""
         has_constraints = any(tool.strict or tool.grammar for tool in prompt_tools.callable)
-        return has_constraints or prompt_tools.restricted or prompt_tools.required
+        return has_constraints or prompt_tools.is_restricted or prompt_tools.required
 
     # --- thinking --------------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class GrammarBuilder:
         if form is None or not form.open:
             return ""
         rule = " | ".join(
-            self._literals.until(rules, f"thought_{n}", end)
+            self._literals.add_text_until(rules, f"thought_{n}", end)
             for n, end in enumerate(form.closing_tags)
         )
         rule = rules.add("thought", rule)
@@ -213,7 +213,7 @@ class GrammarBuilder:
                 if strict:
                     check_strict(schema, path)
                 guided = self._with_layout(schema)
-                return guided if self._is_enforced(guided, path, strict) else lenient(guided)
+                return guided if self._is_enforced(guided, path, strict) else lenient_schema(guided)
         return None
 
     def _with_layout(self, schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,7 +221,7 @@ class GrammarBuilder:
         Options that the schema's author has set are removed."""
         item, key = self.separators
         layout = {**_LAYOUT, "item_separator": item, "key_separator": key}
-        return {**bare(schema), "x-guidance": layout}
+        return {**llguidance_schema(schema), "x-guidance": layout}
 
     def _check(self, schema: Mapping[str, Any], path: str) -> None:
         """Raise ``InvalidRequest`` if the schema cannot be enforced. ``path``: its path in the
@@ -257,7 +257,7 @@ class GrammarBuilder:
                 rules, "again", syntax.separator + syntax.before, prompt_tools, bodies
             )
             more = f" {again}{{0,{_MAX_CALLS - 1}}}"
-        last = f" {self._literals.filled(syntax.last)}" if syntax.last else ""
+        last = f" {self._literals.fill_template(syntax.last)}" if syntax.last else ""
         return rules.add("calls", f"{first}{more}{last}")
 
     def _call_alternatives(
@@ -289,7 +289,7 @@ class GrammarBuilder:
         """
         is_marked = self._header or (self._opening and not self._form.doubtful)
         if is_marked or not self._literals.is_plain(text):
-            return self._literals.filled(text, name=name)
+            return self._literals.fill_template(text, name=name)
         blanks = "" if self._form.doubtful else r"[ \n]{0,4}"
         return f"/{blanks}{pattern(text, name)}/"
 
@@ -299,8 +299,8 @@ class GrammarBuilder:
         after = self._form.written.after
         arguments = self._arguments(rules, number, tool)
         if self._form.written.ids:
-            arguments += f' (", \\"id\\": \\"" {self._literals.filled("{id}")} "\\"")?'
-        end = f" {self._literals.filled(after)}" if after else ""
+            arguments += f' (", \\"id\\": \\"" {self._literals.fill_template("{id}")} "\\"")?'
+        end = f" {self._literals.fill_template(after)}" if after else ""
         return rules.add(f"tool_{number}", f"{arguments}{end}")
 
     def _free_answer(self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool) -> str:
@@ -315,7 +315,7 @@ class GrammarBuilder:
         if not opening:
             return self._bare_answer_or_calls(rules, prompt_tools, parallel)
         rest = self._calls(rules, prompt_tools, parallel, opening)
-        before = self._literals.until(rules, "before", opening)
+        before = self._literals.add_text_until(rules, "before", opening)
         repeat = "*" if parallel else "?"
         tail = rules.add("tail", ANYTHING)
         frames = self._frames()
@@ -406,13 +406,13 @@ class GrammarBuilder:
             text = tool_input_rule(rules, f"u{number}", tool, JSON)
             head = f'{{"input"{self.separators[1]}"'
             return f'{self._literal(head)} {text} "\\"}}"'
-        schema = self._enforced(tool, rules.forced)
+        schema = self._enforced(tool, rules.call_required)
         if parameter is None:
             return json_rule(schema)
         if tool.grammar is not None:
             text = tool_input_rule(rules, f"u{number}", tool, JSON if parameter.quoted else PLAIN)
             return Parameters(self._literals, parameter).text("input", text)
-        return Parameters(self._literals, parameter).of(rules, f"p_{number}", schema)
+        return Parameters(self._literals, parameter).rule_for(rules, f"p_{number}", schema)
 
     def _enforced(self, tool: PromptTool, forced: bool) -> dict[str, Any]:
         """Return the schema of a tool's arguments as the grammar enforces it. ``forced``: whether a
@@ -425,10 +425,16 @@ class GrammarBuilder:
         Raises ``InvalidRequest`` if the schema of a strict tool cannot be enforced, or if a call is
         required and the rest of the schema cannot be enforced.
         """
-        form = strict_form if tool.strict else closed_form if tool.strict is None else dict
+        form = (
+            require_all_properties
+            if tool.strict
+            else forbid_extra_properties
+            if tool.strict is None
+            else dict
+        )
         schema = self._with_layout({"type": "object", **form(tool.schema)})
         if not tool.strict:
-            schema = lenient(schema)
+            schema = lenient_schema(schema)
         try:
             self._check(schema, tool.path)
         except InvalidRequest:

@@ -18,22 +18,22 @@ from antiphon.errors import InvalidRequest
 from antiphon.grammars import check as grammar_check
 
 from .regex_syntax import RegexSyntaxError, parse_regex
-from .user_regex import LONGEST, weight
+from .user_regex import LONGEST, expanded_length
 
 __all__ = [
-    "bare",
     "bundle_definitions",
-    "can_judge",
     "check_schema",
     "check_strict",
-    "closed_form",
-    "grammar_fault",
+    "forbid_extra_properties",
+    "has_schema_validator",
     "is_enforced",
     "keywords_of",
-    "lenient",
+    "lenient_schema",
+    "llguidance_schema",
     "object_forms",
-    "pointed",
-    "strict_form",
+    "require_all_properties",
+    "resolve_pointer",
+    "short_grammar_fault",
     "types_of",
 ]
 
@@ -49,7 +49,7 @@ _NUL = r"\x00"
 _PREFIX = re.compile(r"^(?:at )?\d+\(\d+\): |^failed to compile JSON schema: ")
 
 
-def grammar_fault(lark: str) -> str | None:
+def short_grammar_fault(lark: str) -> str | None:
     """Return the error message for an invalid grammar in llguidance's Lark, shortened to one line.
     Returns None if the grammar is valid."""
     fault = grammar_check.grammar_fault(lark)
@@ -89,7 +89,7 @@ def check_schema(text: str, path: str) -> None:
         _check_lengths(json.loads(text), path)
     if '"$ref"' in text:
         _check_references(json.loads(text), path)
-    fault = grammar_fault(f"start: %json {text}")
+    fault = short_grammar_fault(f"start: %json {text}")
     if fault is None:
         return
     unknown = _UNKNOWN_KEYS.search(fault)
@@ -165,11 +165,11 @@ def _follow_reference(schema: Schema, whole: Schema, settled: set[str], path: st
                 code="invalid_json_schema",
             )
         passed.add(reference)
-        target = pointed(whole, reference)
+        target = resolve_pointer(whole, reference)
     settled |= passed
 
 
-def pointed(whole: Schema, reference: str) -> Any:
+def resolve_pointer(whole: Schema, reference: str) -> Any:
     """Return the value in ``whole`` to which a JSON pointer (RFC 6901) leads, such as
     ``#/$defs/city``. Returns None if there is no such value."""
     if not reference.startswith("#"):
@@ -184,12 +184,12 @@ def pointed(whole: Schema, reference: str) -> Any:
 def _spelled(pattern: str) -> int:
     """Return the number of characters that a regex contains if its repetitions are written out."""
     try:
-        return weight(parse_regex(pattern))
+        return expanded_length(parse_regex(pattern))
     except RegexSyntaxError:
         return 0  # llguidance reports the error
 
 
-def bare(schema: Schema) -> dict[str, Any]:
+def llguidance_schema(schema: Schema) -> dict[str, Any]:
     """Return the schema in the form that llguidance gets.
 
     Patterns are corrected. ``$schema`` is removed, because it may name a version that llguidance
@@ -229,7 +229,7 @@ def _exclude_nul(pattern: str) -> str:
     return "".join(parts)
 
 
-def can_judge() -> bool:
+def has_schema_validator() -> bool:
     """Return whether the package ``jsonschema_rs`` is installed. It validates the rules of a schema
     that a grammar cannot enforce."""
     return find_spec("jsonschema_rs") is not None
@@ -247,14 +247,14 @@ def is_enforced(schema: Schema, path: str, *, strict: bool) -> bool:
     try:
         check_schema(json.dumps(schema), path)
     except InvalidRequest:
-        if strict or not can_judge():
+        if strict or not has_schema_validator():
             raise
-        check_schema(json.dumps(lenient(schema)), path)
+        check_schema(json.dumps(lenient_schema(schema)), path)
         return False
     return True
 
 
-def lenient(schema: Schema) -> dict[str, Any]:
+def lenient_schema(schema: Schema) -> dict[str, Any]:
     """Return the schema with options that make llguidance ignore the keywords that it cannot
     enforce. Values that no grammar supports, such as a pattern with a lookahead, are removed."""
     hints = schema.get("x-guidance") or {}
@@ -335,13 +335,13 @@ def keywords_of(schema: Any) -> set[str]:
     return set(schema).union(*(keywords_of(inner) for _, inner in _inner(schema)))
 
 
-def strict_form(schema: Schema) -> dict[str, Any]:
+def require_all_properties(schema: Schema) -> dict[str, Any]:
     """Return the schema of a strict function as the grammar enforces it: each object with
     properties requires all of them and excludes additional properties."""
     return _closed(schema, required=True)
 
 
-def closed_form(schema: Schema) -> dict[str, Any]:
+def forbid_extra_properties(schema: Schema) -> dict[str, Any]:
     """Return the schema with ``additionalProperties: false`` in each object that has properties and
     no ``additionalProperties``. Without this, a small model may invent properties endlessly."""
     return _closed(schema, required=False)
@@ -395,7 +395,7 @@ def object_forms(schema: Schema) -> list[Schema]:
     References are followed. Each alternative of ``anyOf`` and ``oneOf`` becomes one object schema.
     The parts of ``allOf`` are merged into one.
     """
-    return _ObjectForms(schema).of(schema, _DEPTH) or [{}]
+    return _ObjectForms(schema).forms_of(schema, _DEPTH) or [{}]
 
 
 class _ObjectForms:
@@ -407,7 +407,7 @@ class _ObjectForms:
         self._root = root
         self._computed: dict[tuple[int, int], list[Schema]] = {}
 
-    def of(self, schema: Any, depth: int) -> list[Schema]:
+    def forms_of(self, schema: Any, depth: int) -> list[Schema]:
         """Return the alternative object schemas that ``schema`` allows. ``depth``: how many more
         levels of references and alternatives are followed."""
         if not isinstance(schema, Mapping) or not depth:
@@ -423,10 +423,10 @@ class _ObjectForms:
             section, name = reference.groups()
             definitions = self._root.get(section)
             target = definitions.get(name) if isinstance(definitions, Mapping) else None
-            groups.append(self.of(target, depth - 1))
-        groups += (self.of(arm, depth - 1) for arm in schema.get("allOf") or ())
+            groups.append(self.forms_of(target, depth - 1))
+        groups += (self.forms_of(arm, depth - 1) for arm in schema.get("allOf") or ())
         for key in ("anyOf", "oneOf"):
-            arms = (form for arm in schema.get(key) or () for form in self.of(arm, depth - 1))
+            arms = (form for arm in schema.get(key) or () for form in self.forms_of(arm, depth - 1))
             groups.append(list(islice(arms, _MAX_FORMS)))
         combinations = product(*(group for group in groups if group))
         return [_merged(each) for each in islice(combinations, _MAX_FORMS)]

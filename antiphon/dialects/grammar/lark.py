@@ -35,13 +35,13 @@ def _escaped(text: str) -> str:
 
 
 class LarkRules:
-    """The rules of one grammar by name. ``forced``: whether the reply must contain a call. ``own``:
-    the rules of users' grammars."""
+    """The rules of one grammar by name. ``call_required``: whether the reply must contain
+    a call. ``user_rules``: the rules of users' grammars."""
 
-    def __init__(self, forced: bool) -> None:
-        self.forced = forced
+    def __init__(self, call_required: bool) -> None:
+        self.call_required = call_required
         self._rules: dict[str, str] = {}
-        self.own: list[str] = []
+        self.user_rules: list[str] = []
 
     def add(self, name: str, body: str, attributes: str = "") -> str:
         """Add a rule and return its name. A rule of the same name is replaced. ``attributes``: the
@@ -51,7 +51,7 @@ class LarkRules:
 
     def text(self) -> str:
         """Return all rules, one per line."""
-        return "\n".join([*self._rules.values(), *self.own])
+        return "\n".join([*self._rules.values(), *self.user_rules])
 
 
 class TokenLiterals:
@@ -72,7 +72,7 @@ class TokenLiterals:
         """Return ``text`` as a literal of a grammar."""
         return " ".join(self._token(piece) for piece in self._pieces(text)) or '""'
 
-    def filled(self, text: str, **known: str) -> str:
+    def fill_template(self, text: str, **known: str) -> str:
         """Return a text of a tool format as a literal of a grammar. ``known``: name of a
         placeholder → its value, such as ``key="city"`` for ``{key}``. Other placeholders match any
         valid value."""
@@ -87,11 +87,11 @@ class TokenLiterals:
                 fixed += known.get(piece[1:-1], piece) if _BLANK.fullmatch(piece) else piece
         return " ".join([*parts, self.literal(fixed)] if fixed or not parts else parts)
 
-    def until(self, rules: LarkRules, name: str, end: str) -> str:
+    def add_text_until(self, rules: LarkRules, name: str, end: str) -> str:
         """Add a rule for a text that ends with ``end`` and contains ``end`` nowhere else. Returns
         the name of the rule."""
         if end.endswith("{line}"):
-            until = self.until(rules, f"{name}_l", end.removesuffix("{line}"))
+            until = self.add_text_until(rules, f"{name}_l", end.removesuffix("{line}"))
             return rules.add(name, f"{until} {_OPEN['{line}']}")
         pieces = self._pieces(end)
         token = next((n for n, piece in enumerate(pieces) if piece in self._special), None)
@@ -102,7 +102,7 @@ class TokenLiterals:
             return rules.add(name, f"{ANYTHING} {rest}")
         # The text before the token may also occur at an earlier place where the token does not
         # follow it.
-        part = self.until(rules, f"{name}_t", before)
+        part = self.add_text_until(rules, f"{name}_t", before)
         return rules.add(name, f"{part}+ {rest}")
 
     def is_special(self, text: str) -> bool:

@@ -57,7 +57,7 @@ class Parameters:
         self._spelling = spelling
         self._form = form
 
-    def of(self, rules: LarkRules, name: str, schema: Mapping[str, Any]) -> str:
+    def rule_for(self, rules: LarkRules, name: str, schema: Mapping[str, Any]) -> str:
         """Return the rule for the parameters of a call. ``schema``: the schema of the arguments;
         the parameters have the same order. ``name``: the start of the names of the rules that are
         added to ``rules``.
@@ -81,8 +81,8 @@ class Parameters:
         before, after = form.text, form.text_end
         if form.quoted:
             before, after = f'{form.json}"', f'"{form.json_end}'
-        head = self._spelling.filled(form.before + key + before, key=key)
-        end = f" {self._spelling.filled(after, key=key)}" if after else ""
+        head = self._spelling.fill_template(form.before + key + before, key=key)
+        end = f" {self._spelling.fill_template(after, key=key)}" if after else ""
         return f"{head} {body}{end}"
 
     def _object(
@@ -132,8 +132,8 @@ class Parameters:
                 options = " | ".join(spelling.literal(str(choice)) for choice in choices)
                 return rules.add(name, self.text(key, rules.add(f"{name}_v", options)))
             end = form.text_end.replace("{key}", key)
-            until = spelling.until(rules, f"{name}_v", end)
-            head = spelling.filled(form.before + key + form.text, key=key)
+            until = spelling.add_text_until(rules, f"{name}_v", end)
+            head = spelling.fill_template(form.before + key + form.text, key=key)
             plain = f" | {self._json(key, f'/{form.plain}/')}" if form.plain else ""
             return rules.add(name, f"{head} {until}{plain}")
         value = json_rule({**(schema if isinstance(schema, dict) else {}), **shared})
@@ -150,8 +150,8 @@ class Parameters:
         ``quoted`` or the string matches ``plain``.
         """
         form, spelling = self._form, self._spelling
-        head = spelling.filled(form.before + key + form.json, key=key)
-        end = f" {spelling.filled(form.json_end, key=key)}" if form.json_end else ""
+        head = spelling.fill_template(form.before + key + form.json, key=key)
+        end = f" {spelling.fill_template(form.json_end, key=key)}" if form.json_end else ""
         return f"{head} {value}{end}"
 
     def _unknown(self, rules: LarkRules, name: str) -> str:
@@ -159,13 +159,13 @@ class Parameters:
         form, spelling = self._form, self._spelling
         if "{key}" in form.text_end + form.json_end:
             return '""'  # the end of a value depends on its key
-        key = f"{spelling.filled(form.before)} " if form.before else ""
+        key = f"{spelling.fill_template(form.before)} " if form.before else ""
         if form.quoted:
-            end = f" {spelling.filled(form.json_end)}" if form.json_end else ""
-            body = f"{key}{_KEY} {spelling.filled(form.json)} {json_rule({})}{end}"
+            end = f" {spelling.fill_template(form.json_end)}" if form.json_end else ""
+            body = f"{key}{_KEY} {spelling.fill_template(form.json)} {json_rule({})}{end}"
         else:
-            until = spelling.until(rules, f"{name}_any", form.text_end)
-            body = f"{key}{_KEY} {spelling.filled(form.text)} {until}"
+            until = spelling.add_text_until(rules, f"{name}_any", form.text_end)
+            body = f"{key}{_KEY} {spelling.fill_template(form.text)} {until}"
         one = rules.add(f"{name}_free", body)
         comma = f"{spelling.literal(form.separator)} " if form.separator else ""
         return f"({one} ({comma}{one}){{0,{_MOST - 1}}})?"

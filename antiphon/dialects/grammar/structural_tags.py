@@ -18,7 +18,7 @@ from antiphon.wire.parsing.fields import read_object
 from .json_schema import check_schema
 from .parameters import json_rule
 from .user_ebnf import ebnf_rules
-from .user_regex import PLAIN, Unwritable, class_member, regex_rule
+from .user_regex import PLAIN, UnwritableGrammar, class_member, regex_rule
 
 __all__ = ["structural_tag_rules"]
 
@@ -219,7 +219,7 @@ class _Writer:
         _check_fields(format, ("type", "pattern"), path)
         try:
             return self.add(regex_rule(_text(format, "pattern", path), PLAIN))
-        except Unwritable as reason:
+        except UnwritableGrammar as reason:
             raise _invalid(f"{path}.pattern", str(reason)) from None
 
     def _grammar(self, format: Json, path: str, depth: int) -> str:
@@ -227,7 +227,7 @@ class _Writer:
         prefix = f"{self._prefix}_g{self._count}"
         try:
             rules, start = ebnf_rules(_text(format, "grammar", path), prefix)
-        except Unwritable as reason:
+        except UnwritableGrammar as reason:
             raise _invalid(f"{path}.grammar", str(reason)) from None
         self.rules.append(rules)
         return start

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from .user_regex import LONGEST, Unwritable, class_member
+from .user_regex import LONGEST, UnwritableGrammar, class_member
 
 __all__ = ["ebnf_rules"]
 
@@ -93,11 +93,11 @@ class _NotRegular(Exception):
 def ebnf_rules(definition: str, prefix: str) -> tuple[str, str]:
     """Convert a user's EBNF grammar. Returns its rules in Lark, and the name of its start rule.
 
-    The names of all rules start with ``prefix``. Raises ``Unwritable`` if the grammar is invalid or
-    cannot be converted.
+    The names of all rules start with ``prefix``. Raises ``UnwritableGrammar`` if the grammar is
+    invalid or cannot be converted.
     """
     if len(definition) > _MAX_LENGTH:
-        raise Unwritable(f"it is too long: at most {_MAX_LENGTH} characters are allowed")
+        raise UnwritableGrammar(f"it is too long: at most {_MAX_LENGTH} characters are allowed")
     return _Writer(_Parser(definition).rules(), prefix).write()
 
 
@@ -112,15 +112,17 @@ class _Parser:
         self._at = 0
 
     def rules(self) -> dict[str, _Node]:
-        """Return rule name → the tree of its body. Raises ``Unwritable`` if the grammar is
+        """Return rule name → the tree of its body. Raises ``UnwritableGrammar`` if the grammar is
         invalid."""
         rules: dict[str, _Node] = {}
         while (token := self._token()) is not None:
             name = token["head"]
             if name is None:
-                raise Unwritable(f"'{token.group()[:40]}' is not expected; rules are 'name ::= …'")
+                raise UnwritableGrammar(
+                    f"'{token.group()[:40]}' is not expected; rules are 'name ::= …'"
+                )
             if name in rules:
-                raise Unwritable(f"rule '{name}' is defined twice")
+                raise UnwritableGrammar(f"rule '{name}' is defined twice")
             self._at += 1
             rules[name] = self._choice(0)
         return rules
@@ -134,7 +136,9 @@ class _Parser:
 
     def _choice(self, depth: int) -> _Node:
         if depth > _MAX_DEPTH:
-            raise Unwritable(f"it is nested too deeply: at most {_MAX_DEPTH} levels are allowed")
+            raise UnwritableGrammar(
+                f"it is nested too deeply: at most {_MAX_DEPTH} levels are allowed"
+            )
         arms = [self._sequence(depth)]
         while self._mark() == "|":
             self._at += 1
@@ -156,7 +160,7 @@ class _Parser:
         if token["mark"] == "(":
             inner = self._choice(depth + 1)
             if self._mark() != ")":
-                raise Unwritable("a parenthesis is not closed")
+                raise UnwritableGrammar("a parenthesis is not closed")
             self._at += 1
             return inner
         if token["mark"] == ".":
@@ -167,7 +171,7 @@ class _Parser:
             return _Pattern(_character_class(token.group()[1:-1]))
         if token["name"] is not None:
             return _Name(token["name"])
-        raise Unwritable(f"'{token.group()[:40]}' is not expected")
+        raise UnwritableGrammar(f"'{token.group()[:40]}' is not expected")
 
     def _repeated(self, node: _Node) -> _Node:
         """Return ``node`` with the repetition signs that follow it."""
@@ -187,53 +191,55 @@ class _Parser:
 
 
 def _tokens(definition: str) -> Iterator[re.Match[str]]:
-    """Yield the tokens of a grammar, without white space and comments. Raises ``Unwritable`` for
-    text that is not a token, and for a token that cannot be converted."""
+    """Yield the tokens of a grammar, without white space and comments. Raises ``UnwritableGrammar``
+    for text that is not a token, and for a token that cannot be converted."""
     for token in _TOKEN.finditer(definition):
         is_open = (token["text"] and not token["text_end"]) or (
             token["chars"] and not token["chars_end"]
         )
         if is_open or token["unknown"] or token["lookahead"] or token["macro"]:
             where = definition[token.start() : token.start() + 40].splitlines()[0]
-            raise Unwritable(f"'{where}' cannot be enforced")
+            raise UnwritableGrammar(f"'{where}' cannot be enforced")
         if token["space"] is None:
             yield token
 
 
 def _read_times(token: re.Match[str]) -> tuple[int, int | None]:
     """Return the minimum and the maximum of a repetition such as ``{2,5}``. The maximum is None if
-    there is no limit. Raises ``Unwritable`` for an invalid repetition."""
+    there is no limit. Raises ``UnwritableGrammar`` for an invalid repetition."""
     low = int(token["low"])
     high = None if token["comma"] else low
     if token["high"] is not None:
         high = int(token["high"])
     if max(low, high or 0) > LONGEST:
-        raise Unwritable(f"it repeats too much: at most {LONGEST} times are allowed")
+        raise UnwritableGrammar(f"it repeats too much: at most {LONGEST} times are allowed")
     if high is not None and high < low:
-        raise Unwritable(f"'{token.group()}' is not a range")
+        raise UnwritableGrammar(f"'{token.group()}' is not a range")
     return low, high
 
 
 def _codes(text: str) -> Iterator[int]:
-    """Yield the code points of a text, with its escapes decoded. Raises ``Unwritable`` for an
-    invalid escape or character."""
+    """Yield the code points of a text, with its escapes decoded. Raises ``UnwritableGrammar`` for
+    an invalid escape or character."""
     for piece in _ESCAPE.finditer(text):
         digits = piece["two"] or piece["four"] or piece["eight"]
         if digits is not None:
             code = int(digits, 16)
         elif piece["one"] in ("x", "u", "U"):
-            raise Unwritable(f"'{text[piece.start() : piece.start() + 10]}' is not an escape")
+            raise UnwritableGrammar(
+                f"'{text[piece.start() : piece.start() + 10]}' is not an escape"
+            )
         else:
             char = piece["plain"] or _NAMED.get(piece["one"], piece["one"])
             code = ord(char)
         if code > 0x10FFFF or 0xD800 <= code < 0xE000:
-            raise Unwritable(f"'{piece.group()}' is not a character")
+            raise UnwritableGrammar(f"'{piece.group()}' is not a character")
         yield code
 
 
 def _character_class(inside: str) -> str:
     """Return the regex for a character class. ``inside``: the text between its brackets. Raises
-    ``Unwritable`` if the class is invalid."""
+    ``UnwritableGrammar`` if the class is invalid."""
     negated = inside.startswith("^")
     members = [
         (code, piece.group() == "-")
@@ -251,7 +257,7 @@ def _character_class(inside: str) -> str:
             last = members[at + 1][0]
             at += 2
         if last < first:
-            raise Unwritable(f"'{inside[:40]}' contains a range that is in the wrong order")
+            raise UnwritableGrammar(f"'{inside[:40]}' contains a range that is in the wrong order")
         ranges.append(class_member(first))
         if last != first:
             ranges.append(f"-{class_member(last)}")
@@ -259,7 +265,7 @@ def _character_class(inside: str) -> str:
 
 
 def _fail(message: str) -> str:
-    raise Unwritable(message)
+    raise UnwritableGrammar(message)
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -271,7 +277,7 @@ class _Writer:
 
     def __init__(self, rules: Mapping[str, _Node], prefix: str) -> None:
         if "root" not in rules:
-            raise Unwritable("the grammar has no rule 'root'")
+            raise UnwritableGrammar("the grammar has no rule 'root'")
         self._rules = rules
         self._prefix = prefix
         self._regexes: dict[str, str] = {}
@@ -307,7 +313,7 @@ class _Writer:
             references = set(_references(node))
             for reference in references:
                 if reference not in self._rules:
-                    raise Unwritable(f"rule '{reference}' is not defined")
+                    raise UnwritableGrammar(f"rule '{reference}' is not defined")
                 users[reference].append(name)
             missing[name] = len(references)
         ready = [name for name, count in missing.items() if count == 0]

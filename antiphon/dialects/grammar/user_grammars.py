@@ -10,12 +10,12 @@ from antiphon.errors import InvalidRequest
 from antiphon.wire import tools as tl
 from antiphon.wire.extensions import Guide
 
-from .json_schema import grammar_fault
+from .json_schema import short_grammar_fault
 from .lark import LarkRules
 from .structural_tags import structural_tag_rules
 from .user_ebnf import ebnf_rules
 from .user_lark import lark_rules
-from .user_regex import PLAIN, Escapes, Unwritable, regex_rule
+from .user_regex import PLAIN, Escapes, UnwritableGrammar, regex_rule
 
 __all__ = ["guide_lark", "guide_rule", "input_lark", "tool_input_rule"]
 
@@ -23,14 +23,14 @@ __all__ = ["guide_lark", "guide_rule", "input_lark", "tool_input_rule"]
 def guide_lark(guide: Guide) -> str:
     """Return a grammar for an answer that matches ``guide``, and for nothing else. Raises
     ``InvalidRequest`` if the guide is invalid."""
-    rules = LarkRules(forced=False)
+    rules = LarkRules(call_required=False)
     return f"start: {guide_rule(rules, guide)}\n{rules.text()}"
 
 
 def input_lark(tool: PromptTool) -> str:
     """Return a grammar that matches only the input of a custom tool. Raises ``InvalidRequest`` if
     the tool's grammar is invalid."""
-    rules = LarkRules(forced=False)
+    rules = LarkRules(call_required=False)
     return f"start: {tool_input_rule(rules, 'g', tool, PLAIN)}\n{rules.text()}"
 
 
@@ -44,7 +44,7 @@ def tool_input_rule(rules: LarkRules, prefix: str, tool: PromptTool, escapes: Es
     assert tool.grammar is not None
     try:
         return _add_grammar(rules, prefix, tool.grammar, escapes)
-    except Unwritable as reason:
+    except UnwritableGrammar as reason:
         raise _no_grammar(tool, str(reason)) from None
 
 
@@ -53,7 +53,7 @@ def guide_rule(rules: LarkRules, guide: Guide) -> str:
     rule. Raises ``InvalidRequest`` if the grammar is invalid."""
     try:
         return _add_grammar(rules, "g", guide, PLAIN)
-    except Unwritable as reason:
+    except UnwritableGrammar as reason:
         raise InvalidRequest(
             f"Invalid grammar: {reason}", param=guide.path, code="invalid_grammar"
         ) from None
@@ -65,7 +65,7 @@ def _add_grammar(
     """Add a user's grammar to ``rules``. Returns the name of the grammar's start rule.
 
     ``prefix``: the start of the names of the added rules. ``escapes``: character → how it is
-    escaped in the reply. Raises ``Unwritable`` if the grammar is invalid.
+    escaped in the reply. Raises ``UnwritableGrammar`` if the grammar is invalid.
     """
     match grammar:
         case Guide(syntax="ebnf", definition=definition):
@@ -76,9 +76,9 @@ def _add_grammar(
             start, own = prefix, f"{prefix}: {regex_rule(grammar.definition, escapes)}"
         case _:
             own, start = lark_rules(grammar.definition, prefix, escapes)
-    if (why := grammar_fault(f"start: {start}\n{own}")) is not None:
-        raise Unwritable(re.sub(rf"\b{prefix}_[rtf]_", "", why))
-    rules.own.append(own)
+    if (why := short_grammar_fault(f"start: {start}\n{own}")) is not None:
+        raise UnwritableGrammar(re.sub(rf"\b{prefix}_[rtf]_", "", why))
+    rules.user_rules.append(own)
     return start
 
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from .user_regex import Escapes, RegexRewriter, Unwritable, class_member, regex_rule
+from .user_regex import Escapes, RegexRewriter, UnwritableGrammar, class_member, regex_rule
 
 __all__ = ["lark_rules"]
 
@@ -59,7 +59,7 @@ def lark_rules(definition: str, prefix: str, escapes: Escapes) -> tuple[str, str
     """Return the rewritten rules of a user's Lark grammar, and the name of its start rule.
 
     The names of all rules start with ``prefix``. ``escapes``: character → how it is escaped in the
-    reply. Raises ``Unwritable`` if the grammar cannot be rewritten.
+    reply. Raises ``UnwritableGrammar`` if the grammar cannot be rewritten.
     """
     return _LarkRewriter(prefix, escapes).rules(definition)
 
@@ -80,7 +80,7 @@ class _LarkRewriter:
         text = self._directives(definition)
         heads = list(_HEAD.finditer(text))
         if text[: heads[0].start() if heads else None].strip():
-            raise Unwritable("a grammar is made of rules: 'name: …'")
+            raise UnwritableGrammar("a grammar is made of rules: 'name: …'")
         out = []
         for head, after in zip(heads, [*heads[1:], None], strict=True):
             body = text[head.end() : after.start() if after else None]
@@ -90,7 +90,7 @@ class _LarkRewriter:
             f"{self._name(n)}: {regex_rule(p, self._escapes)}" for n, p in self._imported.items()
         ]
         if not any(head["name"] == "start" for head in heads):
-            raise Unwritable("the grammar has no rule 'start'")
+            raise UnwritableGrammar("the grammar has no rule 'start'")
         start = self._name("start")
         if not self._ignored:
             return "\n".join(out), start
@@ -124,11 +124,11 @@ class _LarkRewriter:
             for name in several[1].split(","):
                 self._import(name.strip(), name.strip())
         else:
-            raise Unwritable(f"'{directive}' cannot be enforced")
+            raise UnwritableGrammar(f"'{directive}' cannot be enforced")
 
     def _import(self, name: str, alias: str) -> None:
         if name not in _COMMON:
-            raise Unwritable(f"there is no terminal 'common.{name}'")
+            raise UnwritableGrammar(f"there is no terminal 'common.{name}'")
         self._imported[alias] = _COMMON[name]
 
     def _body(self, body: str, terminal: bool) -> str:
@@ -143,7 +143,7 @@ class _LarkRewriter:
             following = [n for n in range(at + 1, min(at + 5, len(tokens))) if tokens[n][0].strip()]
             if token["string"] is not None and following and tokens[following[0]]["range"]:
                 if len(following) == 1:
-                    raise Unwritable("'..' must stand between two strings")
+                    raise UnwritableGrammar("'..' must stand between two strings")
                 last = tokens[following[1]]["string"]
                 out.append(f"({self._range(token['string'], last)}{weave})")
                 at = following[1] + 1
@@ -165,7 +165,7 @@ class _LarkRewriter:
             name = self._name(token["name"])
             return f"({name}{weave})" if weave and _is_terminal(token["name"]) else name
         if token["unknown"] is not None or token["range"] is not None:
-            raise Unwritable(f"'{token.group()}' cannot be enforced")
+            raise UnwritableGrammar(f"'{token.group()}' cannot be enforced")
         return token.group().replace("!", "")
 
     def _string(self, quoted: str, any_case: bool) -> str:
@@ -176,10 +176,10 @@ class _LarkRewriter:
 
     def _range(self, low: str, high: str | None) -> str:
         if high is None:
-            raise Unwritable("'..' must stand between two strings")
+            raise UnwritableGrammar("'..' must stand between two strings")
         first, last = _unquoted(low), _unquoted(high)
         if len(first) != 1 or len(last) != 1:
-            raise Unwritable("'..' must stand between two strings of one character")
+            raise UnwritableGrammar("'..' must stand between two strings of one character")
         return self._regex.chars(
             f"{class_member(ord(first))}-{class_member(ord(last))}", False, False
         )
@@ -197,4 +197,4 @@ def _unquoted(quoted: str) -> str:
     try:
         return str(json.loads(quoted))
     except ValueError:
-        raise Unwritable(f"the string {quoted} cannot be read") from None
+        raise UnwritableGrammar(f"the string {quoted} cannot be read") from None

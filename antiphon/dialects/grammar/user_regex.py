@@ -21,10 +21,10 @@ __all__ = [
     "PLAIN",
     "Escapes",
     "RegexRewriter",
-    "Unwritable",
+    "UnwritableGrammar",
     "class_member",
+    "expanded_length",
     "regex_rule",
-    "weight",
 ]
 
 #: Character → how it is written in the reply, for the characters that are written differently.
@@ -46,7 +46,7 @@ JSON: Escapes = {
 }
 
 
-class Unwritable(Exception):
+class UnwritableGrammar(Exception):
     """The user's grammar contains something that cannot be rewritten. The exception's text says
     what."""
 
@@ -58,7 +58,8 @@ def regex_rule(pattern: str, escapes: Escapes, flags: str = "") -> str:
     """Return the body of a grammar rule for the texts that ``pattern`` matches completely.
 
     ``escapes``: character → how it is escaped in the reply. ``flags``: the letters of the regex's
-    flags, such as ``i``. Raises ``Unwritable`` if the pattern is invalid or cannot be rewritten.
+    flags, such as ``i``. Raises ``UnwritableGrammar`` if the pattern is invalid or cannot be
+    rewritten.
     """
     value = 0
     for flag in flags:
@@ -66,33 +67,33 @@ def regex_rule(pattern: str, escapes: Escapes, flags: str = "") -> str:
     try:
         tree = parse_regex(pattern, value)
     except RegexSyntaxError as error:
-        raise Unwritable(f"the regex cannot be read: {error}") from None
-    if weight(tree) > LONGEST:
-        raise Unwritable(f"it repeats too much: at most {LONGEST} characters are allowed")
+        raise UnwritableGrammar(f"the regex cannot be read: {error}") from None
+    if expanded_length(tree) > LONGEST:
+        raise UnwritableGrammar(f"it repeats too much: at most {LONGEST} characters are allowed")
     state = tree.state.flags
     return RegexRewriter(escapes).sequence(tree, bool(state & re.S), bool(state & re.I))
 
 
-def weight(tree: Any) -> int:
+def expanded_length(tree: Any) -> int:
     """Return the number of characters that a regex contains if its repetitions are written out.
     ``tree``: its syntax tree.
 
     The number must be limited because llama.cpp crashes on very long words in a text that a grammar
     dictates.
     """
-    return sum(_weight(op, argument) for op, argument in tree)
+    return sum(_expanded_length(op, argument) for op, argument in tree)
 
 
-def _weight(op: Any, argument: Any) -> int:
+def _expanded_length(op: Any, argument: Any) -> int:
     if op in (opcodes.MAX_REPEAT, opcodes.MIN_REPEAT, opcodes.POSSESSIVE_REPEAT):
         least, most, inner = argument
         times: int = least if most is opcodes.MAXREPEAT else most
-        return max(1, times) * weight(inner)
+        return max(1, times) * expanded_length(inner)
     if op is opcodes.BRANCH:
-        return max(weight(branch) for branch in argument[1])
+        return max(expanded_length(branch) for branch in argument[1])
     if op in (opcodes.SUBPATTERN, opcodes.ASSERT, opcodes.ASSERT_NOT):
-        return weight(argument[-1])
-    return weight(argument) if op is opcodes.ATOMIC_GROUP else 1
+        return expanded_length(argument[-1])
+    return expanded_length(argument) if op is opcodes.ATOMIC_GROUP else 1
 
 
 class RegexRewriter:
@@ -127,14 +128,16 @@ class RegexRewriter:
     def literal(self, text: str) -> str:
         """Return the rule for a fixed text."""
         if len(text) > LONGEST:
-            raise Unwritable(f"a text in it is too long: at most {LONGEST} characters are allowed")
+            raise UnwritableGrammar(
+                f"a text in it is too long: at most {LONGEST} characters are allowed"
+            )
         form = "".join(self._escapes.get(char, char) for char in text)
         return json.dumps(form, ensure_ascii=False)
 
     def _node(self, op: Any, argument: Any, dotall: bool, any_case: bool) -> str:
         read = getattr(self, f"_{str(op).lower()}", None)
         if read is None:
-            raise Unwritable(f"'{str(op).lower()}' in a regex cannot be enforced")
+            raise UnwritableGrammar(f"'{str(op).lower()}' in a regex cannot be enforced")
         return str(read(argument, dotall, any_case))
 
     def _literal(self, code: int, dotall: bool, any_case: bool) -> str:
@@ -171,10 +174,10 @@ class RegexRewriter:
 
     def _at(self, argument: Any, dotall: bool, any_case: bool) -> str:
         """Return ``""`` for an anchor at the start or the end of the text, because the whole text
-        must match anyway. Raises ``Unwritable`` for a word boundary."""
+        must match anyway. Raises ``UnwritableGrammar`` for a word boundary."""
         if str(argument) in ("AT_BEGINNING", "AT_BEGINNING_STRING", "AT_END", "AT_END_STRING"):
             return ""
-        raise Unwritable("word boundaries in a regex cannot be enforced")
+        raise UnwritableGrammar("word boundaries in a regex cannot be enforced")
 
     def chars(self, inside: str, negated: bool, any_case: bool) -> str:
         """Return the rule for one character of a character class. ``inside``: the text between the
@@ -216,7 +219,7 @@ def _member(op: Any, argument: Any) -> str:
         return f"{class_member(argument[0])}-{class_member(argument[1])}"
     if op is opcodes.CATEGORY and str(argument) in _CATEGORIES:
         return _CATEGORIES[str(argument)]
-    raise Unwritable(f"'{str(op).lower()}' in a character class cannot be enforced")
+    raise UnwritableGrammar(f"'{str(op).lower()}' in a character class cannot be enforced")
 
 
 def class_member(code: int) -> str:

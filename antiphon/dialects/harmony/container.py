@@ -139,7 +139,7 @@ class ExecCall:
         """Add the next piece of the arguments, which are JSON."""
         self._text.append(text)
 
-    def cut(self) -> None:
+    def finish_incomplete(self) -> None:
         """Emit the arguments without translation, because the output was cut off before they were
         complete."""
         self._sink.add_arguments("".join(self._text))

@@ -93,7 +93,7 @@ class HarmonyDialect:
             keeps_reasoning,
         )
         called = native_tools(prompt_tools)
-        functions = [tool for tool in prompt_tools.declared if tool.name not in called]
+        functions = [tool for tool in prompt_tools.initial_tools if tool.name not in called]
         head = [
             self._system_message(
                 options, [tool for tool in prompt_tools.tools if tool.name in called]

@@ -356,7 +356,7 @@ class HarmonyParser:
             self._text.append(self._detokenizer.finish())
         self._emit_content()
         if is_cut and isinstance(self._call, ExecCall):
-            self._call.cut()
+            self._call.finish_incomplete()
         if is_cut or self.done:
             return
         if self._call is not None:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from antiphon.dialects.grammar.json_schema import pointed
+from antiphon.dialects.grammar.json_schema import resolve_pointer
 
 __all__ = ["plain_schema"]
 
@@ -138,7 +138,7 @@ class _Simplifier:
 
     def _found(self, reference: str) -> Mapping[str, Any] | None:
         """Return the schema to which ``reference`` leads, or None if it leads to no schema."""
-        value = pointed(self._whole, reference)
+        value = resolve_pointer(self._whole, reference)
         return value if isinstance(value, Mapping) else None
 
     def _merged(

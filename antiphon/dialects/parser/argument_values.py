@@ -44,7 +44,7 @@ STRING = frozenset({"string"})
 def property_types(schema: Json, key: str) -> frozenset[str]:
     """Return the JSON types that ``schema`` allows for its property ``key``. Empty if the schema
     states no type."""
-    return PropertyTypes(schema).of(key)
+    return PropertyTypes(schema).types_for(key)
 
 
 class PropertyTypes:
@@ -57,7 +57,7 @@ class PropertyTypes:
         self._properties: dict[str, frozenset[str]] = {}
         self._computed: dict[tuple[int, int], frozenset[str]] = {}
 
-    def of(self, key: str) -> frozenset[str]:
+    def types_for(self, key: str) -> frozenset[str]:
         """Return the types of the property ``key``. Empty if the schema states no type for it."""
         if self._forms is None:
             self._forms = object_forms(self.schema)
@@ -198,7 +198,7 @@ class JsonObjectWriter:
 
     def write_key(self, key: str) -> str:
         """Write a key. The caller must write its value next."""
-        self._types = self._property_types.of(key)
+        self._types = self._property_types.types_for(key)
         before = ", " if self._has_keys else "{"
         self._has_keys = True
         return f"{before}{dump(key)}: "

@@ -116,7 +116,7 @@ class ParserDeltaBuilder:
         """Add text to the item that ``open_item`` opened. The text is not changed."""
         self._deltas.append(Text(text, tuple(logprobs)))
 
-    def note_markup(self) -> None:
+    def mark_reasoning_tag(self) -> None:
         """Record that a tag or special token stands here. White space between it and an answer that
         follows is dropped, up to the last line end."""
         self._is_first = False

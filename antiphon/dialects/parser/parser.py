@@ -354,7 +354,7 @@ class FormatParser:
             tag = self._take_buffer(len(terminal))
             if self._state == THINKING:
                 self.reasoning_tokens += len(self._take_tokens(tag))
-            self._sink.note_markup()
+            self._sink.mark_reasoning_tag()
             self._state = to
         else:
             is_bare = is_left or (self._tools is not None and self._tools.doubtful)
@@ -370,7 +370,7 @@ class FormatParser:
         - If text or a call precedes the tag, the reply ends.
         - If the tag comes first, the model puts its answer into the tag. Only the tag is dropped.
         """
-        self._sink.note_markup()
+        self._sink.mark_reasoning_tag()
         if self._state == TEXT or self._markup.call_count:
             self.done = True
             self._sink.finish(is_cut=False)

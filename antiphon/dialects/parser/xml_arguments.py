@@ -226,7 +226,7 @@ class XmlArgumentReader:
     def _property_types(self, name: str) -> frozenset[str]:
         if self._types is None or self._types.schema is not self._target.schema:
             self._types = PropertyTypes(self._target.schema)
-        return self._types.of(name)
+        return self._types.types_for(name)
 
 
 def _child_schema(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon.dialects.grammar.json_schema import grammar_fault
+from antiphon.dialects.grammar.json_schema import short_grammar_fault
 from antiphon.engines.base import Sampling
 from antiphon.tokens import Tokenizer
 
@@ -58,7 +58,7 @@ class GrammarTracker:
         if importlib.util.find_spec("llguidance") is None or not self._tokenizer.end_ids:
             return None
         # A server that does not use llguidance accepts grammars that were never compiled here.
-        if grammar_fault(lark) is not None:
+        if short_grammar_fault(lark) is not None:
             return None
         import llguidance
 

@@ -8,7 +8,13 @@ from antiphon.engines.base import Sampling
 from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, InvalidRequest
 from antiphon.tokens import ModelCard, Prompt, Tokenizer
 
-__all__ = ["check_request", "images_unsupported", "sampling_values", "stop_token_ids", "too_long"]
+__all__ = [
+    "check_request",
+    "images_unsupported_error",
+    "sampling_values",
+    "stop_token_ids",
+    "too_long_error",
+]
 
 _SAMPLING_FIELDS = (
     "temperature",
@@ -40,18 +46,18 @@ def check_request(
     if sampling.max_tokens < 1:
         raise InvalidRequest("At least one output token is required.", param="max_output_tokens")
     if len(prompt.ids) >= card.context_size:
-        raise too_long(len(prompt.ids), card)
+        raise too_long_error(len(prompt.ids), card)
     if prompt.images and not accepts_images:
-        raise images_unsupported()
+        raise images_unsupported_error()
     if min(prompt.ids) < 0 or max(prompt.ids) >= tokenizer.size:
         raise BackendError("The prompt has token ids outside the model's vocabulary.")
 
 
-def images_unsupported() -> InvalidRequest:
+def images_unsupported_error() -> InvalidRequest:
     return InvalidRequest("This model cannot see images.", param="input")
 
 
-def too_long(tokens: int, card: ModelCard) -> InvalidRequest:
+def too_long_error(tokens: int, card: ModelCard) -> InvalidRequest:
     return InvalidRequest(
         f"The input has {tokens} tokens; the context of this model holds {card.context_size},"
         " including the output.",

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.dialects.grammar.json_schema import grammar_fault
+from antiphon.dialects.grammar.json_schema import short_grammar_fault
 from antiphon.engines.base import Capabilities, Engine, Sampling
 from antiphon.engines.xgrammar.ebnf import EbnfConverter
 from antiphon.errors import BackendError, InvalidRequest
@@ -108,7 +108,10 @@ class ConstraintEncoder:
         value: Any = None
         match syntax and syntax.kind:
             case "lark":
-                value, fault = _LLGUIDANCE_MARK + constraint.lark, grammar_fault(constraint.lark)
+                value, fault = (
+                    _LLGUIDANCE_MARK + constraint.lark,
+                    short_grammar_fault(constraint.lark),
+                )
             case "ebnf":
                 value = self._ebnf.convert(constraint.lark, sampling.stop_ids)
             case "schema":

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, LoadOptions, Sampling
 from antiphon.engines.common.grammar_state import GrammarTracker
 from antiphon.engines.common.image_token_cache import ImageTokenCache
-from antiphon.engines.common.request_checks import check_request, images_unsupported
+from antiphon.engines.common.request_checks import check_request, images_unsupported_error
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.huggingface.model_folder import DEFAULT_CONTEXT, read_folder
 from antiphon.engines.llama.partial_tokens import PartialTokens
@@ -33,7 +33,7 @@ from antiphon.upstream.errors import UpstreamDown
 from .constraints import SYNTAXES, ConstraintEncoder, ConstraintSyntax, probe_constraints
 from .images import EncodedRequest, ImageRequestEncoder, image_encoder
 from .resumable_generation import ResumableGeneration
-from .servers import FLAVOURS, Flavour
+from .servers import FLAVOURS, CompletionsFlavour
 from .stream_parser import CompletionsStreamParser, ParsedPayload, StreamRequest
 
 __all__ = ["CompletionsEngine", "load"]
@@ -124,7 +124,7 @@ class CompletionsEngine:
         self,
         upstream: Upstream,
         model: str,
-        flavour: Flavour,
+        flavour: CompletionsFlavour,
         tokenizer: Tokenizer,
         card: ModelCard,
         *,
@@ -238,9 +238,9 @@ class CompletionsEngine:
 
     async def image_tokens(self, image: EncodedImage) -> int:
         """Return how many tokens of the context the image takes. The upstream is asked once per
-        image. See ``MeasuresImages``."""
+        image. See ``ImageMeasurer``."""
         if self._image_encoder is None:
-            raise images_unsupported()
+            raise images_unsupported_error()
         return await self._image_token_cache.get_or_measure(
             image, partial(self._measure_image, self._image_encoder)
         )
@@ -343,7 +343,7 @@ async def _read_usage(
 
 def _find_flavour(
     name: str, upstream: Upstream, requested: str | None, listed: Any
-) -> tuple[str, Flavour]:
+) -> tuple[str, CompletionsFlavour]:
     known = ", ".join(FLAVOURS)
     if requested is not None:
         if requested not in FLAVOURS:
@@ -363,7 +363,7 @@ def _find_flavour(
     )
 
 
-def _adapters(flavour: Flavour, listed: Any) -> frozenset[str]:
+def _adapters(flavour: CompletionsFlavour, listed: Any) -> frozenset[str]:
     """Return the names of the server's LoRA adapters. The server lists them as models with a
     parent."""
     ids = (each.get("id") for each in model_entries(listed) if each.get("parent"))

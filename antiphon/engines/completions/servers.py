@@ -22,12 +22,12 @@ from .stream_parser import (
     VllmParser,
 )
 
-__all__ = ["FLAVOURS", "Flavour", "sglang_image_body", "vllm_image_body"]
+__all__ = ["FLAVOURS", "CompletionsFlavour", "sglang_image_body", "vllm_image_body"]
 
 _MAX_LOGPROBS = 20
 
 
-class Flavour(Struct, frozen=True, kw_only=True):
+class CompletionsFlavour(Struct, frozen=True, kw_only=True):
     """One kind of server, such as vLLM: how it is called and what it supports.
 
     ``path``: the path of its completions endpoint. ``versioned``: whether the path is below
@@ -214,8 +214,8 @@ _COMMON_CAPABILITIES = Capabilities(
 )
 
 #: Sources: the servers' request models and documentation, November 2026.
-FLAVOURS: Mapping[str, Flavour] = {
-    "vllm": Flavour(
+FLAVOURS: Mapping[str, CompletionsFlavour] = {
+    "vllm": CompletionsFlavour(
         path="completions",
         owner="vllm",
         capabilities=msgspec.structs.replace(
@@ -230,7 +230,7 @@ FLAVOURS: Mapping[str, Flavour] = {
         has_adapters=True,
         usage_after_finish=True,
     ),
-    "sglang": Flavour(
+    "sglang": CompletionsFlavour(
         path="generate",
         owner="sglang",
         # SGLang honours seeds only with deterministic inference; see ``engine.load``.
@@ -242,7 +242,7 @@ FLAVOURS: Mapping[str, Flavour] = {
         has_adapters=True,
         versioned=False,
     ),
-    "tensorrt-llm": Flavour(
+    "tensorrt-llm": CompletionsFlavour(
         path="completions",
         owner="tensorrt_llm",
         # The log-probabilities of TensorRT-LLM carry no token ids.
@@ -251,7 +251,7 @@ FLAVOURS: Mapping[str, Flavour] = {
         make_parser=TensorrtParser,
         usage_after_finish=True,
     ),
-    "llama-server": Flavour(
+    "llama-server": CompletionsFlavour(
         path="completion",
         owner="llamacpp",
         capabilities=_COMMON_CAPABILITIES,

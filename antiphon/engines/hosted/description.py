@@ -6,7 +6,7 @@ import asyncio
 
 from msgspec import Struct
 
-from antiphon.engines.base import Capabilities, Engine, MeasuresImages
+from antiphon.engines.base import Capabilities, Engine, ImageMeasurer
 from antiphon.tokens import ModelCard
 
 __all__ = ["EngineCapabilities", "EngineDescription", "describe_engine"]
@@ -22,7 +22,7 @@ class EngineDescription(Struct, frozen=True, kw_only=True):
     """The constant properties of one engine.
 
     ``checks_grammars``: whether ``Capabilities.grammars`` of the engine is a function.
-    ``measures_images``: whether the engine implements ``MeasuresImages``. ``special``: text of a
+    ``measures_images``: whether the engine implements ``ImageMeasurer``. ``special``: text of a
     control token → its id. ``end_ids``: ids of the tokens that end an output. ``pieces``: the bytes
     of each token, in the order of the ids.
     """
@@ -45,7 +45,7 @@ async def describe_engine(engine: Engine) -> EngineDescription:
         card=engine.card,
         capabilities=EngineCapabilities(**{**known, "grammars": None}),
         checks_grammars=capabilities.grammars is not None,
-        measures_images=isinstance(engine, MeasuresImages),
+        measures_images=isinstance(engine, ImageMeasurer),
         special=dict(tokenizer.special),
         end_ids=tokenizer.end_ids,
         pieces=await asyncio.to_thread(lambda: tuple(map(tokenizer.piece, range(tokenizer.size)))),

@@ -102,7 +102,7 @@ class _MeasuringEngine(HostedEngine):
 def hosted_engine(
     name: str, description: EngineDescription, calls: CallClient, host: BlockingClient
 ) -> HostedEngine:
-    """Create the engine for ``description``. It implements ``MeasuresImages`` if the engine in the
+    """Create the engine for ``description``. It implements ``ImageMeasurer`` if the engine in the
     other process does."""
     kind = _MeasuringEngine if description.measures_images else HostedEngine
     return kind(name, description, calls, host)

@@ -23,7 +23,7 @@ import msgspec
 
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
 from antiphon.engines.common.image_token_cache import ImageTokenCache
-from antiphon.engines.common.request_checks import check_request, images_unsupported
+from antiphon.engines.common.request_checks import check_request, images_unsupported_error
 from antiphon.engines.gguf.model_card import gguf_card
 from antiphon.engines.gguf.reader import GgufHeader, read_gguf
 from antiphon.errors import BackendError, InvalidRequest, SetupError, UnreadableImage
@@ -323,9 +323,9 @@ class LlamaEngine:
 
     async def image_tokens(self, image: EncodedImage) -> int:
         """Return how many tokens of the context the image takes. llama.cpp measures each image
-        once. See ``MeasuresImages``."""
+        once. See ``ImageMeasurer``."""
         if self._detokenizer is None:
-            raise images_unsupported()
+            raise images_unsupported_error()
         return await self._image_tokens.get_or_measure(
             image, partial(self._measure_image, self._detokenizer)
         )

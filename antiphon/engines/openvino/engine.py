@@ -29,7 +29,13 @@ from antiphon.limits.fair_limiter import FairLimiter
 from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer, TokenLogprob
 
 from .process import WorkerProcess
-from .protocol import Finished, GenerateRequest, GenerationFailed, Sampled, ToParent
+from .protocol import (
+    GenerateRequest,
+    GenerationEnd,
+    GenerationFailed,
+    SampledTokensMessage,
+    ToParent,
+)
 from .worker import WorkerSetup
 
 __all__ = ["OpenvinoEngine", "load"]
@@ -243,15 +249,15 @@ class _ChunkBuilder:
         if self._stop_conditions.finished:
             return
         match message:
-            case Sampled(_, ids, logprobs):
+            case SampledTokensMessage(_, ids, logprobs):
                 tokens = map(TokenLogprob, ids, (min(0.0, each) for each in logprobs))
                 if (chunk := self._stop_conditions.feed(tokens)) is not None:
                     self.chunks.send(chunk)
-            case Finished(_, "stop" | "length" as reason):
+            case GenerationEnd(_, "stop" | "length" as reason):
                 self.chunks.send(
                     self._stop_conditions.finish("stop" if reason == "stop" else "length")
                 )
-            case Finished(_, reason):
+            case GenerationEnd(_, reason):
                 self.chunks.send(
                     BackendError(f"The engine ended the generation: {reason.lower()}.")
                 )

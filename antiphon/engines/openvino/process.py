@@ -20,7 +20,7 @@ from .protocol import (
     LENGTH_PREFIX,
     CancelRequest,
     GenerateRequest,
-    Ready,
+    LoadResult,
     ToParent,
     ToWorker,
     pack,
@@ -95,7 +95,11 @@ class WorkerProcess:
         except EOFError:
             return f"its process ended with code {await process.wait()}"
         ready = messages[0]
-        return ready.problem if isinstance(ready, Ready) else "its first message is not as expected"
+        return (
+            ready.problem
+            if isinstance(ready, LoadResult)
+            else "its first message is not as expected"
+        )
 
     def submit(self, request: GenerateRequest, on_message: MessageHandler) -> None:
         """Send a request to the worker process. The caller must await ``start`` directly before
@@ -123,7 +127,7 @@ class WorkerProcess:
             while True:
                 for message in await _read_frame(process):
                     on_message = (
-                        None if isinstance(message, Ready) else self._listeners.get(message.id)
+                        None if isinstance(message, LoadResult) else self._listeners.get(message.id)
                     )
                     if on_message is not None:
                         on_message(message)

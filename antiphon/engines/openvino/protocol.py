@@ -15,11 +15,11 @@ from msgspec import Struct
 
 __all__ = [
     "CancelRequest",
-    "Finished",
     "GenerateRequest",
+    "GenerationEnd",
     "GenerationFailed",
-    "Ready",
-    "Sampled",
+    "LoadResult",
+    "SampledTokensMessage",
     "ToParent",
     "ToWorker",
     "pack",
@@ -52,14 +52,14 @@ class CancelRequest(_Message, frozen=True):
     id: int
 
 
-class Ready(_Message, frozen=True):
+class LoadResult(_Message, frozen=True):
     """The first message of the worker. If ``problem`` is empty, the model is loaded. If not,
     ``problem`` is the reason why loading failed."""
 
     problem: str = ""
 
 
-class Sampled(_Message, frozen=True):
+class SampledTokensMessage(_Message, frozen=True):
     """New tokens of the request ``id``. ``logprobs``: one log-probability for each of ``ids``."""
 
     id: int
@@ -67,7 +67,7 @@ class Sampled(_Message, frozen=True):
     logprobs: list[float]
 
 
-class Finished(_Message, frozen=True):
+class GenerationEnd(_Message, frozen=True):
     """The generation of the request ``id`` ended. ``reason``: ``stop``, ``length``, or the name of
     another status of OpenVINO."""
 
@@ -85,7 +85,7 @@ class GenerationFailed(_Message, frozen=True):
 
 
 ToWorker = GenerateRequest | CancelRequest
-ToParent = Ready | Sampled | Finished | GenerationFailed
+ToParent = LoadResult | SampledTokensMessage | GenerationEnd | GenerationFailed
 
 _encode = msgspec.msgpack.Encoder().encode
 unpack_for_worker = msgspec.msgpack.Decoder(list[ToWorker]).decode

@@ -22,11 +22,11 @@ from msgspec import Struct
 from .protocol import (
     LENGTH_PREFIX,
     CancelRequest,
-    Finished,
     GenerateRequest,
+    GenerationEnd,
     GenerationFailed,
-    Ready,
-    Sampled,
+    LoadResult,
+    SampledTokensMessage,
     ToParent,
     ToWorker,
     pack,
@@ -115,13 +115,15 @@ class _Pipeline:
         reason = ""
         while handle.can_read():
             for output in handle.read().values():
-                messages.append(Sampled(id, output.generated_ids, output.generated_log_probs))
+                messages.append(
+                    SampledTokensMessage(id, output.generated_ids, output.generated_log_probs)
+                )
                 reason = output.finish_reason.name
         if handle.get_status().name == "RUNNING":
             return messages
         del self._running[id]
         known = {"STOP": "stop", "LENGTH": "length"}
-        return [*messages, Finished(id, known.get(reason) or handle.get_status().name)]
+        return [*messages, GenerationEnd(id, known.get(reason) or handle.get_status().name)]
 
 
 def _error_summary(error: BaseException) -> str:
@@ -163,10 +165,10 @@ def main() -> None:
     try:
         pipeline = _Pipeline(msgspec.json.decode(sys.argv[1], type=WorkerSetup))
     except Exception as error:
-        out.write(pack([Ready(_error_summary(error))]))
+        out.write(pack([LoadResult(_error_summary(error))]))
         out.flush()
         return
-    out.write(pack([Ready()]))
+    out.write(pack([LoadResult()]))
     out.flush()
     requests: queue.SimpleQueue[ToWorker | None] = queue.SimpleQueue()
     threading.Thread(target=_read_requests, args=(sys.stdin.buffer, requests), daemon=True).start()

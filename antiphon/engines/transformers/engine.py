@@ -17,7 +17,11 @@ import msgspec
 
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
 from antiphon.engines.common.pillow_images import require_pillow
-from antiphon.engines.common.request_checks import check_request, images_unsupported, too_long
+from antiphon.engines.common.request_checks import (
+    check_request,
+    images_unsupported_error,
+    too_long_error,
+)
 from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.engines.common.thread_channel import ThreadChannel
 from antiphon.engines.common.token_masks import TokenMaskFactory, check_grammar
@@ -214,7 +218,7 @@ class TransformersEngine:
         image_tokens = sum([await self.image_tokens(image) for image in prompt.images])
         context_left = self.card.context_size - len(prompt.ids) - image_tokens
         if context_left < 1:
-            raise too_long(len(prompt.ids) + image_tokens, self.card)
+            raise too_long_error(len(prompt.ids) + image_tokens, self.card)
         async with self._capacity.slot(sampling.tenant):
             if self._closed:
                 raise BackendError("The engine is closed.")
@@ -238,9 +242,9 @@ class TransformersEngine:
         return generation.abort
 
     async def image_tokens(self, image: EncodedImage) -> int:
-        """Return how many tokens of the context the image takes. See ``MeasuresImages``."""
+        """Return how many tokens of the context the image takes. See ``ImageMeasurer``."""
         if self._image_processor is None:
-            raise images_unsupported()
+            raise images_unsupported_error()
         return await asyncio.to_thread(self._image_processor.extra_tokens, image)
 
     def _generation(

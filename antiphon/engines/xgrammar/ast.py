@@ -17,7 +17,7 @@ __all__ = [
     "Node",
     "Repeat",
     "RuleRef",
-    "Token",
+    "TokenNode",
     "UnsupportedGrammar",
     "walk",
 ]
@@ -49,7 +49,7 @@ class AnyText(Struct, frozen=True):
     terminators: tuple[str, ...] = ()
 
 
-class Token(Struct, frozen=True):
+class TokenNode(Struct, frozen=True):
     """A node that matches one control token. ``id``: the token id."""
 
     id: int
@@ -79,7 +79,7 @@ class Repeat(Struct, frozen=True):
     maximum: int | None
 
 
-Node = LiteralText | CharSet | AnyText | Token | RuleRef | Concatenation | Alternatives | Repeat
+Node = LiteralText | CharSet | AnyText | TokenNode | RuleRef | Concatenation | Alternatives | Repeat
 
 
 def walk(node: Node) -> Iterator[Node]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 
-__all__ = ["ALL", "Ranges", "category_ranges", "complement", "intersection", "union"]
+__all__ = ["ALL_CHARACTERS", "Ranges", "category_ranges", "complement", "intersection", "union"]
 
 #: The first and the last code point of each range. The ranges ascend, and no range touches the
 #: next range.
@@ -13,7 +13,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 _LAST_CODE_POINT = 0x10FFFF
 #: Every character except surrogates.
-ALL: Ranges = ((0, 0xD7FF), (0xE000, _LAST_CODE_POINT))
+ALL_CHARACTERS: Ranges = ((0, 0xD7FF), (0xE000, _LAST_CODE_POINT))
 
 
 def union(*sets: Iterable[tuple[int, int]]) -> Ranges:
@@ -37,7 +37,9 @@ def complement(ranges: Ranges) -> Ranges:
     """Return the characters not in the set."""
     edges = [-1, *(edge for first, last in ranges for edge in (first - 1, last)), _LAST_CODE_POINT]
     gaps = ((edges[n] + 1, edges[n + 1]) for n in range(0, len(edges), 2))
-    return intersection(ALL, union((first, last) for first, last in gaps if first <= last))
+    return intersection(
+        ALL_CHARACTERS, union((first, last) for first, last in gaps if first <= last)
+    )
 
 
 @cache

@@ -28,11 +28,11 @@ from .ast import (
     Node,
     Repeat,
     RuleRef,
-    Token,
+    TokenNode,
     UnsupportedGrammar,
     walk,
 )
-from .charsets import ALL, Ranges
+from .charsets import ALL_CHARACTERS, Ranges
 from .lark import parse_lark
 from .limits import check_limits
 
@@ -163,7 +163,7 @@ class _Writer:
                 return _quote(text)
             case CharSet(ranges):
                 return _char_class(ranges)
-            case Token(id):
+            case TokenNode(id):
                 # xgrammar allows the end tokens anyway where the grammar is complete, and
                 # Token(...) never matches an end token.
                 return '""' if id in self._end_ids else self._token(id)
@@ -224,7 +224,7 @@ def _quote(text: str) -> str:
 
 
 def _char_class(ranges: Ranges) -> str:
-    if ranges == ALL:
+    if ranges == ALL_CHARACTERS:
         return "[^]"
     members = (_char(a) if a == b else f"{_char(a)}-{_char(b)}" for a, b in ranges)
     return f"[{''.join(members)}]"

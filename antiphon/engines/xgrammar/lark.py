@@ -20,11 +20,11 @@ from .ast import (
     Node,
     Repeat,
     RuleRef,
-    Token,
+    TokenNode,
     UnsupportedGrammar,
     walk,
 )
-from .charsets import ALL
+from .charsets import ALL_CHARACTERS
 from .regexes import parse_regex
 from .schemas import SchemaTree
 
@@ -42,7 +42,7 @@ _BLANK = re.compile(r"\s*")
 _NUMBER = re.compile(r"\d+")
 _JSON = json.JSONDecoder()
 
-_ANY = Repeat(CharSet(ALL), 0, None)
+_ANY = Repeat(CharSet(ALL_CHARACTERS), 0, None)
 
 
 def parse_lark(lark: str) -> dict[str, Node]:
@@ -73,7 +73,7 @@ def _rules_before_token(rules: Mapping[str, Node]) -> Iterator[str]:
     for rule in rules.values():
         for row in walk(rule):
             for one, other in pairwise(row.parts if isinstance(row, Concatenation) else ()):
-                if isinstance(other, Token) and isinstance(one, Repeat) and one.maximum is None:
+                if isinstance(other, TokenNode) and isinstance(one, Repeat) and one.maximum is None:
                     if isinstance(one.node, RuleRef):
                         yield one.node.name
 
@@ -154,7 +154,7 @@ class _RuleParser:
             case "regex", _:
                 return self._exclusion(parse_regex(value))
             case "token", _:
-                return Token(int(value))
+                return TokenNode(int(value))
             case "name", _:
                 return RuleRef(value)
             case _, "(":

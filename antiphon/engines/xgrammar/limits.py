@@ -13,7 +13,7 @@ from .ast import (
     Node,
     Repeat,
     RuleRef,
-    Token,
+    TokenNode,
     UnsupportedGrammar,
     walk,
 )
@@ -66,7 +66,7 @@ class _EmptyLoopCheck:
         match node:
             case LiteralText(text):
                 return not text
-            case Token(id):
+            case TokenNode(id):
                 return id in self._end_ids
             case RuleRef(name):
                 return name in self._nullable
@@ -94,7 +94,7 @@ class _EndTokenCheck:
         ``is_last``: whether nothing follows the node in the output.
         """
         match node:
-            case Token(id) if id in self._end_ids and not is_last:
+            case TokenNode(id) if id in self._end_ids and not is_last:
                 raise UnsupportedGrammar("an end token is not at the end")
             case Concatenation(parts):
                 for number, part in enumerate(parts, start=1):

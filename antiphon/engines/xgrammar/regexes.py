@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .ast import Alternatives, CharSet, Concatenation, LiteralText, Node, Repeat, UnsupportedGrammar
-from .charsets import ALL, Ranges, category_ranges, complement, intersection, union
+from .charsets import ALL_CHARACTERS, Ranges, category_ranges, complement, intersection, union
 
 __all__ = ["parse_regex"]
 
@@ -74,7 +74,7 @@ class _RegexParser:
         if char == "[":
             return CharSet(self._char_class())
         if char == ".":
-            return CharSet(ALL if dotall else _NOT_NEWLINE)
+            return CharSet(ALL_CHARACTERS if dotall else _NOT_NEWLINE)
         if char == "\\":
             escaped = self._escape()
             return LiteralText(chr(escaped)) if isinstance(escaped, int) else CharSet(escaped)
@@ -120,7 +120,7 @@ class _RegexParser:
         negated = self._next_char == "^"
         self.position += negated
         members: Ranges = ()
-        allowed = ALL
+        allowed = ALL_CHARACTERS
         while (char := self._take()) != "]":
             if char == "&" and self._pattern.startswith("&[", self.position) and not negated:
                 self.position += 2
@@ -129,7 +129,7 @@ class _RegexParser:
                 members = union(members, self._members(char, negated))
         source = self._pattern[start : self.position]
         if any(f"\\{each}" in source and f"\\{each.upper()}" in source for each in "dws"):
-            members = ALL
+            members = ALL_CHARACTERS
         members = intersection(members, allowed)
         return complement(members) if negated else members
 

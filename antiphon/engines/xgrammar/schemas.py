@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from antiphon.dialects.grammar.user_regex import JSON, Unwritable, regex_rule
+from antiphon.dialects.grammar.user_regex import JSON, UnwritableGrammar, regex_rule
 
 from .ast import (
     Alternatives,
@@ -288,7 +288,7 @@ class SchemaTree:
         also allow other text before and after the match."""
         try:
             return self._body(regex_rule(pattern, JSON))
-        except Unwritable as reason:
+        except UnwritableGrammar as reason:
             raise UnsupportedGrammar(str(reason)) from None
 
     # --- arrays and objects ----------------------------------------------------------------------

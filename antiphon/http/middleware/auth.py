@@ -258,7 +258,7 @@ class AuthMiddleware:
         known = {entry.record: entry for entry in self._stored_entries}
         self._stored_entries = [
             known.get(key)
-            or self._entry(key.name, key.tenant, key.sha256, ClientLimits.of(key), key)
+            or self._entry(key.name, key.tenant, key.sha256, ClientLimits.copy_from(key), key)
             for key in keys
         ]
         self._stored = keys

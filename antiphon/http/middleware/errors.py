@@ -157,10 +157,10 @@ def status_of(error: RunError | ResponseError) -> int:
     return _STATUSES.get(error.type) or _FAILURES.get(error.code, 502)
 
 
-def type_of(status: int, otherwise: str = "server_error") -> str:
+def type_of(status: int, default: str = "server_error") -> str:
     """Return OpenAI's error type for an HTTP status. For a status without its own error type,
-    return ``otherwise``."""
-    return _TYPES.get(status, otherwise)
+    return ``default``."""
+    return _TYPES.get(status, default)
 
 
 def unknown_url(method: str, path: str) -> NotFound:

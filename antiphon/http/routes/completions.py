@@ -213,7 +213,7 @@ class _ChoiceSink(EventSink):
         return self._stream.has_started
 
     def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:
-        if self._timing.first is None:
+        if self._timing.first_token_at is None:
             self._timing.record_events(events)
         body = self._choice.frames(events)
         if not self._stream.has_started:

@@ -44,7 +44,7 @@ class HealthRoutes:
     async def ready(self, request: Request) -> Reply:
         """Return 200 if the server accepts new work, its database is writable and vectors can be
         searched. Otherwise return 503."""
-        if not self._service.ready:
+        if not self._service.is_ready:
             return json_reply(Readiness(status="not_ready", reason="stopping"), 503)
         if not await self._service.store_health.is_writable():
             return json_reply(Readiness(status="not_ready", reason="store"), 503)

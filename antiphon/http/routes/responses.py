@@ -36,7 +36,7 @@ from antiphon.runs.service import ResponseQuery
 from antiphon.tracing.responses import record_content, record_response
 from antiphon.wire.events import Event, Keepalive, StreamEvent
 from antiphon.wire.items import Item
-from antiphon.wire.pagination import Deleted, InputTokensCount, Page
+from antiphon.wire.pagination import DeletedObject, InputTokensCount, Page
 from antiphon.wire.parsing.ids import check_response_id
 from antiphon.wire.parsing.requests import parse_create_response, parse_input_tokens_request
 from antiphon.wire.request import INCLUDES, CreateResponse, InputTokensRequest
@@ -192,7 +192,7 @@ class _ClientSink(EventSink):
         return self._stream.has_started
 
     def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:
-        if self._timing.first is None:
+        if self._timing.first_token_at is None:
             self._timing.record_events(events)
             if not self._stream.has_started:
                 return self._start(events)
@@ -384,13 +384,13 @@ class ResponseRoutes:
         await self._service.check_followable(tenant, response_id)
         return StoredEventStream(self._service, tenant, response_id, -1 if after is None else after)
 
-    @operation("deleteResponse", answer=Deleted)
+    @operation("deleteResponse", answer=DeletedObject)
     async def delete(self, request: Request) -> Reply:
         """Delete a response."""
         tenant, response_id = _response_key(request)
         await self._service.delete(tenant, response_id)
         await self._auditor.record_operator(request.scope, "response.deleted", response_id)
-        return json_reply(Deleted(id=response_id, object="response"))
+        return json_reply(DeletedObject(id=response_id, object="response"))
 
     @operation("cancelResponse", answer=Response)
     async def cancel(self, request: Request) -> Reply:

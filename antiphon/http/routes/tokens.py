@@ -11,7 +11,12 @@ from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
-from antiphon.wire.admin.server_info import Detokenized, ServerLoad, ServerVersion, Tokenized
+from antiphon.wire.admin.server_info import (
+    DetokenizeResult,
+    ServerLoad,
+    ServerVersion,
+    TokenizeResult,
+)
 from antiphon.wire.parsing.tokens import (
     DetokenizeRequest,
     TokenizeRequest,
@@ -28,7 +33,7 @@ class TokenRoutes:
     def __init__(self, deps: EndpointDependencies) -> None:
         self._deps = deps
 
-    @operation("tokenize", body=TokenizeRequest, answer=Tokenized, errors=(404, 502))
+    @operation("tokenize", body=TokenizeRequest, answer=TokenizeResult, errors=(404, 502))
     async def tokenize(self, request: Request) -> Reply:
         """Return the token ids of a text."""
         parsed = parse_tokenize(await self._body(request), self._deps.limits.body)
@@ -42,7 +47,7 @@ class TokenRoutes:
                     [await tokenizers.detokenize(parsed.model, (id,)) for id in tokenized.ids]
                 )
         return json_reply(
-            Tokenized(
+            TokenizeResult(
                 count=len(tokenized.ids),
                 max_model_len=tokenized.context_size,
                 tokens=tokenized.ids,
@@ -50,7 +55,7 @@ class TokenRoutes:
             )
         )
 
-    @operation("detokenize", body=DetokenizeRequest, answer=Detokenized, errors=(404,))
+    @operation("detokenize", body=DetokenizeRequest, answer=DetokenizeResult, errors=(404,))
     async def detokenize(self, request: Request) -> Reply:
         """Return the text of token ids."""
         parsed = parse_detokenize(await self._body(request), self._deps.limits.body)
@@ -58,7 +63,7 @@ class TokenRoutes:
         tokenizers = self._deps.service.tokenizers
         async with self._deps.slot(context):
             text = await tokenizers.detokenize(parsed.model, parsed.tokens, context.client)
-        return json_reply(Detokenized(prompt=text))
+        return json_reply(DetokenizeResult(prompt=text))
 
     @operation("getVersion", answer=ServerVersion)
     async def version(self, request: Request) -> Reply:

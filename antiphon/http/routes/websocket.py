@@ -291,7 +291,7 @@ class _FrameSink(EventSink):
 
     async def write(self, events: tuple[Event, ...]) -> None:
         self.has_sent = True
-        if self._timing.first is None:
+        if self._timing.first_token_at is None:
             self._timing.record_events(events)
         for event in events:
             await self._connection.send_event(event, self._lane.name)

@@ -64,26 +64,26 @@ class _View:
 
     - ``level``: number of tokens in the bucket at the time ``counted_at``.
     - ``read_at``: time of the last report to the store.
-    - ``taken``: number of requests admitted since the last report.
+    - ``admitted_count``: number of requests admitted since the last report.
     - ``running``: number of requests that run in this process now.
     - ``reported``: value of ``running`` in the last report.
     - ``used_at``: time of the last request.
     """
 
-    __slots__ = ("counted_at", "level", "per_minute", "read_at", "reported", "running", "state",
-                 "taken", "used_at")  # fmt: skip
+    __slots__ = ("admitted_count", "counted_at", "level", "per_minute", "read_at", "reported",
+                 "running", "state", "used_at")  # fmt: skip
 
     def __init__(self) -> None:
         self.per_minute: int | None = None
         self.level = 0.0
         self.counted_at = 0.0
         self.read_at = self.used_at = -math.inf
-        self.taken = self.running = self.reported = 0
+        self.admitted_count = self.running = self.reported = 0
         self.state = RateState()
 
     def is_in_use(self, now: float) -> bool:
         """Return whether the process must report this scope, or expects further requests of it."""
-        is_counted = self.taken or self.running or self.reported
+        is_counted = self.admitted_count or self.running or self.reported
         return bool(is_counted) or now - self.used_at <= _STALE_S
 
     def fill(self, per_minute: int, now: float) -> None:
@@ -96,10 +96,10 @@ class _View:
 
     def update(self, report: RateReport, state: RateState, now: float) -> None:
         """Apply the state that the store returned for a report."""
-        self.taken -= report.taken
+        self.admitted_count -= report.admitted_count
         self.reported = report.running
         self.state = state
-        self.level = state.level - self.taken
+        self.level = state.level - self.admitted_count
         self.counted_at = self.read_at = now
 
 
@@ -142,7 +142,7 @@ class RateLimits:
         if is_admitted and views:
             for view in views:
                 view.level -= 1
-                view.taken += 1
+                view.admitted_count += 1
             self._schedule()
         return tuple(_permit(view, is_admitted=is_admitted) for view in views)
 
@@ -156,7 +156,7 @@ class RateLimits:
             if limit is None:
                 continue
             view = self._view(scope.id)
-            if view.running + view.state.running_elsewhere >= limit:
+            if view.running + view.state.remote_running_count >= limit:
                 raise Overloaded(
                     f"Rate limit reached: {scope.owner} has {limit} requests in progress, as many"
                     f" as it may have (concurrent_requests). Please try again in {_RETRY_S}s.",
@@ -217,7 +217,10 @@ class RateLimits:
             views = [self._view(name) for name in names]
             reports = [
                 RateReport(
-                    scope=name, per_minute=view.per_minute, taken=view.taken, running=view.running
+                    scope=name,
+                    per_minute=view.per_minute,
+                    admitted_count=view.admitted_count,
+                    running=view.running,
                 )
                 for name, view in zip(names, views, strict=True)
             ]

@@ -8,10 +8,10 @@ from antiphon.resources.uploads import ChunkedUploads
 from antiphon.store.base import Store
 from antiphon.wire.admin.usage import BackgroundUsage, QuotaUsage, StorageUsage
 
-__all__ = ["TenantUsages"]
+__all__ = ["TenantUsageReader"]
 
 
-class TenantUsages:
+class TenantUsageReader:
     """Reads how much of its quotas a tenant has used. ``max_runs``: maximum number of background
     runs of one tenant that this server executes at a time. None means no limit."""
 
@@ -33,7 +33,7 @@ class TenantUsages:
     async def read(self, tenant: str) -> tuple[StorageUsage, BackgroundUsage]:
         """Return a tenant's storage usage, and the numbers of its queued and running background
         runs."""
-        used, limits = await self._store.usage(tenant), self._quotas.of(tenant)
+        used, limits = await self._store.usage(tenant), self._quotas.for_tenant(tenant)
         uploads_bytes = await self._uploads.pending_bytes(tenant)
         storage = StorageUsage(
             responses=QuotaUsage(used.responses, limits.max_responses),

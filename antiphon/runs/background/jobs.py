@@ -158,7 +158,7 @@ class BackgroundJobs:
         if stored is None:
             raise ReaderGone
         request = replace(request, input=stored.input)
-        restored = await self._restored(claim)
+        restored = await self._restore(claim)
         parent: PromptTokens | None = None
         reply: Reply
         try:
@@ -196,7 +196,7 @@ class BackgroundJobs:
         """
         dependencies = self._dependencies
         try:
-            restored = await self._restored(claim)
+            restored = await self._restore(claim)
         except ReaderGone:
             return
         writer = restored.writer(
@@ -229,7 +229,7 @@ class BackgroundJobs:
             clock=self._dependencies.clock,
         )
 
-    async def _restored(self, claim: Claim) -> RestoredRun:
+    async def _restore(self, claim: Claim) -> RestoredRun:
         dependencies = self._dependencies
         batches = await dependencies.store.runs.load_batches(claim)
         if not batches:  # deleted in the meantime

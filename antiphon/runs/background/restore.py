@@ -15,7 +15,7 @@ from antiphon.runs.execution.token_log import last_turn, turn_counts
 from antiphon.store.records import EventBatch, Job
 from antiphon.stream.deltas import Delta
 from antiphon.stream.fold import Fold
-from antiphon.stream.kinds import Kind
+from antiphon.stream.kinds import ItemKind
 from antiphon.stream.run_timer import LoggedTimes, OptionalClock
 from antiphon.stream.writer import Ids, ResponseWriter
 from antiphon.wire.items import ItemBase
@@ -40,7 +40,7 @@ class RestoredRun(Struct, frozen=True):
 
     @classmethod
     def load(
-        cls, job: Job, batches: tuple[EventBatch, ...], kinds: Mapping[type[ItemBase], Kind]
+        cls, job: Job, batches: tuple[EventBatch, ...], kinds: Mapping[type[ItemBase], ItemKind]
     ) -> RestoredRun:
         """Read the state from all stored events of the run. ``batches``: the events in batches, as
         they were stored. ``kinds``: the table of item kinds."""
@@ -55,10 +55,10 @@ class RestoredRun(Struct, frozen=True):
         return cls(log, tokens, prompt, batches[-1].last + 1, times.times)
 
     def writer(
-        self, *, ids: Ids, kinds: Mapping[type[ItemBase], Kind], clock: OptionalClock
+        self, *, ids: Ids, kinds: Mapping[type[ItemBase], ItemKind], clock: OptionalClock
     ) -> ResponseWriter:
         """Create a writer that continues the event log after its last event."""
-        return ResponseWriter.restored(
+        return ResponseWriter.restore(
             self.log,
             ids=ids,
             kinds=kinds,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from antiphon.store.base import Store
 from antiphon.stream.fold import Fold
-from antiphon.stream.kinds import Kind
+from antiphon.stream.kinds import ItemKind
 from antiphon.wire.items import ItemBase
 from antiphon.wire.response import Response
 
@@ -33,7 +33,7 @@ _Key = tuple[str, str, int]
 class _State:
     """The state of one run, rebuilt from its events up to sequence number ``after``."""
 
-    def __init__(self, kinds: Mapping[type[ItemBase], Kind]) -> None:
+    def __init__(self, kinds: Mapping[type[ItemBase], ItemKind]) -> None:
         self.fold = Fold(kinds)
         self.after = -1
         self.bytes = 0
@@ -44,7 +44,7 @@ class _State:
 class Snapshots:
     """Cache of the states of the most recently polled runs. ``kinds``: the table of item kinds."""
 
-    def __init__(self, store: Store, kinds: Mapping[type[ItemBase], Kind]) -> None:
+    def __init__(self, store: Store, kinds: Mapping[type[ItemBase], ItemKind]) -> None:
         self._store = store
         self._kinds = kinds
         #: Least recently polled first.

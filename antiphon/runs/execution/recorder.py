@@ -138,7 +138,7 @@ class Recorder:
                 self._record_other(delta)
 
     @property
-    def truncated(self) -> bool:
+    def is_truncated(self) -> bool:
         """Whether the token limit cut the reply inside an item.
 
         A reply that was cut after a complete tool call counts as complete, because clients drop the

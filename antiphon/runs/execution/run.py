@@ -210,7 +210,7 @@ class Run:
         except RunError as error:
             await self._fail_response(error)
         except RequestError as error:  # most often from a later turn of the tool loop
-            await self._fail_response(_rejected(error))
+            await self._fail_response(_rejection_error(error))
         except Exception:
             _log.exception("run failed", response=self.id)
             if self._spec.reraise:
@@ -305,7 +305,7 @@ class Run:
     def _terminal_status(self) -> tuple[str, str | None]:
         """Return the final status of the response, and the reason if the status is
         ``incomplete``."""
-        if self.recorder.truncated:
+        if self.recorder.is_truncated:
             return "incomplete", "max_output_tokens"
         reason = _INCOMPLETE.get(self.recorder.finish_reason)
         return ("completed", None) if reason is None else ("incomplete", reason)
@@ -497,7 +497,7 @@ def _response_error(error: RunError) -> ResponseError:
     )
 
 
-def _rejected(error: RequestError) -> RunError:
+def _rejection_error(error: RequestError) -> RunError:
     """Convert a ``RequestError``, which rejects the request, into a ``BackendError`` of a run that
     has already started."""
     return BackendError(

@@ -33,7 +33,7 @@ class Supervisor:
         return len(self._runs)
 
     @property
-    def stopping(self) -> bool:
+    def is_stopping(self) -> bool:
         """Whether the server is stopping and accepts no new run."""
         return self._stopping
 

@@ -17,10 +17,11 @@ from antiphon.store.records import StoredResponse
 
 from .aging_cache import AgingCache
 
-__all__ = ["ChainCache", "LoadedChain", "chain_bytes", "stored_tokens"]
+__all__ = ["Chain", "ChainCache", "LoadedChain", "chain_bytes", "stored_tokens"]
 
 _encode = msgspec.json.Encoder().encode
 
+#: Responses that continue each other, oldest first.
 Chain = tuple[StoredResponse, ...]
 
 #: Limit of the cache, in bytes of JSON. The objects take two to three times as much memory.
@@ -68,7 +69,7 @@ class ChainCache:
         if parent is None:
             chain = LoadedChain((stored,), stored_tokens((stored,)), chain_bytes((stored,)))
         elif (entry := self._cache.remove((tenant, parent))) is not None:
-            chain = _continued(entry.value, stored)
+            chain = _extend_chain(entry.value, stored)
         else:
             responses = await self._store.load_chain(tenant, response_id)
             if responses is None:
@@ -93,7 +94,7 @@ def chain_bytes(chain: Iterable[StoredResponse]) -> int:
     return sum(len(_encode(stored)) for stored in chain)
 
 
-def _continued(chain: LoadedChain, stored: StoredResponse) -> LoadedChain:
+def _extend_chain(chain: LoadedChain, stored: StoredResponse) -> LoadedChain:
     """Return the chain with one more response at its end. The returned chain shares the objects of
     its token ids with ``chain``, which makes comparisons cheap."""
     responses = (*chain.responses, stored)

@@ -3,11 +3,9 @@ response together with the earlier responses that it continues."""
 
 from __future__ import annotations
 
-from antiphon.store.records import StoredResponse
+from .chain_cache import Chain
 
 __all__ = ["SessionChains"]
-
-Chain = tuple[StoredResponse, ...]
 
 
 class SessionChains:

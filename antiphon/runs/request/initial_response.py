@@ -14,7 +14,7 @@ from antiphon.wire.response import (
     Response,
 )
 
-from .options import DEFAULT_SAMPLING, build_options, given_fields, text_config
+from .options import DEFAULT_SAMPLING, build_options, explicit_fields, text_config
 
 __all__ = ["initial_response"]
 
@@ -53,7 +53,7 @@ def initial_response(
         metadata=request.metadata or {},
         safety_identifier=request.safety_identifier,
         prompt_cache_key=request.prompt_cache_key,
-        **given_fields(
+        **explicit_fields(
             request,
             "conversation",
             "context_management",

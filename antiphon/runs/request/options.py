@@ -22,7 +22,7 @@ __all__ = [
     "DEFAULT_SAMPLING",
     "apply_defaults",
     "build_options",
-    "given_fields",
+    "explicit_fields",
     "hidden_item_types",
     "text_config",
 ]
@@ -92,7 +92,7 @@ def build_options(
         tenant=tenant,
         session=session,
         trace=request.trace or {},
-        extra={**given_fields(request, "mm_processor_kwargs"), **(request.vllm_xargs or {})},
+        extra={**explicit_fields(request, "mm_processor_kwargs"), **(request.vllm_xargs or {})},
     )
 
 
@@ -119,7 +119,7 @@ def text_config(request: CreateResponse) -> TextConfig:
     return request.text or TextConfig(format=PlainFormat())
 
 
-def given_fields(request: CreateResponse, *names: str) -> Mapping[str, Any]:
+def explicit_fields(request: CreateResponse, *names: str) -> Mapping[str, Any]:
     """Return the fields in ``names`` that the request sets, with their values. The other fields are
     left out, because the response may not contain null in these fields."""
     return {name: value for name in names if (value := getattr(request, name)) is not None}

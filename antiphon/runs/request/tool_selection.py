@@ -11,7 +11,7 @@ from antiphon.conversation import ToolChoice, ToolName
 from antiphon.errors import InvalidRequest
 from antiphon.tools import tool_search
 from antiphon.tools.allowed_callers import callable_by_model, callable_by_programs, check_callers
-from antiphon.tools.base import ReportsAvailability, ToolFunction, ToolProvider
+from antiphon.tools.base import AvailabilityReporter, ToolFunction, ToolProvider
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.wire import tools as tl
 from antiphon.wire.admin.tool_list import ToolEntry
@@ -239,7 +239,7 @@ def _unavailable_reasons(providers: Mapping[str, ToolProvider]) -> dict[str, str
     found = (
         (name, each.unavailable_reason())
         for name, each in providers.items()
-        if isinstance(each, ReportsAvailability)
+        if isinstance(each, AvailabilityReporter)
     )
     return {name: reason for name, reason in found if reason is not None}
 

@@ -18,10 +18,10 @@ from antiphon.runs.request.tool_selection import (
 )
 from antiphon.tools.allowed_callers import callers_of
 from antiphon.tools.base import (
-    CallsTools,
-    ChecksAccess,
-    DeclaresFunctions,
+    AccessChecker,
+    FunctionDeclarer,
     ResponseContext,
+    ToolCaller,
     ToolFunction,
     Toolset,
 )
@@ -54,7 +54,7 @@ async def check_access(
     model sees, for example tools that an upstream runs.
     """
     for each in server_tools:
-        if isinstance(each.provider, ChecksAccess):
+        if isinstance(each.provider, AccessChecker):
             await each.provider.check_access(each.tool, response, each.path)
     programs = open_programs(response.items)
     if not programs:
@@ -82,7 +82,7 @@ async def declared_toolsets(tools: ToolSelection, response: ResponseContext) -> 
     for each in tools.server_tools:
         functions = (
             await each.provider.declared_functions(each.tool, response)
-            if isinstance(each.provider, DeclaresFunctions)
+            if isinstance(each.provider, FunctionDeclarer)
             else None
         )
         toolsets.append(Toolset(functions=tuple(functions or ())))
@@ -181,7 +181,7 @@ def _assign_program_functions(
     }
     assigned: list[Toolset] = []
     for each, toolset in pairs:
-        if isinstance(each.provider, CallsTools):
+        if isinstance(each.provider, ToolCaller):
             functions = (*client_functions, *callable_by_programs)
             toolset = each.provider.compose(functions, response, approved)
         elif "direct" not in callers_of(each.tool):

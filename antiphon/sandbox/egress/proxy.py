@@ -20,9 +20,9 @@ from antiphon.text import truncate_middle
 
 from .authority import BoxAuthority
 from .policy import EgressPolicy
-from .requests import InvalidProxyRequest, ProxyRequest, body_of, read_request
+from .requests import InvalidProxyRequest, ProxyRequest, read_body, read_request
 
-__all__ = ["PROXY_PORT", "Connects", "EgressProxy"]
+__all__ = ["PROXY_PORT", "EgressProxy", "ServerDialer"]
 
 _log = structlog.get_logger(__name__)
 
@@ -39,7 +39,7 @@ _CLOSE_S = 5.0
 _REASONS = {400: "Bad Request", 403: "Forbidden", 502: "Bad Gateway"}
 
 
-class Connects(Protocol):
+class ServerDialer(Protocol):
     """Opens connections to servers. ``Dialer`` implements this interface."""
 
     async def connect(
@@ -51,7 +51,7 @@ class EgressProxy:
     """The proxy of one box (sandbox environment). It enforces the box's network policy. ``serve``
     handles one connection from the box."""
 
-    def __init__(self, policy: EgressPolicy, authority: BoxAuthority, dialer: Connects) -> None:
+    def __init__(self, policy: EgressPolicy, authority: BoxAuthority, dialer: ServerDialer) -> None:
         self._policy = policy
         self._authority = authority
         self._dialer = dialer
@@ -166,7 +166,7 @@ async def _send(
     ``head``: the request line and the headers. ``length``: see ``ProxyRequest``."""
     try:
         upstream.write(head.encode("latin-1"))
-        async for piece in body_of(reader, length):
+        async for piece in read_body(reader, length):
             upstream.write(piece)
             await upstream.drain()
     except (OSError, ValueError, EOFError, asyncio.LimitOverrunError):

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-__all__ = ["InvalidProxyRequest", "ProxyRequest", "body_of", "read_request"]
+__all__ = ["InvalidProxyRequest", "ProxyRequest", "read_body", "read_request"]
 
 _REQUEST_LINE = re.compile(r"([A-Z]{1,20}) ([!-~]{1,16384}) HTTP/1\.[01]")
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}):[ \t]*([\t -~\x80-\xff]*)")
@@ -92,7 +92,7 @@ async def read_request(
     )
 
 
-async def body_of(reader: asyncio.StreamReader, length: int | None) -> AsyncIterator[bytes]:
+async def read_body(reader: asyncio.StreamReader, length: int | None) -> AsyncIterator[bytes]:
     """Yield the body of a request in pieces. If the body is chunked, the pieces include the chunk
     sizes. ``length``: number of bytes, or None for a chunked body. Raises ``InvalidProxyRequest``,
     ``EOFError``."""
@@ -112,7 +112,7 @@ async def body_of(reader: asyncio.StreamReader, length: int | None) -> AsyncIter
         if not size:
             break
         yield b"%x\r\n" % size
-        async for piece in body_of(reader, size):
+        async for piece in read_body(reader, size):
             yield piece
         if await reader.readexactly(2) != b"\r\n":
             raise InvalidProxyRequest("A chunk of the body is invalid.")

@@ -57,7 +57,7 @@ class _OutputBuffer:
         self.half = max(1, max_bytes // 2)
         self.first = bytearray()
         self.last = bytearray()
-        self.size = self.reported = 0
+        self.size = self.reported_bytes = 0
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
         read, self.write_fd = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(read, False)
@@ -86,8 +86,8 @@ class _OutputBuffer:
         in the middle, only text before the dropped bytes is returned. ``ended``: whether the output
         is complete."""
         kept = bytes(self.first + self.last) if self.size <= 2 * self.half else bytes(self.first)
-        piece = kept[self.reported :]
-        self.reported += len(piece)
+        piece = kept[self.reported_bytes :]
+        self.reported_bytes += len(piece)
         return self.decoder.decode(piece, ended)
 
     def text(self) -> str:

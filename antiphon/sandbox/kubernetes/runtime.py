@@ -33,7 +33,7 @@ class FileRefused(Exception):
     """The runtime (the HTTP server in the pod) could not store a file."""
 
 
-class _Executed(msgspec.Struct, frozen=True):
+class _CommandResult(msgspec.Struct, frozen=True):
     stdout: str
     stderr: str
     exit_code: int
@@ -55,7 +55,7 @@ class PodRuntime:
         the pod is lost or the command fails."""
         raw = await self._send("POST", "execute", timeout_s, body={"command": command})
         try:
-            executed = msgspec.json.decode(raw, type=_Executed)
+            executed = msgspec.json.decode(raw, type=_CommandResult)
         except msgspec.MsgspecError:
             raise PodLost("the runtime's answer is invalid") from None
         if executed.exit_code:

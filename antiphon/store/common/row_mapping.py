@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from antiphon.search_terms import index_terms
-from antiphon.store.containers import ContainerRecord, expired
+from antiphon.store.containers import ContainerRecord, mark_expired
 from antiphon.store.files import BlobRef, StoredContent
 from antiphon.store.keys import KeyRecord
 from antiphon.store.records import Claim, EventBatch, Job, ResponseQuery, StoredResponse, TurnTokens
@@ -188,7 +188,7 @@ def container_of(row: Row) -> ContainerRecord:
     resource = _decode_container(body)
     return ContainerRecord(
         tenant=tenant,
-        resource=resource if is_active else expired(resource),
+        resource=resource if is_active else mark_expired(resource),
         owner=owner,
         url=url if is_active else "",
         is_auto=bool(is_auto),

@@ -18,7 +18,7 @@ TENANT_STEPS: Mapping[str, int] = {
     "drop_tenant_responses": _ROWS,
     "drop_tenant_items": _ROWS,
     "drop_tenant_conversations": _ROWS,
-    "drop_tenant_holds": _ROWS,
+    "drop_tenant_locks": _ROWS,
     "drop_tenant_reservations": _ROWS,
     "drop_tenant_vector_files": _LARGE_ROWS,
     "drop_tenant_vector_stores": _ROWS,

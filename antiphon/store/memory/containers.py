@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from msgspec.structs import replace
 
-from antiphon.store.containers import EXPIRED_S, ContainerRecord, expired
+from antiphon.store.containers import EXPIRED_RETENTION_S, ContainerRecord, mark_expired
 from antiphon.wire.resources.containers import ContainerResource
 
 __all__ = ["MemoryContainers"]
@@ -87,14 +87,14 @@ class MemoryContainers:
     def _shown(self, key: _Key) -> ContainerRecord:
         record = self._records[key]
         if key in self._expired_at:
-            return replace(record, resource=expired(record.resource), url="")
+            return replace(record, resource=mark_expired(record.resource), url="")
         return replace(record, url=self._leases[record.owner][0])
 
     def _end_leases(self) -> None:
         now = self._timer()
         for owner in [owner for owner, (_, until) in self._leases.items() if until <= now]:
             self._end_lease(owner)
-        for key in [key for key, at in self._expired_at.items() if now - at > EXPIRED_S]:
+        for key in [key for key, at in self._expired_at.items() if now - at > EXPIRED_RETENTION_S]:
             del self._records[key], self._expired_at[key]
 
     def _end_lease(self, owner: str) -> None:

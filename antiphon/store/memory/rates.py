@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from antiphon.store.rates import HEARD_S, RateReport, RateState
+from antiphon.store.rates import REPORT_TIMEOUT_S, RateReport, RateState
 
 __all__ = ["MemoryRates"]
 
@@ -42,7 +42,7 @@ class MemoryRates:
             self._levels.clear()
         full = float(report.per_minute)
         level, at = self._levels.get(report.scope, (full, now))  # a new bucket is full
-        level = min(full, level - report.taken + (now - at) * full / 60)
+        level = min(full, level - report.admitted_count + (now - at) * full / 60)
         self._levels[report.scope] = (level, now)
         return level
 
@@ -50,7 +50,7 @@ class MemoryRates:
         owners = self._running.setdefault(report.scope, {})
         owners[owner] = (report.running, now)
         for name, (running, at) in list(owners.items()):
-            if not running or now - at > HEARD_S:
+            if not running or now - at > REPORT_TIMEOUT_S:
                 del owners[name]
         if not owners:
             del self._running[report.scope]

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from antiphon.errors import StoreError
 from antiphon.store.base import Retention
-from antiphon.store.blob_storage import KeepsResponses
+from antiphon.store.blob_storage import NoBlobResponses
 from antiphon.store.common.eviction import TenantTotals
 from antiphon.store.common.reservations import exceeds
 from antiphon.store.common.row_mapping import item_kind
@@ -91,7 +91,7 @@ class _ConversationRow(Struct):
 _Key = tuple[str, str]
 
 
-class MemoryStore(KeepsResponses):
+class MemoryStore(NoBlobResponses):
     """``Store`` over dictionaries."""
 
     def __init__(self) -> None:

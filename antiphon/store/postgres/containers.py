@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from antiphon.store.common.row_mapping import container_of, encode
-from antiphon.store.containers import EXPIRED_S, ContainerRecord
+from antiphon.store.containers import EXPIRED_RETENTION_S, ContainerRecord
 from antiphon.wire.resources.containers import ContainerResource
 
 from .pool import ConnectionPool, Transaction, index_key
@@ -29,7 +29,7 @@ class PostgresContainers:
                 bodies = [encode(each) for each in used]
                 ids = [each.id for each in used]
                 await transaction.rows("report_containers", owner, ids, bodies)
-            await transaction.rows("drop_expired_containers", EXPIRED_S)
+            await transaction.rows("drop_expired_containers", EXPIRED_RETENTION_S)
             rows = await transaction.rows("active_containers_of_owner", owner)
             return frozenset(row[0] for row in rows)
 

@@ -70,7 +70,7 @@ class PostgresFiles:
         self, tenant: str, file_id: str, old: BlobRef | None, new: FileContents
     ) -> bool:
         async with self._pool.transaction() as transaction:
-            found = await transaction.rows("hold_file", tenant, index_key(file_id))
+            found = await transaction.rows("lock_file", tenant, index_key(file_id))
             if not found:
                 return False
             if isinstance(old, BlobRef) and isinstance(new, BlobRef):

@@ -13,7 +13,13 @@ from antiphon.errors import StoreError
 from antiphon.store.blob_storage import BlobStorage
 from antiphon.store.files import BlobRef
 
-__all__ = ["Contents", "LargeResponses", "encode_reference", "put_contents", "read_contents"]
+__all__ = [
+    "LargeResponses",
+    "ResponseContents",
+    "encode_reference",
+    "put_contents",
+    "read_contents",
+]
 
 _log = structlog.get_logger(__name__)
 
@@ -24,7 +30,7 @@ _encode = msgspec.json.Encoder().encode
 _decode_reference = msgspec.json.Decoder(BlobRef).decode
 
 
-class Contents(Struct, frozen=True):
+class ResponseContents(Struct, frozen=True):
     """The large columns of a response: its input, output and tokens."""
 
     input: bytes
@@ -38,7 +44,7 @@ class Contents(Struct, frozen=True):
 
 
 _pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(Contents).decode
+_unpack = msgspec.msgpack.Decoder(ResponseContents).decode
 
 
 def encode_reference(blob: BlobRef) -> bytes:
@@ -70,7 +76,7 @@ class LargeResponses:
         not large or the blob cannot be written, the columns contain the contents, and the key is
         None.
         """
-        contents = Contents(row[_INPUT], row[_OUTPUT], row[_TOKENS])
+        contents = ResponseContents(row[_INPUT], row[_OUTPUT], row[_TOKENS])
         if self._blobs is None or not 0 < self._min_bytes <= contents.size:
             return row, None
         try:
@@ -82,7 +88,7 @@ class LargeResponses:
         columns[_INPUT], columns[_OUTPUT], columns[_TOKENS] = encode_reference(blob), b"", None
         return tuple(columns), blob.key
 
-    async def restore(self, reference: bytes) -> Contents:
+    async def restore(self, reference: bytes) -> ResponseContents:
         """Return the contents of a response, read from its blob. ``reference``: the value of the
         response's column input, which is a reference to the blob. Raises ``StoreError``."""
         if self._blobs is None:
@@ -110,7 +116,7 @@ class LargeResponses:
         return contents.input, contents.output
 
 
-async def put_contents(blobs: BlobStorage, contents: Contents) -> BlobRef:
+async def put_contents(blobs: BlobStorage, contents: ResponseContents) -> BlobRef:
     """Store contents in a new blob, and return a reference to it. Raises ``StoreError``."""
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -119,7 +125,7 @@ async def put_contents(blobs: BlobStorage, contents: Contents) -> BlobRef:
     return await blobs.put(chunks())
 
 
-async def read_contents(blobs: BlobStorage, reference: bytes) -> Contents:
+async def read_contents(blobs: BlobStorage, reference: bytes) -> ResponseContents:
     """Return the contents of a response, read from its blob. ``reference``: the value of the
     response's column input, which is a reference to the blob. Raises ``StoreError``."""
     try:

@@ -14,7 +14,7 @@ import structlog
 from antiphon.errors import StoreError
 
 from .pool import ConnectionPool
-from .qualified import SCHEMA
+from .table_names import SCHEMA
 
 __all__ = ["EventPartitions"]
 
@@ -71,7 +71,7 @@ class EventPartitions:
         milliseconds. While the statement waits, it blocks all later statements on the table."""
         try:
             async with self._pool.transaction() as transaction:
-                if not await transaction.value("sweeping"):
+                if not await transaction.value("try_lock_sweep"):
                     return False
                 await transaction.execute("SET LOCAL lock_timeout = '50ms'")
                 await transaction.execute(f"SET LOCAL search_path TO {SCHEMA}")

@@ -20,7 +20,7 @@ from antiphon.errors import SetupError, StoreError, first_line
 from antiphon.installation import needs_extra
 from antiphon.store.common.sql import migrations, queries
 
-from .qualified import SCHEMA, qualify
+from .table_names import SCHEMA, qualify
 
 __all__ = ["ConnectionPool", "NoticeHandlers", "Transaction", "index_key"]
 

@@ -146,12 +146,12 @@ FROM chain JOIN responses AS r ON r.seq = chain.seq ORDER BY chain.depth DESC
 SELECT r.input, r.output, r.blob FROM items AS i JOIN responses AS r ON r.seq = i.response
 WHERE i.tenant = $1 AND i.id = $2 AND r.live ORDER BY r.seq DESC LIMIT 1
 
--- freeing
+-- lock_deletions
 -- Only one transaction at a time deletes responses. If two transactions deleted the last two children
 -- of a response at the same time, neither would see that the response is no longer needed.
 SELECT pg_advisory_xact_lock(1634628610)
 
--- sweeping
+-- try_lock_sweep
 SELECT pg_try_advisory_xact_lock(1634628611)
 
 -- is_stored
@@ -189,7 +189,7 @@ WITH RECURSIVE batch AS MATERIALIZED (
         )
     ) AS o ON TRUE
     WHERE e.children = 1 OR o.seq IS NOT NULL
-), buried AS (
+), marked AS (
     UPDATE responses SET live = FALSE
     WHERE seq = ANY ($1::bigint[]) AND live AND seq NOT IN (SELECT seq FROM gone)
 ), unlisted AS (
@@ -335,11 +335,11 @@ ON CONFLICT (id) DO UPDATE SET swept_at = excluded.swept_at,
 -- check
 UPDATE checks SET count = count + 1 WHERE id = 1
 
--- lapsed
+-- expired_responses
 SELECT seq FROM responses WHERE live AND expires_at <= $1 LIMIT $2
 
 -- drop_runs_of
--- The runs are only renamed, so no transaction deletes many batches: see drop_buried_batches. Only
+-- The runs are only renamed, so no transaction deletes many batches: see drop_deleted_batches. Only
 -- background responses have a run. So the ids of other responses, which are random, are not looked up.
 WITH background AS MATERIALIZED (
     SELECT r.tenant, r.id FROM responses AS r
@@ -524,7 +524,7 @@ WITH RECURSIVE queued (tenant) AS (
 SELECT tenant, id, model, request, prompt, epoch, attempts, seq, had, c.candidates
 FROM (SELECT count(*) AS candidates FROM ranked) AS c LEFT JOIN taken ON TRUE ORDER BY rank, seq
 
--- beat
+-- heartbeat
 -- Returns whether a claim may find a run. Reading all owners is fast: there are few, and an index
 -- holds their names.
 WITH RECURSIVE heard AS (
@@ -556,7 +556,7 @@ SELECT EXISTS (
 -- release
 WITH mine AS (
     SELECT seq FROM runs WHERE owner = $1 AND ended_at IS NULL ORDER BY seq FOR UPDATE
-), let_go AS (
+), unlocked AS (
     DELETE FROM holds WHERE owner = $1 AND NOT has_run AND NOT EXISTS (
         SELECT FROM runs
         WHERE runs.tenant = holds.tenant AND runs.id = holds.holder
@@ -565,7 +565,7 @@ WITH mine AS (
 )
 UPDATE runs SET owner = NULL FROM mine WHERE runs.seq = mine.seq
 
--- seize
+-- take_over_run
 UPDATE runs SET owner = '', claimed_at = now(), epoch = epoch + 1, attempts = attempts + 1
 WHERE tenant = $1 AND id = $2 AND num_nulls(ended_at) = 1
 RETURNING tenant, id, model, request, prompt, epoch, attempts, seq
@@ -609,7 +609,7 @@ SELECT (SELECT coalesce(array_agg(place), '{}') FROM mine), f.places, f.seqs, f.
 UPDATE runs SET ended_at = 0, owner = NULL, request = '', prompt = ''
 WHERE tenant = $1 AND id = $2 AND epoch = $3 AND num_nulls(ended_at) = 1 RETURNING seq
 
--- forget_hold
+-- release_locks_of
 DELETE FROM holds WHERE tenant = $1 AND holder = $2
 
 -- history
@@ -672,7 +672,7 @@ SELECT f.place, f.seq, coalesce((
 ), -1)
 FROM found AS f
 
--- news
+-- new_batches
 SELECT a.run, b.first, b.count, b.lines, ''::bytea
 FROM unnest($1::bigint[], $2::int[]) AS a (run, last)
 -- The limit makes the planner look up each run by itself, whatever its statistics are.
@@ -681,7 +681,7 @@ CROSS JOIN LATERAL (
     ORDER BY first LIMIT 1000
 ) AS b
 
--- hold
+-- lock_conversation
 -- Locks the row of the run. If the run is about to end, this statement waits, and the lock of the
 -- conversation is refused.
 WITH run AS MATERIALIZED (
@@ -705,7 +705,7 @@ WITH run AS MATERIALIZED (
 )
 SELECT holder FROM held
 
--- held
+-- confirm_lock
 WITH held AS (
     UPDATE holds SET confirmed_at = now(), has_run = has_run OR $5::boolean
     WHERE tenant = $1 AND conversation = $2 AND holder = $3 AND owner = $4 RETURNING holder
@@ -715,17 +715,17 @@ WITH held AS (
 )
 SELECT holder FROM held
 
--- let_go
+-- release_lock
 -- has_run is also true for a run whose creation is not committed yet.
 DELETE FROM holds WHERE tenant = $1 AND conversation = $2 AND holder = $3 AND NOT has_run
 AND NOT EXISTS (SELECT FROM runs WHERE tenant = $1 AND id = $3 AND num_nulls(ended_at) = 1)
 
--- see_ended
+-- set_end_times
 UPDATE runs SET ended_at = $1
 WHERE seq = ANY (ARRAY(SELECT seq FROM runs WHERE ended_at = 0 LIMIT $2 FOR UPDATE SKIP LOCKED))
 RETURNING seq
 
--- bury_runs
+-- mark_runs_deleted
 -- Expired runs get a negative ended_at: the time since which they wait for their partition to be
 -- dropped.
 UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -$3::bigint
@@ -762,7 +762,7 @@ DELETE FROM runs WHERE seq = ANY (ARRAY(
 ))
 RETURNING 1
 
--- drop_buried_batches
+-- drop_deleted_batches
 -- Selects the runs first, then their batches. So only these rows are read, whatever the statistics of
 -- the planner are.
 WITH chosen AS MATERIALIZED (
@@ -775,7 +775,7 @@ WITH chosen AS MATERIALIZED (
 DELETE FROM event_batches USING chosen
 WHERE event_batches.run = chosen.run AND event_batches.first = chosen.first RETURNING 1
 
--- drop_buried_runs
+-- drop_deleted_runs
 DELETE FROM runs WHERE seq = ANY (ARRAY(
     SELECT seq FROM runs AS dead WHERE ended_at BETWEEN $2 AND -1
     AND NOT EXISTS (SELECT FROM event_batches WHERE run = dead.seq) ORDER BY seq LIMIT $1
@@ -791,18 +791,18 @@ SELECT pg_notify(n.channel, n.payload)
 FROM set_config('synchronous_commit', 'off', TRUE) AS commits,
     unnest($1::text[], $2::text[]) AS n (channel, payload)
 
--- add_letter
+-- add_webhook
 INSERT INTO letters (id, body, due_at) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING
 
--- due
+-- due_webhooks
 UPDATE letters SET due_at = $2, attempts = attempts + 1 WHERE id IN (
     SELECT id FROM letters WHERE due_at <= $1 ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED
 ) RETURNING id, body, attempts
 
--- postpone_letter
+-- postpone_webhook
 UPDATE letters SET due_at = $2 WHERE id = $1
 
--- settle_letter
+-- drop_webhook
 DELETE FROM letters WHERE id = $1
 
 -- lock_files
@@ -839,7 +839,7 @@ SELECT seq FROM files WHERE tenant = $1 AND id = $2
 SELECT c.content FROM files AS f JOIN contents AS c ON c.file = f.seq
 WHERE f.tenant = $1 AND f.id = $2
 
--- hold_file
+-- lock_file
 -- Locks the file against deletion until the end of the transaction.
 SELECT seq FROM files WHERE tenant = $1 AND id = $2 FOR KEY SHARE
 
@@ -926,7 +926,7 @@ SELECT body FROM vector_stores WHERE tenant = $1 AND id = $2
 -- count_other_vector_stores
 SELECT count(*) FROM vector_stores WHERE tenant = $1 AND id <> $2
 
--- hold_vector_store_alone
+-- lock_vector_store_alone
 SELECT seq FROM vector_stores WHERE tenant = $1 AND id = $2 FOR UPDATE
 
 -- vector_store_row
@@ -938,7 +938,7 @@ SELECT seq FROM vector_files WHERE store = $1 AND id = ANY($2::text[])
 -- vector_file_count
 SELECT count(*) FROM vector_files WHERE store = $1
 
--- hold_vector_store
+-- lock_vector_store
 SELECT seq FROM vector_stores WHERE tenant = $1 AND id = $2 FOR KEY SHARE
 
 -- vector_stores
@@ -947,7 +947,7 @@ SELECT body FROM vector_stores WHERE tenant = $1 ORDER BY seq
 -- drop_vector_store
 DELETE FROM vector_stores WHERE tenant = $1 AND id = $2 RETURNING seq
 
--- vector_held
+-- vector_usage
 SELECT f.status, count(*), sum(f.bytes)::bigint
 FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
 WHERE s.tenant = $1 AND s.id = $2 AND ($3::text IS NULL OR f.batch = $3) GROUP BY f.status
@@ -1028,7 +1028,7 @@ WHERE s.tenant = $1 AND s.id = $2 AND f.id = $3 ORDER BY c.seq
 SELECT c.seq, c.text FROM chunks AS c JOIN vector_stores AS s ON s.seq = c.store
 WHERE s.tenant = $1 AND s.id = $2 AND c.seq = ANY($3::bigint[])
 
--- chunks_found
+-- search_chunks
 -- The argument 1 divides a rank by the logarithm of the text's length, because longer texts contain
 -- more words by chance.
 SELECT c.seq, f.id, ts_rank(c.words, asked, 1) AS score
@@ -1324,7 +1324,7 @@ DELETE FROM approvals WHERE tenant = $1 AND id = ANY (ARRAY(
     SELECT id FROM approvals WHERE tenant = $1 LIMIT $2
 )) RETURNING 1
 
--- drop_tenant_holds
+-- drop_tenant_locks
 DELETE FROM holds WHERE tenant = $1 AND conversation = ANY (ARRAY(
     SELECT conversation FROM holds WHERE tenant = $1 LIMIT $2
 )) RETURNING 1

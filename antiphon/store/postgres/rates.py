@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antiphon.store.rates import HEARD_S, RateReport, RateState
+from antiphon.store.rates import REPORT_TIMEOUT_S, RateReport, RateState
 
 from .pool import ConnectionPool, index_key
 
@@ -22,8 +22,8 @@ class PostgresRates:
         if not reports:
             return ()
         columns = zip(
-            *((index_key(r.scope), r.per_minute, r.taken, r.running) for r in reports),
+            *((index_key(r.scope), r.per_minute, r.admitted_count, r.running) for r in reports),
             strict=True,
         )
-        rows = await self._pool.rows("exchange_rates", owner, HEARD_S, *map(list, columns))
+        rows = await self._pool.rows("exchange_rates", owner, REPORT_TIMEOUT_S, *map(list, columns))
         return tuple(RateState(*row) for row in rows)

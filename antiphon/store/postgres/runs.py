@@ -178,7 +178,7 @@ class PostgresRuns:
         held: Collection[str] | None = None,
     ) -> bool:
         row = (owner, list(models), lease_s, None if held is None else list(held))
-        ((has_free_run,),) = await self._pool.rows("beat", *row)
+        ((has_free_run,),) = await self._pool.rows("heartbeat", *row)
         return bool(has_free_run)
 
     async def release(self, owner: str) -> None:
@@ -189,7 +189,7 @@ class PostgresRuns:
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
         async with self._pool.transaction() as transaction:
-            rows = await transaction.rows("seize", tenant, index_key(response_id))
+            rows = await transaction.rows("take_over_run", tenant, index_key(response_id))
             if not rows:
                 return None
             claim = claim_of(rows[0])
@@ -271,9 +271,9 @@ class PostgresRuns:
                 return False
             await self._add_batch(transaction, run, batch)
             await save(transaction)
-            await transaction.rows("forget_hold", tenant, name)
+            await transaction.rows("release_locks_of", tenant, name)
             if webhook is not None:
-                await transaction.rows("add_letter", webhook.id, webhook.body, webhook.due_at)
+                await transaction.rows("add_webhook", webhook.id, webhook.body, webhook.due_at)
             await self.notify_ended(transaction, ended=[(tenant, name)])
         if batch.count:
             self._notifications.publish_local(tenant, name, batch)
@@ -287,13 +287,15 @@ class PostgresRuns:
     async def take_due_webhooks(
         self, now: float, retry_at: float, *, limit: int
     ) -> tuple[DueWebhook, ...]:
-        return tuple(DueWebhook(*row) for row in await self._pool.rows("due", now, retry_at, limit))
+        return tuple(
+            DueWebhook(*row) for row in await self._pool.rows("due_webhooks", now, retry_at, limit)
+        )
 
     async def postpone_webhook(self, event_id: str, until: float) -> None:
-        await self._pool.rows("postpone_letter", event_id, until)
+        await self._pool.rows("postpone_webhook", event_id, until)
 
     async def delete_webhook(self, event_id: str) -> None:
-        await self._pool.rows("settle_letter", event_id)
+        await self._pool.rows("drop_webhook", event_id)
 
     async def load_batches(self, claim: Claim) -> tuple[EventBatch, ...]:
         rows = await self._pool.rows("history", claim.job.tenant, claim.job.id)
@@ -320,10 +322,10 @@ class PostgresRuns:
         self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
     ) -> bool:
         row = (tenant, index_key(conversation_id), holder, owner, lease_s)
-        return bool(await self._pool.rows("hold", *row))
+        return bool(await self._pool.rows("lock_conversation", *row))
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
-        await self._pool.rows("let_go", tenant, index_key(conversation_id), holder)
+        await self._pool.rows("release_lock", tenant, index_key(conversation_id), holder)
 
     def set_listener(self, listener: RunListener) -> None:
         self._notifications.set_listener(listener)
@@ -341,7 +343,7 @@ class PostgresRuns:
     ) -> None:
         """Notify other processes that these runs have ended or were deleted. ``ended``: the tenant
         and id of each run. The notification is sent when the transaction commits."""
-        await self._notify(transaction, Notice(over=tuple(ended)))
+        await self._notify(transaction, Notice(ended=tuple(ended)))
 
     def mark_stale(self, tenant: str, response_id: str) -> None:
         """Make the readers of a run in this process read the store, because the run has ended or
@@ -368,7 +370,7 @@ async def has_lock(
     response can take the lock before the end of the transaction. ``for_run``: also record that the
     lock belongs to the run of the response from now on."""
     row = (tenant, index_key(lock.conversation), holder, lock.owner, for_run)
-    return bool(await transaction.rows("held", *row))
+    return bool(await transaction.rows("confirm_lock", *row))
 
 
 def _columns(batch: EventBatch) -> tuple[int, int, bytes, bytes, float | None]:

@@ -28,7 +28,7 @@ from antiphon.store.common.row_mapping import (
 )
 from antiphon.store.common.tenant_steps import TENANT_STEPS
 from antiphon.store.postgres.vectors.index import PostgresVectorIndex
-from antiphon.store.postgres.vectors.nearest import NearestVectors, open_nearest
+from antiphon.store.postgres.vectors.nearest_vectors import NearestVectors, open_nearest
 from antiphon.store.records import (
     ConversationLock,
     ItemQuery,
@@ -43,7 +43,7 @@ from antiphon.wire.resources.conversations import ConversationResource
 from antiphon.wire.response_list import ResponseSummary
 
 from .audit import PostgresAudit
-from .bus.base import Signer, find_connector
+from .bus.base import MessageSigner, find_connector
 from .bus.connection import BusConnection
 from .containers import PostgresContainers
 from .files import PostgresFiles
@@ -126,7 +126,7 @@ class PostgresStore:
                 await nearest.close()
             await pool.close()
             raise
-        return cls(pool, nearest, BusConnection(connector, bus, Signer(secret)))
+        return cls(pool, nearest, BusConnection(connector, bus, MessageSigner(secret)))
 
     async def save(
         self,
@@ -206,7 +206,7 @@ class PostgresStore:
 
     async def _delete(self, tenant: str, response_id: str) -> bool:
         async with self._pool.transaction() as transaction:
-            await transaction.rows("freeing")
+            await transaction.rows("lock_deletions")
             row = await transaction.value("row_of", tenant, index_key(response_id))
             if row is None:
                 return False
@@ -220,7 +220,7 @@ class PostgresStore:
         for name, rows in TENANT_STEPS.items():
             while name in self._pool.queries:
                 async with self._pool.transaction() as transaction:
-                    await transaction.rows("freeing")
+                    await transaction.rows("lock_deletions")
                     count = await transaction.count(name, tenant, rows)
                 if not count:
                     break
@@ -267,7 +267,7 @@ class PostgresStore:
         return SweepRecord(*rows[0]) if rows else None
 
     async def save_sweep_record(self, record: SweepRecord) -> None:
-        row = (record.swept_at, record.doubted_since, record.doubted_at)
+        row = (record.swept_at, record.clock_suspect_since, record.clock_suspect_at)
         await self._pool.rows("put_sweep_record", *row)
 
     async def sweep(self, retention: Retention, now: int) -> int:

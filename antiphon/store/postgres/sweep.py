@@ -74,7 +74,7 @@ class PostgresSweep:
             self._totals = TenantTotals(self._retention, totals)
             expired += await self._repeat(self._expire_by_size, frees=True) or 0
         await self._partitions.drop_expired()
-        while await self._drop_buried():
+        while await self._drop_deleted():
             pass
         return expired
 
@@ -88,13 +88,13 @@ class PostgresSweep:
             _query("forget_rates"),
             _add_response_changes,
             _query("drop_empty_totals"),
-            _query("see_ended", max(now, 1), _ROWS),
+            _query("set_end_times", max(now, 1), _ROWS),
         ]
         if retention.max_age_s is not None:
             steps.append(_query("expire_approvals", int(now - retention.max_age_s), _ROWS))
         if retention.max_log_age_s is not None:
             before = int(now - retention.max_log_age_s)
-            steps.append(_query("bury_runs", before, _ROWS, max(now, 1)))
+            steps.append(_query("mark_runs_deleted", before, _ROWS, max(now, 1)))
         for rollup, before in usage_cutoffs(now):
             if rollup.width == 0:
                 steps.append(_query("roll_up_usage_rows", rollup.to, before, _SMALL_ROWS))
@@ -107,13 +107,13 @@ class PostgresSweep:
             steps.append(_query("expire_usage", int(now - retention.max_usage_age_s), _ROWS))
         return steps
 
-    async def _drop_buried(self) -> bool:
+    async def _drop_deleted(self) -> bool:
         """Delete the events of some renamed runs, then the renamed runs that have no events left.
         Return whether anything was deleted. Runs that expired less than an hour ago are left out,
         because their partition may soon be dropped as a whole."""
         since = min(_PARTITION_WAIT_S - self._now, -1)
-        batches = await self._repeat(_query("drop_buried_batches", _ROWS, since))
-        runs = await self._repeat(_query("drop_buried_runs", _ROWS, since))
+        batches = await self._repeat(_query("drop_deleted_batches", _ROWS, since))
+        runs = await self._repeat(_query("drop_deleted_runs", _ROWS, since))
         return bool(batches or runs)
 
     async def _repeat(self, step: _Step, *, frees: bool = False) -> int | None:
@@ -123,10 +123,10 @@ class PostgresSweep:
         total = 0
         while True:
             async with self._pool.transaction() as transaction:
-                if not await transaction.value("sweeping"):
+                if not await transaction.value("try_lock_sweep"):
                     return None
                 if frees:
-                    await transaction.rows("freeing")
+                    await transaction.rows("lock_deletions")
                 count = await step(transaction)
             total += count
             if not count:
@@ -135,7 +135,9 @@ class PostgresSweep:
     # --- responses -------------------------------------------------------------------------------
 
     async def _expire_by_time(self, transaction: Transaction) -> int:
-        rows = [row for (row,) in await transaction.rows("lapsed", self._now, _RESPONSES)]
+        rows = [
+            row for (row,) in await transaction.rows("expired_responses", self._now, _RESPONSES)
+        ]
         await delete_responses(transaction, rows)
         return len(rows)
 

@@ -163,7 +163,7 @@ class Database:
         self._lock.close()
 
     @contextlib.contextmanager
-    def sweeping(self) -> Iterator[bool]:
+    def sweep_lock(self) -> Iterator[bool]:
         """Context manager for a sweep. Yields False if another process is sweeping the database.
         Otherwise yields True, and no other process can begin a sweep until the end of the block."""
         if self._sweep_lock is None:

@@ -101,7 +101,7 @@ class SqliteEventLogs:
             save_response(connection)
             if webhook is not None:
                 row = (webhook.id, webhook.body, webhook.due_at)
-                connection.execute(self._queries["add_letter"], row)
+                connection.execute(self._queries["add_webhook"], row)
             self.forget(connection, tenant, response_id)
             return True
 
@@ -120,20 +120,20 @@ class SqliteEventLogs:
         self, now: float, retry_at: float, *, limit: int
     ) -> tuple[DueWebhook, ...]:
         def work(connection: sqlite3.Connection) -> tuple[DueWebhook, ...]:
-            rows = connection.execute(self._queries["due_letters"], (now, limit)).fetchall()
+            rows = connection.execute(self._queries["due_webhooks"], (now, limit)).fetchall()
             for row in rows:
-                connection.execute(self._queries["try_letter"], (retry_at, row[0]))
+                connection.execute(self._queries["count_webhook_attempt"], (retry_at, row[0]))
             return tuple(DueWebhook(name, body, attempts + 1) for name, body, attempts in rows)
 
-        if not await self._database.rows("due_letters", (now, 1), lambda row: row[0]):
+        if not await self._database.rows("due_webhooks", (now, 1), lambda row: row[0]):
             return ()
         return await self._database.write(work)
 
     async def postpone_webhook(self, event_id: str, until: float) -> None:
-        await self._execute("postpone_letter", (until, event_id))
+        await self._execute("postpone_webhook", (until, event_id))
 
     async def delete_webhook(self, event_id: str) -> None:
-        await self._execute("settle_letter", (event_id,))
+        await self._execute("drop_webhook", (event_id,))
 
     async def load_batches(self, claim: Claim) -> tuple[EventBatch, ...]:
         key = (claim.job.tenant, claim.job.id)

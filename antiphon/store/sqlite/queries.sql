@@ -68,16 +68,16 @@ FROM chain JOIN responses AS r ON r.seq = chain.seq ORDER BY chain.depth DESC
 SELECT r.input, r.output FROM items AS i JOIN responses AS r ON r.seq = i.response
 WHERE i.tenant = ? AND i.id = ? AND r.live = 1 ORDER BY r.seq DESC LIMIT 1
 
--- bury
+-- mark_deleted
 UPDATE responses SET live = 0 WHERE seq = ? AND live = 1
 
--- unneeded
+-- unneeded_response
 SELECT bytes, tenant, parent FROM responses WHERE seq = ? AND live = 0 AND NOT EXISTS (
     SELECT 1 FROM responses AS child
     WHERE child.tenant = responses.tenant AND child.parent = responses.id
 )
 
--- free
+-- drop_response
 DELETE FROM responses WHERE seq = ?
 
 -- row_of
@@ -155,7 +155,7 @@ ON CONFLICT (id) DO UPDATE SET swept_at = excluded.swept_at,
 -- check
 UPDATE checks SET count = count + 1 WHERE id = 1
 
--- lapsed
+-- expired_responses
 SELECT seq FROM responses WHERE live = 1 AND expires_at <= ? LIMIT ?
 
 
@@ -270,13 +270,13 @@ INSERT INTO jobs (run, request, prompt) VALUES (?, ?, ?)
 -- run
 SELECT seq, epoch, next, ended_at, owner FROM runs WHERE tenant = ? AND id = ?
 
--- unended
+-- unended_runs
 SELECT seq, id, model, owner FROM runs WHERE ended_at IS NULL AND tenant = ? ORDER BY seq
 
--- all_unended
+-- all_unended_runs
 SELECT id, model, owner FROM runs WHERE ended_at IS NULL
 
--- owned
+-- owned_runs
 SELECT tenant, id, owner FROM runs WHERE ended_at IS NULL AND owner IS NOT NULL
 
 -- queued_tenants
@@ -288,7 +288,7 @@ WITH RECURSIVE queued (tenant) AS (
 )
 SELECT tenant FROM queued WHERE tenant IS NOT NULL
 
--- take_run
+-- take_over_run
 UPDATE runs SET owner = ?, epoch = epoch + 1, attempts = attempts + 1 WHERE seq = ?
 
 -- claim
@@ -317,11 +317,11 @@ UPDATE runs SET ended_at = 0, owner = NULL WHERE seq = ?
 -- drop_job
 DELETE FROM jobs WHERE run = ?
 
--- bury_run
+-- mark_run_deleted
 UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL
 WHERE tenant = ? AND id = ?
 
--- bury_run_of
+-- mark_run_of_deleted
 UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL
 WHERE (tenant, id) = (SELECT tenant, id FROM responses WHERE seq = ?)
 
@@ -338,38 +338,38 @@ FROM runs AS r LEFT JOIN batches AS b ON b.run = r.seq AND b.first + b.count > ?
 )
 WHERE r.tenant = ? AND r.id = ? ORDER BY b.first
 
--- see_ended
+-- set_end_times
 UPDATE runs SET ended_at = ? WHERE seq IN (SELECT seq FROM runs WHERE ended_at = 0 LIMIT ?)
 
--- bury_runs
+-- mark_runs_deleted
 UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1
 WHERE seq IN (SELECT seq FROM runs WHERE ended_at > 0 AND ended_at < ? LIMIT ?)
 
--- drop_buried_batches
+-- drop_deleted_batches
 DELETE FROM batches WHERE rowid IN (
     SELECT b.rowid FROM (SELECT seq FROM runs WHERE ended_at = -1) AS dead
     CROSS JOIN batches AS b ON b.run = dead.seq LIMIT ?
 )
 
--- drop_buried_runs
+-- drop_deleted_runs
 DELETE FROM runs WHERE seq IN (
     SELECT seq FROM runs WHERE ended_at = -1
     AND NOT EXISTS (SELECT 1 FROM batches WHERE run = runs.seq) LIMIT ?
 )
 
--- add_letter
+-- add_webhook
 INSERT OR IGNORE INTO letters (id, body, due_at) VALUES (?, ?, ?)
 
--- due_letters
+-- due_webhooks
 SELECT id, body, attempts FROM letters WHERE due_at <= ? ORDER BY due_at LIMIT ?
 
--- try_letter
+-- count_webhook_attempt
 UPDATE letters SET due_at = ?, attempts = attempts + 1 WHERE id = ?
 
--- postpone_letter
+-- postpone_webhook
 UPDATE letters SET due_at = ? WHERE id = ?
 
--- settle_letter
+-- drop_webhook
 DELETE FROM letters WHERE id = ?
 
 -- put_file
@@ -474,7 +474,7 @@ SELECT body FROM vector_stores WHERE tenant = ? ORDER BY seq
 -- drop_vector_store
 DELETE FROM vector_stores WHERE tenant = ? AND id = ?
 
--- vector_held
+-- vector_usage
 SELECT f.status, count(*), sum(f.bytes)
 FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
 WHERE s.tenant = ? AND s.id = ? AND (? IS NULL OR f.batch = ?) GROUP BY f.status
@@ -488,7 +488,7 @@ INSERT INTO vector_files (store, id, batch, status, bytes, body) VALUES (?, ?, ?
 -- put_vector_batch
 INSERT INTO vector_batches (store, id, body) VALUES (?, ?, ?)
 
--- unsettled_vector_file
+-- vector_file_in_progress
 SELECT seq FROM vector_files WHERE store = ? AND id = ? AND status = 'in_progress'
 
 -- change_vector_file
@@ -556,7 +556,7 @@ WHERE s.tenant = ? AND s.id = ? AND f.id = ? ORDER BY c.seq
 SELECT c.seq, c.text FROM chunks AS c JOIN vector_stores AS s ON s.seq = c.store
 WHERE s.tenant = ? AND s.id = ? AND c.seq IN (SELECT value FROM json_each(?))
 
--- chunks_found
+-- search_chunks
 SELECT c.seq, f.id, -bm25(chunk_words, 0.0, 1.0) AS score
 FROM chunk_words JOIN chunks AS c ON c.seq = chunk_words.rowid
 JOIN vector_files AS f ON f.seq = c.file
@@ -766,7 +766,7 @@ DELETE FROM jobs WHERE run IN (
 )
 
 -- drop_tenant_runs
--- As in bury_run, runs are only renamed, and a sweep deletes their events.
+-- As in mark_run_deleted, runs are only renamed, and a sweep deletes their events.
 UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL
 WHERE seq IN (SELECT seq FROM runs WHERE tenant = ?1 LIMIT ?2)
 
@@ -816,11 +816,11 @@ DELETE FROM usage_rows WHERE (start, id) IN (
 -- drop_tenant_usage_sums
 DELETE FROM usage_sums WHERE rowid IN (SELECT rowid FROM usage_sums WHERE tenant = ?1 LIMIT ?2)
 
--- beat
+-- heartbeat
 INSERT INTO owners (name, heard_at) VALUES (?, ?)
 ON CONFLICT (name) DO UPDATE SET heard_at = excluded.heard_at
 
--- living
+-- live_owners
 SELECT name FROM owners WHERE heard_at > ?
 
 -- forget_owner
@@ -874,7 +874,7 @@ SELECT owner FROM reservations WHERE tenant = ? AND id = ?
 -- drop_reservation
 DELETE FROM reservations WHERE tenant = ? AND id = ? AND owner = ?
 
--- drop_tenant_holds
+-- drop_tenant_locks
 DELETE FROM locks WHERE (tenant, conversation) IN (
     SELECT tenant, conversation FROM locks WHERE tenant = ?1 LIMIT ?2
 )
@@ -898,7 +898,7 @@ ON CONFLICT (scope, owner) DO UPDATE SET running = excluded.running, at = exclud
 -- drop_rate_running
 DELETE FROM rate_running WHERE scope = ? AND (running = 0 OR at < ?)
 
--- rate_running_elsewhere
+-- rate_running_remote
 SELECT coalesce(sum(running), 0) FROM rate_running WHERE scope = ? AND owner <> ?
 
 -- forget_rate_levels

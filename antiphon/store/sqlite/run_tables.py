@@ -71,7 +71,7 @@ class RunTables:
         """Claim runs for ``owner``; see ``RunStore.claim``. ``is_free``: a function that gets the
         id and the owner of a run, and returns whether ``owner`` may claim the run."""
         running, own = Counter[str](), Counter[str]()
-        for tenant, response_id, old_owner in connection.execute(self._queries["owned"]):
+        for tenant, response_id, old_owner in connection.execute(self._queries["owned_runs"]):
             running[tenant] += 1
             own[tenant] += old_owner == owner and not is_free(response_id, old_owner)
         tenants = [row[0] for row in connection.execute(self._queries["queued_tenants"])]
@@ -96,7 +96,7 @@ class RunTables:
     ) -> bool:
         """Return whether any unended run of these models can be claimed. ``is_free``: as in
         ``claim``."""
-        with closing(connection.execute(self._queries["all_unended"])) as runs:
+        with closing(connection.execute(self._queries["all_unended_runs"])) as runs:
             return any(model in models and is_free(name, owner) for name, model, owner in runs)
 
     def take_over(
@@ -129,13 +129,13 @@ class RunTables:
     ) -> Generator[tuple[int, tuple[int, str | None]], None, None]:
         """Yield the runs of a tenant that can be claimed, oldest first. Each yielded value has the
         form ``(rank, (row, former_owner))``."""
-        with closing(connection.execute(self._queries["unended"], (tenant,))) as runs:
+        with closing(connection.execute(self._queries["unended_runs"], (tenant,))) as runs:
             for run, response_id, model, old_owner in runs:
                 if model in models and is_free(response_id, old_owner):
                     yield run, (run, old_owner)
 
     def _take(self, connection: sqlite3.Connection, run: int, owner: str) -> Claim:
-        connection.execute(self._queries["take_run"], (owner, run))
+        connection.execute(self._queries["take_over_run"], (owner, run))
         return claim_of(connection.execute(self._queries["claim"], (run,)).fetchone())
 
     def claimed_run(self, connection: sqlite3.Connection, claim: Claim) -> tuple[int, int] | None:

@@ -28,10 +28,10 @@ from .database import Database
 from .event_logs import SaveResponse, SqliteEventLogs
 from .run_tables import ClaimedFrom
 
-__all__ = ["TAKEN_OVER", "SqliteRuns"]
+__all__ = ["TAKEOVER_OWNER", "SqliteRuns"]
 
 #: Owner of runs that were taken over in order to end them.
-TAKEN_OVER = ""
+TAKEOVER_OWNER = ""
 
 
 class SqliteRuns(SqliteEventLogs, SingleProcessRuns):
@@ -123,14 +123,14 @@ class SqliteRuns(SqliteEventLogs, SingleProcessRuns):
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
         def work(connection: sqlite3.Connection) -> ClaimedFrom | None:
-            return self._tables.take_over(connection, tenant, response_id, TAKEN_OVER)
+            return self._tables.take_over(connection, tenant, response_id, TAKEOVER_OWNER)
 
         def notify(claimed: ClaimedFrom | None) -> None:
             if claimed is not None:
                 claim, old_owner = claimed
                 self._notify_lost(claim.job.id, claim.epoch, old_owner)
 
-        self._owners.record(TAKEN_OVER)
+        self._owners.record(TAKEOVER_OWNER)
         claimed = await self._database.write(work, then=notify)
         return None if claimed is None else claimed[0]
 
@@ -143,7 +143,7 @@ class SqliteRuns(SqliteEventLogs, SingleProcessRuns):
 
     # --- called by the store ---------------------------------------------------------------------
 
-    def locked(
+    def lock_check(
         self, tenant: str, holder: str, lock: ConversationLock
     ) -> Callable[[sqlite3.Connection], bool]:
         """Return a function to call within a write. It returns whether the response ``holder`` has

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.store.base import Retention
-from antiphon.store.blob_storage import KeepsResponses
+from antiphon.store.blob_storage import NoBlobResponses
 from antiphon.store.common.row_mapping import (
     conversation_of,
     encode,
@@ -70,7 +70,7 @@ _FORGET_PROCESSES = (
 )
 
 
-class SqliteStore(KeepsResponses):
+class SqliteStore(NoBlobResponses):
     """``Store`` over one database file. Made by ``open``. ``peers``: a folder for the sockets of
     the processes that share the database; None if only this process uses it."""
 
@@ -138,7 +138,7 @@ class SqliteStore(KeepsResponses):
             await self._database.write(self._save_work(tenant, stored, usage=usage))
             return True
         key = (tenant, stored.response.id)
-        locked = self.runs.locked(*key, lock)
+        locked = self.runs.lock_check(*key, lock)
         save_response = self._save_work(tenant, stored, lock.conversation, usage=usage)
 
         def work(connection: sqlite3.Connection) -> bool:
@@ -190,9 +190,9 @@ class SqliteStore(KeepsResponses):
 
         def work(connection: sqlite3.Connection) -> tuple[bool, bool]:
             row = connection.execute(self._queries["row_of"], key).fetchone()
-            if row is None or not connection.execute(self._queries["bury"], row).rowcount:
+            if row is None or not connection.execute(self._queries["mark_deleted"], row).rowcount:
                 return False, False
-            had_run = connection.execute(self._queries["bury_run"], key).rowcount > 0
+            had_run = connection.execute(self._queries["mark_run_deleted"], key).rowcount > 0
             if had_run:
                 self.runs.forget(connection, *key)
             free_unneeded(connection, self._queries, row[0])
@@ -260,11 +260,11 @@ class SqliteStore(KeepsResponses):
 
     async def save_sweep_record(self, record: SweepRecord) -> None:
         query = self._queries["put_sweep_record"]
-        row = (record.swept_at, record.doubted_since, record.doubted_at)
+        row = (record.swept_at, record.clock_suspect_since, record.clock_suspect_at)
         await self._database.write(lambda connection: connection.execute(query, row).rowcount)
 
     async def sweep(self, retention: Retention, now: int) -> int:
-        with self._database.sweeping() as is_free:
+        with self._database.sweep_lock() as is_free:
             return await SqliteSweep(self._database, retention, now).run() if is_free else 0
 
     async def save_conversation(

@@ -3,8 +3,8 @@ wait long.
 
 The sweep consists of steps. A step is repeated until nothing is left to do, each time in a write
 that changes few rows. A run can have many batches of events. So the write that deletes a run only
-renames it (the query "bury_run"), and then it can no longer be found. A later step of the sweep
-deletes the batches of renamed runs, a few at a time.
+renames it (the query "mark_run_deleted"), and then it can no longer be found. A later step of
+the sweep deletes the batches of renamed runs, a few at a time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class SqliteSweep:
             totals = await self._database.rows("tenant_totals", (), tuple)
             self._totals = TenantTotals(self._retention, totals)
             expired += await self._repeat(self._expire_by_size)
-        while await self._drop_buried():
+        while await self._drop_deleted():
             pass
         return expired
 
@@ -67,12 +67,14 @@ class SqliteSweep:
         steps = [
             self._query("expire_files", now, _FILES),
             self._query("expire_vector_files", now, _FILES),
-            self._query("see_ended", max(now, 1), _ROWS),
+            self._query("set_end_times", max(now, 1), _ROWS),
         ]
         if retention.max_age_s is not None:
             steps.append(self._query("expire_approvals", int(now - retention.max_age_s), _ROWS))
         if retention.max_log_age_s is not None:
-            steps.append(self._query("bury_runs", int(now - retention.max_log_age_s), _ROWS))
+            steps.append(
+                self._query("mark_runs_deleted", int(now - retention.max_log_age_s), _ROWS)
+            )
         steps += [self._roll_up(rollup, before) for rollup, before in usage_cutoffs(now)]
         if retention.max_audit_age_s is not None:
             steps.append(self._query("expire_audit", int(now - retention.max_audit_age_s), _ROWS))
@@ -100,11 +102,11 @@ class SqliteSweep:
         query = self._queries[name]
         return lambda connection: connection.execute(query, arguments).rowcount
 
-    async def _drop_buried(self) -> bool:
+    async def _drop_deleted(self) -> bool:
         """Delete the batches of events of some renamed runs, then the renamed runs that have no
         batches left. Return whether anything was deleted."""
-        batches = await self._repeat(self._query("drop_buried_batches", _ROWS))
-        runs = await self._repeat(self._query("drop_buried_runs", _ROWS))
+        batches = await self._repeat(self._query("drop_deleted_batches", _ROWS))
+        runs = await self._repeat(self._query("drop_deleted_runs", _ROWS))
         return bool(batches or runs)
 
     async def _repeat(self, step: _Step) -> int:
@@ -116,7 +118,7 @@ class SqliteSweep:
         return total
 
     def _expire_by_time(self, connection: sqlite3.Connection) -> int:
-        return self._delete_responses(connection, "lapsed", (self._now, _ROWS))
+        return self._delete_responses(connection, "expired_responses", (self._now, _ROWS))
 
     def _expire_by_age(self, connection: sqlite3.Connection) -> int:
         if self._retention.max_age_s is None:
@@ -160,8 +162,8 @@ class SqliteSweep:
         return deleted
 
     def _delete_response(self, connection: sqlite3.Connection, seq: int) -> int:
-        connection.execute(self._queries["bury"], (seq,))
-        connection.execute(self._queries["bury_run_of"], (seq,))
+        connection.execute(self._queries["mark_deleted"], (seq,))
+        connection.execute(self._queries["mark_run_of_deleted"], (seq,))
         return free_unneeded(connection, self._queries, seq)
 
 
@@ -172,10 +174,10 @@ def free_unneeded(connection: sqlite3.Connection, queries: Mapping[str, str], se
     freed = 0
     row: tuple[int] | None = (seq,)
     while row is not None:
-        unneeded = connection.execute(queries["unneeded"], row).fetchone()
+        unneeded = connection.execute(queries["unneeded_response"], row).fetchone()
         if unneeded is None:
             break
-        connection.execute(queries["free"], row)
+        connection.execute(queries["drop_response"], row)
         freed += int(unneeded[0])
         row = connection.execute(queries["row_of"], unneeded[1:]).fetchone()
     return freed

@@ -65,7 +65,7 @@ class SqliteVectorIndex:
 
     async def usage(self, tenant: str, store_id: str, batch: str | None = None) -> IndexUsage:
         key = (tenant, store_id, batch, batch)
-        return usage_of(await self._database.rows("vector_held", key, tuple))
+        return usage_of(await self._database.rows("vector_usage", key, tuple))
 
     async def add_files(
         self, tenant: str, files: Sequence[IndexedFile], batch: FileBatch | None
@@ -94,7 +94,7 @@ class SqliteVectorIndex:
 
         def work(connection: sqlite3.Connection) -> bool:
             row = self._store_row(connection, tenant, store_id)
-            query = self._queries["unsettled_vector_file"]
+            query = self._queries["vector_file_in_progress"]
             found = connection.execute(query, (row, file_id)).fetchone()
             if found is None:
                 return False
@@ -168,7 +168,7 @@ class SqliteVectorIndex:
                 return ()
             expression = f'store : "{row}" AND text : ({quoted})'
             arguments = (expression, encode(sorted(files)).decode(), limit)
-            rows = connection.execute(self._queries["chunks_found"], arguments)
+            rows = connection.execute(self._queries["search_chunks"], arguments)
             return tuple(
                 ChunkHit(chunk=chunk, file_id=id, score=score) for chunk, id, score in rows
             )

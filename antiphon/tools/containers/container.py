@@ -24,7 +24,7 @@ _HOME = "/mnt/data/"
 class Uploads(Protocol):
     """The files that clients have uploaded to the server."""
 
-    async def name(self, tenant: str, file_id: str) -> str | None:
+    async def get_name(self, tenant: str, file_id: str) -> str | None:
         """Return the name of an uploaded file. Return None if there is no such file."""
 
     async def read(self, tenant: str, file_id: str) -> tuple[str, bytes]:

@@ -97,7 +97,7 @@ class HostedContainers:
 
     async def reserve(self, tenant: str, request: wc.CreateContainer) -> RemoteContainer:
         record = await self._calls.call("reserve", tenant, request, returns=ContainerRecord)
-        return self._remote.of(record)
+        return self._remote.handle_for(record)
 
 
 def connect_to_host(path: Path) -> CallClient:

@@ -15,7 +15,7 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound, RequestError, StoreError, ToolError
-from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, exceeded
+from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas, quota_exceeded_error
 from antiphon.sandbox.base import Sandbox
 from antiphon.store.containers import ContainerDirectory, ContainerRecord
 from antiphon.wire.resources import containers as wc
@@ -250,11 +250,11 @@ class LocalContainers:
             is_auto=is_auto,
             on_unused=self._delete_unused,
         )
-        limit = self.quotas.of(tenant).max_containers
+        limit = self.quotas.for_tenant(tenant).max_containers
         record = self.record(container)
         while not await self._directory.add(record, max_active=limit, lease_s=self._lease_s):
             if not await self._expire_replaceable(tenant):
-                raise exceeded("active containers", max_containers=limit or 0)
+                raise quota_exceeded_error("active containers", max_containers=limit or 0)
         self._containers[container.id] = container
         self._reported[container.id] = container.last_used_at
         return container
@@ -281,7 +281,7 @@ class LocalContainers:
         if record.owner == self._owner.id:
             return True  # this process removed the container, but the store did not confirm it
         try:
-            return await self._remote.of(record).expire_if_replaceable()
+            return await self._remote.handle_for(record).expire_if_replaceable()
         except (NotFound, InvalidRequest):
             return True
         except (RequestError, ToolError):

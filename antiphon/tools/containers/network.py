@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from antiphon.sandbox.egress.authority import BoxAuthority
 from antiphon.sandbox.egress.policy import BoxSecret, EgressPolicy
-from antiphon.sandbox.egress.proxy import Connects, EgressProxy
+from antiphon.sandbox.egress.proxy import EgressProxy, ServerDialer
 from antiphon.wire.resources.containers import NetworkPolicy
 
 __all__ = ["OpenEgress", "network_key", "network_prompt", "open_egress", "shown_policy"]
@@ -23,7 +23,7 @@ OpenEgress: TypeAlias = Callable[[NetworkPolicy], EgressProxy]
 def open_egress(
     policy: NetworkPolicy,
     *,
-    dialer: Connects,
+    dialer: ServerDialer,
     clock: Callable[[], float],
     ids: Callable[[str], str],
 ) -> EgressProxy:

@@ -15,7 +15,7 @@ from typing import Protocol
 from antiphon.errors import InvalidRequest, NotFound, RequestError, ToolError
 from antiphon.limits.quotas import NO_QUOTAS, TenantQuotas
 from antiphon.pagination import PageParams, make_page
-from antiphon.store.containers import ContainerDirectory, ContainerRecord, expired
+from antiphon.store.containers import ContainerDirectory, ContainerRecord, mark_expired
 from antiphon.wire.items import CodeInterpreterCall, Item, ShellCall
 from antiphon.wire.pagination import Page
 from antiphon.wire.resources import containers as wc
@@ -101,7 +101,7 @@ class ContainerRegistry:
             raise container_expired(container_id)
         record = await self._record(tenant, container_id)
         if record.is_active:
-            remote = self._remote.of(record)
+            remote = self._remote.handle_for(record)
             if (await remote.load()).status == "active":
                 return remote
         raise container_expired(container_id)
@@ -113,9 +113,13 @@ class ContainerRegistry:
             return container.resource
         record = await self._record(tenant, container_id)
         try:
-            return await self._remote.of(record).load() if record.is_active else record.resource
+            return (
+                await self._remote.handle_for(record).load()
+                if record.is_active
+                else record.resource
+            )
         except (InvalidRequest, NotFound):
-            return expired(record.resource)
+            return mark_expired(record.resource)
 
     async def list(self, tenant: str, page_params: PageParams) -> Page[wc.ContainerResource]:
         """Return one page of a tenant's containers. The data of containers that other processes own
@@ -136,7 +140,7 @@ class ContainerRegistry:
         await self._directory.delete(tenant, container_id)
         if record.is_active:
             with suppress(RequestError, ToolError):
-                await self._remote.of(record).close()
+                await self._remote.handle_for(record).close()
 
     # --- use by responses ------------------------------------------------------------------------
 
@@ -202,7 +206,7 @@ class ContainerRegistry:
         """Raise ``InvalidRequest`` if the request names a file or skill that does not exist.
         ``path``: path of the container in the request."""
         for index, file_id in enumerate(request.file_ids):
-            if await self._uploads.name(tenant, file_id) is None:
+            if await self._uploads.get_name(tenant, file_id) is None:
                 raise InvalidRequest(
                     f"No such File object: {file_id}", param=f"{path}.file_ids[{index}]"
                 )

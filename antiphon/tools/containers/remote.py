@@ -166,7 +166,7 @@ class RemoteContainers:
         self._directory = directory
         self._connect = connect
 
-    def of(self, record: ContainerRecord) -> RemoteContainer:
+    def handle_for(self, record: ContainerRecord) -> RemoteContainer:
         """Return the ``ContainerHandle`` of the container that a directory record describes."""
         return RemoteContainer(record, self._connect(record.owner, record.url), self._expire)
 

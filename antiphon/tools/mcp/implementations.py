@@ -96,7 +96,7 @@ class McpImplementation:
     @asynccontextmanager
     async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
         """Offer the MCP server's tools. Raises ``ConnectorError`` if the tools cannot be listed."""
-        session = SessionKey.of(response, self._server)
+        session = SessionKey.for_response(response, self._server)
         try:
             tools = await self._pool.call(session, fetch_tools)
         except McpFailure as error:

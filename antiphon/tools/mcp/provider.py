@@ -106,7 +106,7 @@ class McpProvider:
         tools = listed_tools(tool.server_label, response.items)
         if tools is None:
             return None
-        session = SessionKey.of(response, self._server(tool, "tools"))
+        session = SessionKey.for_response(response, self._server(tool, "tools"))
         return self._tool_functions(tool, session, tools)
 
     @asynccontextmanager
@@ -117,7 +117,7 @@ class McpProvider:
         called.
         """
         label = tool.server_label
-        session = SessionKey.of(response, self._server(tool, "tools"))
+        session = SessionKey.for_response(response, self._server(tool, "tools"))
         tools = listed_tools(label, response.items)
         if tools is None:
             tools = await self._list_tools(label, session)

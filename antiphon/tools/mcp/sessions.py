@@ -44,7 +44,7 @@ class SessionKey(NamedTuple):
     server: McpEndpoint
 
     @classmethod
-    def of(cls, response: ResponseContext, server: McpEndpoint) -> SessionKey:
+    def for_response(cls, response: ResponseContext, server: McpEndpoint) -> SessionKey:
         """Return the key of the session that a response uses to call an MCP server."""
         conversation = response.conversation_id or response.response_id
         return cls(response.tenant, "" if server.shares_sessions else conversation, server)

@@ -13,7 +13,7 @@ from antiphon.wire.parsing.errors import (
     invalid_value,
     json_type_name,
     pattern_mismatch,
-    too_long,
+    too_long_error,
 )
 from antiphon.wire.parsing.fields import Json, known_fields, read_array, read_object
 
@@ -64,7 +64,7 @@ def _check_location(name: str, value: Any, path: str) -> None:
     if not isinstance(value, str):
         raise invalid_type(path, "a string", json_type_name(value))
     if len(value) > _MAX_LOCATION_LENGTH:
-        raise too_long(path, len(value), _MAX_LOCATION_LENGTH)
+        raise too_long_error(path, len(value), _MAX_LOCATION_LENGTH)
     if name == "type" and value != "approximate":
         raise invalid_value(path, value, ("approximate",))
     if name == "country" and not _COUNTRY.fullmatch(value):

@@ -7,13 +7,13 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 
 __all__ = [
-    "Detokenized",
+    "DetokenizeResult",
     "Health",
     "ProcessHealth",
     "Readiness",
     "ServerLoad",
     "ServerVersion",
-    "Tokenized",
+    "TokenizeResult",
 ]
 
 
@@ -45,7 +45,7 @@ class Readiness(Struct, frozen=True, kw_only=True):
     reason: Literal["stopping", "store", "vectors"] | UnsetType = UNSET
 
 
-class Tokenized(Struct, frozen=True, kw_only=True):
+class TokenizeResult(Struct, frozen=True, kw_only=True):
     """The tokens of a text. ``max_model_len``: the context size of the model, in tokens."""
 
     count: int
@@ -54,7 +54,7 @@ class Tokenized(Struct, frozen=True, kw_only=True):
     token_strs: tuple[str, ...] | None = None
 
 
-class Detokenized(Struct, frozen=True, kw_only=True):
+class DetokenizeResult(Struct, frozen=True, kw_only=True):
     """The text that was made from tokens. ``prompt``: this text."""
 
     prompt: str

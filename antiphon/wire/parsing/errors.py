@@ -23,7 +23,7 @@ __all__ = [
     "missing_parameter",
     "out_of_range",
     "pattern_mismatch",
-    "too_long",
+    "too_long_error",
     "too_many",
     "too_many_properties",
     "translate_validation_error",
@@ -142,7 +142,7 @@ def out_of_range(path: str, kind: str, value: float, sign: str, bound: str) -> I
     )
 
 
-def too_long(path: str, length: int, limit: int) -> InvalidRequest:
+def too_long_error(path: str, length: int, limit: int) -> InvalidRequest:
     """Return the error for a string that is too long."""
     return _too_much(path, "string", length, limit)
 
@@ -240,7 +240,7 @@ def _wrong_length(match: re.Match[str], at: str, value: Any) -> InvalidRequest:
         return _invalid(at, f"expected a length {sign} {limit}.", "invalid_value")
     if sign == ">=":
         return empty_value(at, value)
-    return (too_long if isinstance(value, str) else too_many)(at, len(value), limit)
+    return (too_long_error if isinstance(value, str) else too_many)(at, len(value), limit)
 
 
 def _wrong_range(match: re.Match[str], at: str, value: Any) -> InvalidRequest:

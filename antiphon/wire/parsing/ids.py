@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from antiphon.errors import InvalidRequest
 
-from .errors import too_long, truncated
+from .errors import too_long_error, truncated
 
 __all__ = ["ID_TYPES", "check_conversation_id", "check_response_id"]
 
@@ -44,7 +44,7 @@ def check_conversation_id(value: str, path: str) -> str:
 
 def _check_id(value: str, path: str, prefix: str) -> str:
     if len(value) > _MAX_ID_CHARS:
-        raise too_long(path, len(value), _MAX_ID_CHARS)
+        raise too_long_error(path, len(value), _MAX_ID_CHARS)
     if not _ALLOWED.fullmatch(value):
         raise _invalid_id(
             path,

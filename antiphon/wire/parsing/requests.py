@@ -34,7 +34,7 @@ from .errors import (
     json_type_name,
     missing_parameter,
     out_of_range,
-    too_long,
+    too_long_error,
     too_many_properties,
     truncated,
 )
@@ -230,7 +230,7 @@ def _moved_field(raw: Json) -> InvalidRequest:
 def _read_input(raw: Any, path: str, limits: BodyLimits) -> tuple[it.Item, ...]:
     if isinstance(raw, str):
         if len(raw) > _MAX_TEXT_CHARS:
-            raise too_long(path, len(raw), _MAX_TEXT_CHARS)
+            raise too_long_error(path, len(raw), _MAX_TEXT_CHARS)
         return (it.Message(role="user", content=(it.InputText(text=raw),)),)
     if isinstance(raw, dict):  # a single item, as vLLM and transformers accept it
         raw = [raw]
@@ -350,11 +350,11 @@ def read_metadata(raw: Any, path: str = "metadata") -> dict[str, str]:
         raise too_many_properties(path, len(raw), 16)
     for name, value in raw.items():
         if len(name) > 64:
-            raise too_long(path, len(name), 64)
+            raise too_long_error(path, len(name), 64)
         if not isinstance(value, str):
             raise invalid_type(f"{path}.{name}", "a string", json_type_name(value))
         if len(value) > 512:
-            raise too_long(f"{path}.{name}", len(value), 512)
+            raise too_long_error(f"{path}.{name}", len(value), 512)
     return raw
 
 

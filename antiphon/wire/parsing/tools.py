@@ -18,7 +18,7 @@ from .errors import (
     json_type_name,
     missing_parameter,
     pattern_mismatch,
-    too_long,
+    too_long_error,
 )
 from .fields import Json, classes_by_tag, convert, drop_nulls, read_array, read_object, read_tag
 
@@ -113,7 +113,7 @@ def check_name(name: str, path: str, limit: int) -> None:
     """Check a tool name against OpenAI's pattern and length. The name is used in prompts and
     grammars. Raises ``InvalidRequest``."""
     if len(name) > limit:
-        raise too_long(path, len(name), limit)
+        raise too_long_error(path, len(name), limit)
     if not _NAME.match(name):
         raise pattern_mismatch(path, "^[a-zA-Z0-9_-]+$")
 

@@ -19,7 +19,7 @@ from .errors import (
     json_type_name,
     missing_parameter,
     out_of_range,
-    too_long,
+    too_long_error,
     too_many,
     too_many_properties,
 )
@@ -409,12 +409,12 @@ def _read_attributes(raw: Json, path: str = "") -> Attributes:
         raise too_many_properties(where, len(fields), 16)
     for name, value in fields.items():
         if len(name) > 64:
-            raise too_long(where, len(name), 64)
+            raise too_long_error(where, len(name), 64)
         if not isinstance(value, str | bool | int | float):
             at = f"{where}.{name}"
             raise invalid_type(at, "a string, a number or a boolean", json_type_name(value))
         if isinstance(value, str) and len(value) > 512:
-            raise too_long(f"{where}.{name}", len(value), 512)
+            raise too_long_error(f"{where}.{name}", len(value), 512)
     return fields
 
 
@@ -470,7 +470,7 @@ def _read_queries(raw: Any) -> tuple[str, ...]:
         if not isinstance(text, str):
             raise invalid_type(where, "a string", json_type_name(text))
         if len(text) > _MAX_QUERY_CHARS:
-            raise too_long(where, len(text), _MAX_QUERY_CHARS)
+            raise too_long_error(where, len(text), _MAX_QUERY_CHARS)
         if not text.strip():
             raise empty_value(where, "")
     if not texts:
@@ -495,7 +495,7 @@ def _read_text(raw: Json, name: str) -> str | None:
     if not isinstance(value, str):
         raise invalid_type(name, "a string", json_type_name(value))
     if len(value) > 512:
-        raise too_long(name, len(value), 512)
+        raise too_long_error(name, len(value), 512)
     return value
 
 

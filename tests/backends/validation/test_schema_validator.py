@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from antiphon.backends.validation import schema_validator
-from antiphon.backends.validation.schema_validator import SchemaValidator, grammar_fault
+from antiphon.backends.validation.schema_validator import SchemaValidator, match_fault_in_process
 from antiphon.backends.validation.validator_worker import validate_json
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.store.memory.store import MemoryStore
@@ -94,7 +94,7 @@ async def _check_text() -> object:
 
 
 async def _check_grammar() -> object:
-    return await grammar_fault('start: "a"', "a", whole=True)
+    return await match_fault_in_process('start: "a"', "a", whole=True)
 
 
 @pytest.mark.parametrize("validate", [_check_schema, _check_text, _check_grammar])

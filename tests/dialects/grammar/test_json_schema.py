@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from antiphon.dialects.grammar.json_schema import (
-    bare,
     check_schema,
     check_strict,
-    closed_form,
-    grammar_fault,
+    forbid_extra_properties,
     is_enforced,
+    llguidance_schema,
     object_forms,
-    strict_form,
+    require_all_properties,
+    short_grammar_fault,
     types_of,
 )
 from antiphon.errors import InvalidRequest
@@ -51,7 +51,7 @@ def test_open_object_is_named_in_the_error(schema: Any, path: str) -> None:
 
 def test_strict_form_closes_a_copy() -> None:
     loose = {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {}}}}}
-    strict = strict_form(loose)
+    strict = require_all_properties(loose)
     assert strict["required"] == ["a"] and strict["additionalProperties"] is False
     assert strict["properties"]["a"]["required"] == ["b"]
     assert "required" not in loose
@@ -60,9 +60,9 @@ def test_strict_form_closes_a_copy() -> None:
 
 def test_closed_form_keeps_optional_properties() -> None:
     loose = {"type": "object", "properties": {"a": {"type": "object"}}, "required": []}
-    assert closed_form(loose) == {**loose, "additionalProperties": False}
+    assert forbid_extra_properties(loose) == {**loose, "additionalProperties": False}
     open_schema = {**loose, "additionalProperties": True}
-    assert closed_form(open_schema) == open_schema
+    assert forbid_extra_properties(open_schema) == open_schema
 
 
 def test_keyword_that_cannot_be_enforced_is_named() -> None:
@@ -104,7 +104,9 @@ def test_negated_class_excludes_its_characters_in_json(pattern: str) -> None:
     """A quote and a backslash too, which are escaped there."""
     llguidance: Any = pytest.importorskip("llguidance")
     inner = {"type": "string", "pattern": pattern}
-    schema = bare({"type": "object", "properties": {"pattern": inner}, "default": inner})
+    schema = llguidance_schema(
+        {"type": "object", "properties": {"pattern": inner}, "default": inner}
+    )
     assert schema["default"] == inner
     grammar = llguidance.grammar_from("lark", f"start: %json {json.dumps(schema)}")
     for value in (
@@ -128,9 +130,9 @@ def test_negated_class_excludes_its_characters_in_json(pattern: str) -> None:
 
 
 def test_grammar_fault_is_one_short_line() -> None:
-    fault = grammar_fault("start: nowhere")
+    fault = short_grammar_fault("start: nowhere")
     assert fault is not None and "\n" not in fault and "nowhere" in fault
-    assert grammar_fault('start: "a"') is None
+    assert short_grammar_fault('start: "a"') is None
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,7 @@ def test_partial_schema_needs_a_validator(
     assert is_enforced(CLOSED, "p", strict=False) and not is_enforced(unique, "p", strict=False)
     with pytest.raises(InvalidRequest, match="uniqueItems"):
         is_enforced(unique, "p", strict=True)
-    monkeypatch.setattr("antiphon.dialects.grammar.json_schema.can_judge", lambda: False)
+    monkeypatch.setattr("antiphon.dialects.grammar.json_schema.has_schema_validator", lambda: False)
     with pytest.raises(InvalidRequest, match="uniqueItems"):
         is_enforced(unique, "p", strict=False)
 

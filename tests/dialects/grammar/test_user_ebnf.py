@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.dialects.grammar.user_ebnf import ebnf_rules
-from antiphon.dialects.grammar.user_regex import Unwritable
+from antiphon.dialects.grammar.user_regex import UnwritableGrammar
 from tests.dialects.grammars import matches
 
 _JSON = r"""
@@ -81,7 +81,7 @@ def test_grammar_matches_characters(grammar: str, right: list[str], wrong: list[
     ],
 )
 def test_grammar_that_cannot_be_enforced_is_refused(grammar: str, reason: str) -> None:
-    with pytest.raises(Unwritable, match=reason.replace("(", r"\(").replace(")", r"\)")):
+    with pytest.raises(UnwritableGrammar, match=reason.replace("(", r"\(").replace(")", r"\)")):
         ebnf_rules(grammar, "g")
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.dialects.grammar.user_lark import lark_rules
-from antiphon.dialects.grammar.user_regex import JSON, PLAIN, Unwritable, regex_rule
+from antiphon.dialects.grammar.user_regex import JSON, PLAIN, UnwritableGrammar, regex_rule
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Constraint
 from tests.dialects.grammars import ConstrainedWriter
@@ -126,5 +126,5 @@ def test_names_that_differ_only_in_case_are_distinct() -> None:
     ],
 )
 def test_unsupported_syntax_is_named(definition: str) -> None:
-    with pytest.raises(Unwritable):
+    with pytest.raises(UnwritableGrammar):
         lark_rules(definition, "u", JSON)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat.dialect import ChatDialect
-from antiphon.engines.base import LoadOptions, MeasuresImages, Sampling
+from antiphon.engines.base import ImageMeasurer, LoadOptions, Sampling
 from antiphon.engines.completions.constraints import SYNTAXES
 from antiphon.engines.completions.engine import CompletionsEngine, load
 from antiphon.engines.completions.images import image_encoder
@@ -102,7 +102,7 @@ async def test_images_keep_their_position(kind: str, parts: tuple[str | bytes, .
         answer = await collect(engine, prompt, Sampling(max_tokens=99, logprobs=1))
         assert answer.text(engine) == prompt_text(*parts)
         assert len(answer.logprobs[0].top) == 1
-        assert isinstance(engine, MeasuresImages)
+        assert isinstance(engine, ImageMeasurer)
         besides = sum([await engine.image_tokens(image) for image in prompt.images])
         assert len(prompt.ids) + besides == len(prompt_text(*parts))
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat.dialect import ChatDialect
-from antiphon.engines.base import LoadOptions, MeasuresImages, Sampling
+from antiphon.engines.base import ImageMeasurer, LoadOptions, Sampling
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.engines.llama.images import PromptDetokenizer, readable_content
 from antiphon.errors import BackendError, InvalidRequest
@@ -75,7 +75,7 @@ async def test_keeps_the_contract_through_the_socket(seeing: LlamaEngine, check:
 
 @pytest.mark.requirement("HF-6")
 async def test_a_model_says_what_it_sees(seeing: LlamaEngine) -> None:
-    assert seeing.capabilities.images and isinstance(seeing, MeasuresImages)
+    assert seeing.capabilities.images and isinstance(seeing, ImageMeasurer)
     one, several = map(QUESTION.format, ("What is in the picture?", "What is in the pictures?"))
     for text, pictures, answer in (
         (one, (RED,), "A red circle."),

@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.backends.local.backend import LocalBackend
 from antiphon.dialects.chat.dialect import ChatDialect
-from antiphon.dialects.grammar.json_schema import bare, is_enforced
+from antiphon.dialects.grammar.json_schema import is_enforced, llguidance_schema
 from antiphon.engines.llama.engine import LlamaEngine
 from antiphon.errors import InvalidRequest
 from bench.schemas import answer, collection, obeys
@@ -24,14 +24,14 @@ _NAMED = re.compile(
 
 def _is_whole(schema: dict[str, Any]) -> bool:
     try:
-        return is_enforced(bare(schema), _PATH, strict=True)
+        return is_enforced(llguidance_schema(schema), _PATH, strict=True)
     except InvalidRequest:
         return False
 
 
 def _refusal(schema: dict[str, Any]) -> InvalidRequest | None:
     try:
-        is_enforced(bare(schema), _PATH, strict=False)
+        is_enforced(llguidance_schema(schema), _PATH, strict=False)
     except InvalidRequest as refused:
         return refused
     return None

@@ -12,7 +12,7 @@ from antiphon.backends.base import flatten
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.conversation import Conversation, Options
-from antiphon.engines.base import LoadOptions, MeasuresImages, Sampling
+from antiphon.engines.base import ImageMeasurer, LoadOptions, Sampling
 from antiphon.engines.transformers.engine import TransformersEngine, load
 from antiphon.errors import InvalidRequest
 from antiphon.models.catalog import load as load_catalog
@@ -92,7 +92,7 @@ async def test_a_conversation_about_images() -> None:
 
 async def test_images_count_against_the_context(engine: TransformersEngine) -> None:
     images = image_message(engine, RED, BLUE).images
-    assert isinstance(engine, MeasuresImages)
+    assert isinstance(engine, ImageMeasurer)
     assert [await engine.image_tokens(each) for each in images] == [IMAGE_TOKENS - 1] * 2
     room = engine.card.context_size
     prompt = image_message(engine, "a" * 10, RED)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.backends.base import Reply
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.http.streaming.sse import frame_pieces
 from antiphon.runs.service import Service

@@ -16,7 +16,7 @@ from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import Append, Claim, EventBatch
 from antiphon.stream.kinds import KINDS
 from antiphon.stream.writer import ResponseWriter
-from antiphon.testing.run_check import ended, job, queued
+from antiphon.testing.run_check import ended_response, job, queued_response
 from antiphon.wire.events import Event
 from antiphon.wire.items import Message
 
@@ -42,7 +42,7 @@ class Running:
 
     def __init__(self, name: str = "a") -> None:
         self.name = name
-        self.response = replace(queued(name).response, created_at=1)
+        self.response = replace(queued_response(name).response, created_at=1)
         self.writer = ResponseWriter(self.response, ids=lambda prefix: f"{prefix}_{name}")
         self.item: Any = None
         self.claim: Claim | None = None
@@ -50,7 +50,7 @@ class Running:
     async def start(self, store: Any) -> None:
         self.store = store
         self.writer.create()
-        stored = replace(queued(self.name), response=self.response)
+        stored = replace(queued_response(self.name), response=self.response)
         await store.runs.create(job(self.name), stored, self._batch(self.writer.take()))
         (self.claim,) = await store.runs.claim("one", ["m"], limit=1, lease_s=3_600)
         self.writer.start()
@@ -103,7 +103,7 @@ async def test_ended_run_has_no_snapshot() -> None:
     read = Snapshots(store, KINDS)
     assert await read.read("t", run.response) is not None
     assert run.claim is not None
-    await store.runs.end(run.claim, ended("a"), EventBatch(first=99, count=0, lines=b""))
+    await store.runs.end(run.claim, ended_response("a"), EventBatch(first=99, count=0, lines=b""))
     assert await read.read("t", run.response) is None
     assert not read._states
 

@@ -13,7 +13,7 @@ import pytest
 
 from antiphon.backends.base import Backend
 from antiphon.backends.local.backend import LocalBackend
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound, StoreError

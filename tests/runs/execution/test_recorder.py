@@ -74,7 +74,7 @@ def test_open_item_gets_the_status_of_the_end(
     deltas: list[Delta], reason: FinishReason, cut: bool, statuses: list[str]
 ) -> None:
     recorder, out = record(*deltas, Finish(reason, Usage()))
-    assert recorder.truncated is cut
+    assert recorder.is_truncated is cut
     assert [item.status for item in out.items] == statuses  # type: ignore[union-attr]
     assert out.open_items == ()
 

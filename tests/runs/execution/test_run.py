@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from antiphon.backends.base import Backend, Reply
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.errors import BackendError, Overloaded, RunError
 from antiphon.runs.execution.run import EventSink, ReaderGone, Run
@@ -337,7 +337,7 @@ async def test_drain_fails_running_responses() -> None:
         events = await reader
     check(events)
     assert isinstance(events[-1], ev.Failed)
-    assert not service.ready
+    assert not service.is_ready
 
 
 async def test_stored_tokens_are_those_the_turn_added() -> None:

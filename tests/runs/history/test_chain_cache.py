@@ -14,7 +14,7 @@ from antiphon.conversation import PromptTokens
 from antiphon.runs.history.chain_cache import ChainCache, stored_tokens
 from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import StoredResponse, TurnTokens
-from antiphon.testing.store_check import turn
+from antiphon.testing.store_check import make_response
 
 
 class CountingStore(MemoryStore):
@@ -38,7 +38,7 @@ async def test_continued_conversation_is_not_read_again() -> None:
     store = CountingStore()
     chains = ChainCache(store)
     for n in range(50):
-        await store.save("t", turn(str(n), str(n - 1) if n else None))
+        await store.save("t", make_response(str(n), str(n - 1) if n else None))
         chain = await chains.get("t", f"resp_{n}")
         assert chain is not None and len(chain.responses) == n + 1
     assert store.walks == 0
@@ -47,8 +47,8 @@ async def test_continued_conversation_is_not_read_again() -> None:
 async def test_deleted_response_cannot_be_continued_from_the_cache() -> None:
     store = CountingStore()
     chains = ChainCache(store)
-    await store.save("t", turn("a"))
-    await store.save("t", turn("b", "a"))
+    await store.save("t", make_response("a"))
+    await store.save("t", make_response("b", "a"))
     assert await chains.get("t", "resp_a") is not None
     await store.delete("t", "resp_a")
     assert await chains.get("t", "resp_a") is None
@@ -60,10 +60,10 @@ async def test_cache_size_is_limited() -> None:
     store = CountingStore()
     chains = ChainCache(store, max_bytes=20_000)
     for n in range(30):
-        await store.save("t", turn(f"{n}", text="x" * 1_000))
+        await store.save("t", make_response(f"{n}", text="x" * 1_000))
         await chains.get("t", f"resp_{n}")
         assert chains._cache._bytes <= 20_000
-    await store.save("t", turn("next", "0"))
+    await store.save("t", make_response("next", "0"))
     assert await _responses(chains, "resp_next") == await store.load_chain("t", "resp_next")
 
 
@@ -74,7 +74,7 @@ async def test_chains_that_nobody_continues_are_dropped(monkeypatch: pytest.Monk
     start = loop.time()
     for name, seconds in (("a", 0), ("b", 60), ("c", 120)):
         monkeypatch.setattr(loop, "time", lambda at=start + seconds: at)
-        await store.save("t", turn(name))
+        await store.save("t", make_response(name))
         await chains.get("t", f"resp_{name}")
     assert [id for _, id in chains._cache._entries] == ["resp_b", "resp_c"]
     assert chains._cache._bytes == sum(entry.bytes for entry in chains._cache._entries.values())
@@ -88,7 +88,9 @@ async def test_token_ids_of_a_continued_chain_are_extended() -> None:
     for n, base in enumerate((0, 6_000, 7_000, 5_000)):  # the last turn replaces some
         ids = array("I", range(1_000 * n, 1_000 * n + 6_000))
         tokens = TurnTokens(base=base, ids=ids.tobytes(), fingerprint="f")
-        await store.save("t", replace(turn(str(n), str(n - 1) if n else None), tokens=tokens))
+        await store.save(
+            "t", replace(make_response(str(n), str(n - 1) if n else None), tokens=tokens)
+        )
         chain = await chains.get("t", f"resp_{n}")
         assert chain is not None and chain.tokens == stored_tokens(chain.responses)
         assert chain.tokens is not None
@@ -106,7 +108,9 @@ async def test_token_ids_of_another_vocabulary_are_not_extended() -> None:
     ids = array("I", range(5_000)).tobytes()
     for n, (base, fingerprint) in enumerate(((0, "f"), (0, "g"), (10, "f"), (0, "f"))):
         tokens = TurnTokens(base=base, ids=ids, fingerprint=fingerprint)
-        await store.save("t", replace(turn(str(n), str(n - 1) if n else None), tokens=tokens))
+        await store.save(
+            "t", replace(make_response(str(n), str(n - 1) if n else None), tokens=tokens)
+        )
         chain = await chains.get("t", f"resp_{n}")
         assert chain is not None and chain.tokens == stored_tokens(chain.responses)
 
@@ -128,7 +132,9 @@ def test_cached_chains_equal_those_of_the_store(
         for what, one, other in steps:
             name = f"resp_{one}"
             if what == "save" and one not in used:
-                await store.save("t", turn(str(one), str(other) if other in saved else None))
+                await store.save(
+                    "t", make_response(str(one), str(other) if other in saved else None)
+                )
                 saved.add(one)
                 used.add(one)
             elif what == "delete":

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.pagination import PageParams

@@ -7,7 +7,7 @@ import pytest
 from antiphon.errors import InvalidRequest
 from antiphon.pagination import PageParams
 from antiphon.runs.history.input_lists import InputLists
-from antiphon.testing.store_check import turn
+from antiphon.testing.store_check import make_response
 from tests.runs.history.test_chain_cache import CountingStore
 
 FIRST, REST = PageParams(limit=2, order="asc"), PageParams(order="asc", after="msg_o_a")
@@ -16,8 +16,8 @@ FIRST, REST = PageParams(limit=2, order="asc"), PageParams(order="asc", after="m
 async def lists(**bounds: float) -> tuple[CountingStore, InputLists]:
     """Input lists over a store with a chain of two responses."""
     store = CountingStore()
-    await store.save("t", turn("a"))
-    await store.save("t", turn("b", "a"))
+    await store.save("t", make_response("a"))
+    await store.save("t", make_response("b", "a"))
     return store, InputLists(store, **bounds)  # type: ignore[arg-type]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.backends.base import Reply
-from antiphon.backends.scripted import ScriptedBackend, ScriptedReply
+from antiphon.backends.scripted_backend import ScriptedBackend, ScriptedReply
 from antiphon.backends.truncation import shorten_conversation
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, context_length_exceeded

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.conversation import Conversation, Options, ToolChoice
 from antiphon.errors import InvalidRequest
 from antiphon.runs.history.encrypted_items import TenantSealer

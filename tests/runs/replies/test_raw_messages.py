@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import RunError

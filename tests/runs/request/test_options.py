@@ -11,7 +11,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.runs.request.initial_response import initial_response
 from antiphon.runs.request.options import apply_defaults, build_options
 from antiphon.runs.request.tool_selection import select_tools
-from antiphon.tools.unavailable import UnavailableTool
+from antiphon.tools.unavailable_tool import UnavailableTool
 from antiphon.wire.parsing.requests import parse_create_response
 from antiphon.wire.request import CreateResponse
 

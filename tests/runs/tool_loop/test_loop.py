@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.backends.base import Reply, flatten
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice, ToolName
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.runs.request.tool_selection import ToolSelection

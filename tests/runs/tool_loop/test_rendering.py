@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
 
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.conversation import ToolChoice
 from antiphon.runs.service import Service
 from antiphon.stream.deltas import Delta

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.sandbox.egress.dialer import Dialer
-from antiphon.sandbox.egress.requests import InvalidProxyRequest, body_of, read_request
+from antiphon.sandbox.egress.requests import InvalidProxyRequest, read_body, read_request
 from tests.sandbox.egress.servers import SECRET, World, world
 
 PLACEHOLDER = SECRET.placeholder
@@ -135,7 +135,7 @@ def reader_of(text: bytes) -> asyncio.StreamReader:
 @pytest.mark.parametrize("body", [b"x\r\n", b"5\r\nabc", b"3\r\nabcde\r\n", b"-1\r\n"])
 async def test_invalid_chunks_end_the_request(body: bytes) -> None:
     with pytest.raises((InvalidProxyRequest, EOFError)):
-        async for _ in body_of(reader_of(body), None):
+        async for _ in read_body(reader_of(body), None):
             pass
 
 

@@ -11,7 +11,7 @@ import pytest
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.common.locks import ConversationLocks, OwnerHeartbeats
-from antiphon.testing.run_check import batch, begin_run, ended
+from antiphon.testing.run_check import batch, begin_run, ended_response
 
 LEASE_S = 5.0
 
@@ -74,7 +74,7 @@ async def test_lock_lasts_until_its_run_ends(store: Store, clock: Clock) -> None
     clock.now += 0.1
     assert await lock("t", "conv_a", "resp_b", "three", lease_s=LEASE_S) is False
     claim = await store.runs.take_over("t", "resp_a")
-    assert claim is not None and await store.runs.end(claim, ended("a"), batch(2))
+    assert claim is not None and await store.runs.end(claim, ended_response("a"), batch(2))
     assert await lock("t", "conv_a", "resp_b", "three", lease_s=LEASE_S) is True
 
 

@@ -8,17 +8,17 @@ from antiphon.store import open_store
 from antiphon.store.base import Retention
 from antiphon.store.memory.store import MemoryStore
 from antiphon.store.records import Append
-from antiphon.testing.run_check import batch, begin_run, ended
-from antiphon.testing.store_check import turn
+from antiphon.testing.run_check import batch, begin_run, ended_response
+from antiphon.testing.store_check import make_response
 
 
 async def test_deleted_responses_free_memory() -> None:
     store, dice = MemoryStore(), random.Random(7)
     for n in range(80):
         previous = str(dice.randrange(n)) if n and dice.random() < 0.7 else None
-        await store.save("t", turn(str(n), previous, created_at=n))
+        await store.save("t", make_response(str(n), previous, created_at=n))
         if dice.random() < 0.3:
-            await store.save("t", turn(str(n), previous, created_at=n, text="again"))
+            await store.save("t", make_response(str(n), previous, created_at=n, text="again"))
         if dice.random() < 0.3:
             await store.delete("t", f"resp_{dice.randrange(n + 1)}")
     await store.sweep(Retention(max_age_s=30), 80)
@@ -38,7 +38,7 @@ async def test_deleted_runs_free_memory() -> None:
         if n % 3 == 0:
             await store.delete("t", f"resp_{n}")
         else:
-            await store.runs.end(claim, ended(name), batch(3))
+            await store.runs.end(claim, ended_response(name), batch(3))
     await store.sweep(Retention(max_log_age_s=1), 10)
     assert store.runs._runs
     await store.sweep(Retention(max_log_age_s=1), 12)
@@ -51,5 +51,5 @@ async def test_deleted_runs_free_memory() -> None:
 
 async def test_memory_stores_are_independent() -> None:
     one, other = await open_store("memory:"), await open_store("memory:")
-    await one.save("t", turn("a"))
+    await one.save("t", make_response("a"))
     assert await other.load("t", "resp_a") is None

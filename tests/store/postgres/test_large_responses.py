@@ -17,8 +17,8 @@ from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.store.records import ConversationLock
 from antiphon.testing.postgres import Postgres
-from antiphon.testing.run_check import batch, begin_run, ended
-from antiphon.testing.store_check import turn
+from antiphon.testing.run_check import batch, begin_run, ended_response
+from antiphon.testing.store_check import make_response
 from antiphon.wire.resources.conversations import ConversationResource
 from tests.store.postgres.test_store import query_number
 
@@ -72,7 +72,11 @@ async def store(url: str, blobs: Blobs) -> AsyncIterator[Store]:
 
 
 async def test_large_responses_are_read_from_blobs(url: str, store: Store, blobs: Blobs) -> None:
-    turns = [turn("a", text=LARGE), turn("b", "a"), turn("c", "b", text=LARGE)]
+    turns = [
+        make_response("a", text=LARGE),
+        make_response("b", "a"),
+        make_response("c", "b", text=LARGE),
+    ]
     for each in turns:
         await store.save("t", each)
     assert await rows(url) == len(await keys(blobs)) == 2
@@ -87,12 +91,12 @@ async def test_runs_and_conversations_keep_large_responses_in_blobs(
     url: str, store: Store, blobs: Blobs
 ) -> None:
     claim = await begin_run(store)
-    large = turn("a", text=LARGE)
+    large = make_response("a", text=LARGE)
     assert await store.runs.end(claim, large, batch(2))
     await store.save_conversation("t", ConversationResource(id="conv_a", created_at=1))
     assert await store.runs.lock_conversation("t", "conv_a", "resp_b", "o", lease_s=60)
     lock = ConversationLock("conv_a", "o")
-    assert await store.save("t", turn("b", text=LARGE), lock=lock)
+    assert await store.save("t", make_response("b", text=LARGE), lock=lock)
     assert await rows(url) == len(await keys(blobs)) == 2
     assert await store.load("t", "resp_a") == large
 
@@ -108,21 +112,21 @@ async def test_blobs_of_deleted_and_replaced_responses_are_collected(
     monkeypatch.setattr(store, "clock", two_days_later)  # everything was uploaded long ago
     collector = BlobCollector(store, blobs, clock=lambda: 0.0, log=None)
     for name in "abcd":
-        await store.save("t", turn(name, text=LARGE))
-    await store.save("t", turn("a", text=LARGE + "y"))  # another blob
-    await store.save("t", turn("b"))  # none
+        await store.save("t", make_response(name, text=LARGE))
+    await store.save("t", make_response("a", text=LARGE + "y"))  # another blob
+    await store.save("t", make_response("b"))  # none
     await store.delete("t", "resp_c")
     assert await collector.delete_unused() == 3
     assert await collector.delete_abandoned() == 0  # what has a response stays
     assert len(await keys(blobs)) == 2
-    assert await store.load("t", "resp_a") == turn("a", text=LARGE + "y")
+    assert await store.load("t", "resp_a") == make_response("a", text=LARGE + "y")
     await store.sweep(Retention(max_responses=0), 10**9)
     assert await collector.delete_unused() == 2
     assert await keys(blobs) == set()
 
 
 async def test_a_deleted_ancestor_keeps_its_blob(store: Store, blobs: Blobs) -> None:
-    turns = (turn("a", text=LARGE), turn("b", "a"))
+    turns = (make_response("a", text=LARGE), make_response("b", "a"))
     for each in turns:
         await store.save("t", each)
     await store.delete("t", "resp_a")
@@ -138,29 +142,29 @@ async def test_responses_stay_in_the_database_while_blobs_cannot_be_written(
         raise StoreError("no")
 
     monkeypatch.setattr(blobs, "put", refuse)
-    await store.save("t", turn("a", text=LARGE))
+    await store.save("t", make_response("a", text=LARGE))
     assert await rows(url) == 0
-    assert await store.load("t", "resp_a") == turn("a", text=LARGE)
+    assert await store.load("t", "resp_a") == make_response("a", text=LARGE)
 
 
 async def test_blobs_are_moved(url: str, store: Store, blobs: Blobs, tmp_path: Path) -> None:
     for name in "abc":
-        await store.save("t", turn(name, text=LARGE))
+        await store.save("t", make_response(name, text=LARGE))
     other = blobs_in(tmp_path / "other")
     assert await store.move_blobs(blobs, other) == 3
     assert await keys(blobs) == set() and len(await keys(other)) == 3
     with pytest.raises(StoreError):
         await store.load("t", "resp_a")
     store.use_blobs(other, 0)
-    assert await store.load("t", "resp_a") == turn("a", text=LARGE)
-    await store.save("t", turn("d", text=LARGE))  # 0: kept in the database
+    assert await store.load("t", "resp_a") == make_response("a", text=LARGE)
+    await store.save("t", make_response("d", text=LARGE))  # 0: kept in the database
     assert await store.move_blobs(other, None) == 3
     assert await rows(url) == 0 and not await store.has_blobs()
-    assert await store.load("t", "resp_b") == turn("b", text=LARGE)
+    assert await store.load("t", "resp_b") == make_response("b", text=LARGE)
 
 
 async def test_reading_without_blobs_is_an_error(url: str, store: Store) -> None:
-    await store.save("t", turn("a", text=LARGE))
+    await store.save("t", make_response("a", text=LARGE))
     assert await store.has_blobs()
     other = await open_store(url)
     with pytest.raises(StoreError):
@@ -171,5 +175,5 @@ async def test_reading_without_blobs_is_an_error(url: str, store: Store) -> None
 async def test_a_large_end_of_a_lost_run_leaves_no_row(store: Store, url: str) -> None:
     claim = await begin_run(store)
     await store.delete("t", "resp_a")
-    assert not await store.runs.end(claim, ended("a"), batch(2))
+    assert not await store.runs.end(claim, ended_response("a"), batch(2))
     assert await rows(url) == 0

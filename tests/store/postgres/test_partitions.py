@@ -14,7 +14,7 @@ from antiphon.store.base import Retention, Store
 from antiphon.store.common.sql import migrations
 from antiphon.store.records import Append
 from antiphon.testing.postgres import Postgres
-from antiphon.testing.run_check import batch, begin_run, ended, numbers
+from antiphon.testing.run_check import batch, begin_run, ended_response, numbers
 
 #: Runs in a partition, and in the first one, which is the table of earlier versions.
 RUNS, FIRST = 16_384, 32_768
@@ -48,7 +48,7 @@ class Opened:
     async def end_run(self, name: str) -> None:
         """Create a run and end it."""
         claim = await begin_run(self.store, name)
-        assert await self.store.runs.end(claim, ended(name), batch(2))
+        assert await self.store.runs.end(claim, ended_response(name), batch(2))
 
 
 @asynccontextmanager

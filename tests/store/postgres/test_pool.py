@@ -24,8 +24,8 @@ from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import Append
 from antiphon.testing.file_check import make_file
 from antiphon.testing.postgres import Postgres, postgres
-from antiphon.testing.run_check import batch, begin_run, ended
-from antiphon.testing.store_check import turn
+from antiphon.testing.run_check import batch, begin_run, ended_response
+from antiphon.testing.store_check import make_response
 from antiphon.testing.vector_check import make_vector_store
 from antiphon.wire.items import InputText, Message
 from antiphon.wire.resources.conversations import ConversationResource
@@ -114,8 +114,8 @@ async def test_missing_permissions_are_named_and_needed_only_once(database: Post
             "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA antiphon TO guest"
         )
         store = await open_store(guest)  # there is nothing left to make
-        await store.save("t", turn("a"))
-        assert await store.load("t", "resp_a") == turn("a")
+        await store.save("t", make_response("a"))
+        assert await store.load("t", "resp_a") == make_response("a")
         await store.close()
         await connection.execute("DROP OWNED BY guest; DROP ROLE guest")
 
@@ -126,7 +126,7 @@ async def test_other_tables_are_not_touched(database: Postgres) -> None:
         for table in ("migrations", "responses", "runs"):
             await connection.execute(f"CREATE TABLE {table} (theirs INTEGER)")
         store = await open_store(url)
-        await store.save("t", turn("a"))
+        await store.save("t", make_response("a"))
         await store.close()
         assert await connection.fetch("SELECT * FROM public.responses") == []
 
@@ -143,8 +143,8 @@ async def test_newer_database_is_refused(database: Postgres) -> None:
 async def test_concurrent_processes_apply_migrations_once(database: Postgres) -> None:
     url = await database.fresh()
     stores = await asyncio.gather(*(open_store(url) for _ in range(6)))
-    await stores[0].save("t", turn("a"))
-    assert all([await store.load("t", "resp_a") == turn("a") for store in stores])
+    await stores[0].save("t", make_response("a"))
+    assert all([await store.load("t", "resp_a") == make_response("a") for store in stores])
     await asyncio.gather(*(store.close() for store in stores))
     async with connected(url) as connection:
         applied = await connection.fetch("SELECT name FROM antiphon.migrations ORDER BY name")
@@ -187,7 +187,7 @@ async def test_every_query_uses_an_index(database: Postgres) -> None:
 async def test_unindexable_ids_work(database: Postgres, name: str) -> None:
     store = await open_store(await database.migrated())
     messages = Message(id=name, role="user", content=(InputText(text="a\0b"),))
-    await store.save("t", turn("a", added=(messages,)))
+    await store.save("t", make_response("a", added=(messages,)))
     loaded = await store.load("t", "resp_a")
     assert loaded is not None and messages in loaded.input
     assert await store.load_item("t", name) == messages
@@ -212,18 +212,18 @@ def test_index_keys_are_distinct() -> None:
 async def test_invalid_text_fails_alone(database: Postgres) -> None:
     store = await open_store(await database.migrated())
     with pytest.raises(RunError):
-        await store.save("\ud800", turn("a"))
+        await store.save("\ud800", make_response("a"))
     with pytest.raises(RunError):
         await store.load("t", "\ud800")
-    await store.save("t", turn("a"))
-    assert await store.load("t", "resp_a") == turn("a")
+    await store.save("t", make_response("a"))
+    assert await store.load("t", "resp_a") == make_response("a")
     await store.close()
 
 
 async def test_unreadable_row_raises_run_error(database: Postgres) -> None:
     url = await database.migrated()
     store = await open_store(url)
-    await store.save("t", turn("a"))
+    await store.save("t", make_response("a"))
     async with connected(url) as connection:
         await connection.execute("UPDATE antiphon.responses SET body = '{'")
     with pytest.raises(RunError, match=r"^The store could not be read\.$"):
@@ -234,7 +234,7 @@ async def test_unreadable_row_raises_run_error(database: Postgres) -> None:
 async def test_large_chain_is_decoded(database: Postgres) -> None:
     store = await open_store(await database.migrated())
     for n in range(6):
-        await store.save("t", turn(str(n), str(n - 1) if n else None, text="y" * 50_000))
+        await store.save("t", make_response(str(n), str(n - 1) if n else None, text="y" * 50_000))
     chain = await store.load_chain("t", "resp_5")
     assert chain is not None and [stored.response.id for stored in chain] == [
         f"resp_{n}" for n in range(6)
@@ -275,7 +275,7 @@ async def test_pool_recovers_from_a_killed_server() -> None:
             await asyncio.to_thread(server.stop)
             for work in (
                 store.runs.append((Append(claim, batch(2)),)),
-                store.save("t", turn("b")),
+                store.save("t", make_response("b")),
                 store.load("t", "resp_a"),
                 store.runs.claim("two", ["m"], limit=1, lease_s=60),
             ):
@@ -287,7 +287,7 @@ async def test_pool_recovers_from_a_killed_server() -> None:
                 await tail.wait()  # it hears again: what was said meanwhile has to be read
             assert tail.is_stale
         assert await store.runs.append((Append(claim, batch(2)),)) == frozenset()
-        assert await store.runs.end(claim, ended("a"), batch(3)) is True
+        assert await store.runs.end(claim, ended_response("a"), batch(3)) is True
         await store.close()
 
 
@@ -306,7 +306,7 @@ async def test_pool_reopens_a_lost_connection(database: Postgres) -> None:
             await tail.wait()
             assert tail.is_stale
     # The pool may not have noticed the loss yet.
-    assert await retry_until_available(lambda: store.save("t", turn("b")), limit_s=30)
+    assert await retry_until_available(lambda: store.save("t", make_response("b")), limit_s=30)
     await store.close()
 
 
@@ -324,7 +324,7 @@ async def test_cancelled_append_still_notifies(database: Postgres) -> None:
             await tail.wait()
             found = tail.next_batch(1)
             assert found is not None and found.first == 2
-            ending = asyncio.create_task(store.runs.end(claim, ended("a"), batch(3)))
+            ending = asyncio.create_task(store.runs.end(claim, ended_response("a"), batch(3)))
             await asyncio.sleep(0)
             ending.cancel()
             await store.close()

@@ -41,11 +41,11 @@ LOOKUPS: dict[str, tuple[tuple[object, ...], int]] = {
     ),
     "follow": (("process", TENANTS, IDS, 60.0), SEVERAL),
     "end_run": (("t", "resp_7", 0), 1),
-    "seize": (("t", "resp_7"), 1),
+    "take_over_run": (("t", "resp_7"), 1),
     "history": (("t", "resp_7"), 1),
     "events": (("t", "resp_7", 0, 100, 1 << 20), 1),
-    "hold": (("t", "conv_a", "resp_7", "owner", 60.0), 1),
-    "let_go": (("t", "conv_a", "resp_7"), 1),
+    "lock_conversation": (("t", "conv_a", "resp_7", "owner", 60.0), 1),
+    "release_lock": (("t", "conv_a", "resp_7"), 1),
 }
 
 

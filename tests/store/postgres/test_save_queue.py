@@ -13,7 +13,7 @@ from antiphon.errors import StoreError
 from antiphon.store.postgres.store import PostgresStore
 from antiphon.store.records import TurnTokens
 from antiphon.testing.postgres import Postgres
-from antiphon.testing.store_check import turn
+from antiphon.testing.store_check import make_response
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def statements(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> list[st
 async def test_concurrent_saves_share_statements(
     store: PostgresStore, statements: list[str]
 ) -> None:
-    await asyncio.gather(*(store.save("t", turn(str(number))) for number in range(100)))
+    await asyncio.gather(*(store.save("t", make_response(str(number))) for number in range(100)))
     assert statements == ["save", "save", "save_many", "save_many"]
-    await store.save("t", turn("alone"))
+    await store.save("t", make_response("alone"))
     assert statements[4:] == ["save"]
 
 
@@ -57,20 +57,20 @@ async def test_saves_of_one_response_keep_their_order(
         return await rows(name, *arguments)
 
     monkeypatch.setattr(store._pool, "rows", slow_at_first)
-    named = [store.save("t", turn(str(number))) for number in range(6)]
+    named = [store.save("t", make_response(str(number))) for number in range(6)]
     saves = [asyncio.create_task(each) for each in named]
     await saves[0]
     await saves[1]  # the statement with the other four is held
-    saves.append(asyncio.create_task(store.save("t", turn("5", text="new"))))
+    saves.append(asyncio.create_task(store.save("t", make_response("5", text="new"))))
     await store.load("t", "resp_0")  # longer than a save that overtook it would take
     released.set()
     await asyncio.gather(*saves)
-    assert await store.load("t", "resp_5") == turn("5", text="new")
+    assert await store.load("t", "resp_5") == make_response("5", text="new")
 
 
 async def test_a_response_that_cannot_be_stored_fails_alone(store: PostgresStore) -> None:
-    bad = replace(turn("bad"), tokens=TurnTokens(base=0, ids=b"", fingerprint="\0"))
-    good = [turn(str(number)) for number in range(5)]
+    bad = replace(make_response("bad"), tokens=TurnTokens(base=0, ids=b"", fingerprint="\0"))
+    good = [make_response(str(number)) for number in range(5)]
     saves = [store.save("t", each) for each in (*good[:3], bad, *good[3:])]
     results = await asyncio.gather(*saves, return_exceptions=True)
     assert isinstance(results.pop(3), StoreError) and results == [True] * 5
@@ -78,19 +78,23 @@ async def test_a_response_that_cannot_be_stored_fails_alone(store: PostgresStore
 
 
 async def test_a_cancelled_save_leaves_the_others(store: PostgresStore) -> None:
-    saves = [asyncio.create_task(store.save("t", turn(str(number)))) for number in range(6)]
+    saves = [
+        asyncio.create_task(store.save("t", make_response(str(number)))) for number in range(6)
+    ]
     await asyncio.sleep(0)
     for each in (saves[0], saves[3]):
         each.cancel()
     results = await asyncio.gather(*saves, return_exceptions=True)
     assert [result is True for result in results] == [False, True, True, False, True, True]
-    await store.save("t", turn("next"))
+    await store.save("t", make_response("next"))
 
 
 async def test_closing_waits_for_saves(database: Postgres) -> None:
     url = await database.migrated()
     store = await PostgresStore.open(url)
-    saves = [asyncio.create_task(store.save("t", turn(str(number)))) for number in range(6)]
+    saves = [
+        asyncio.create_task(store.save("t", make_response(str(number)))) for number in range(6)
+    ]
     await asyncio.sleep(0)
     await store.close()
     results = await asyncio.gather(*saves, return_exceptions=True)

@@ -14,13 +14,13 @@ import pytest
 from antiphon.errors import RunError
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
-from antiphon.store.common import queued_elsewhere
+from antiphon.store.common import claimable_runs
 from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.postgres import store as postgres_store
 from antiphon.store.records import Append, ResponseQuery, TenantUsage
 from antiphon.testing.postgres import Postgres, postgres
-from antiphon.testing.run_check import batch, begin_run, ended, job, queued
-from antiphon.testing.store_check import turn
+from antiphon.testing.run_check import batch, begin_run, ended_response, job, queued_response
+from antiphon.testing.store_check import make_response
 
 
 class RecordingListener:
@@ -80,7 +80,7 @@ async def test_subscription_reads_a_run_of_another_process(database: Postgres) -
             reading = asyncio.create_task(read_events(other, tail, 200))
             for n in range(2, 200):
                 await one.runs.append((Append(claim, batch(n)),))
-            assert await one.runs.end(claim, ended("a"), batch(200))
+            assert await one.runs.end(claim, ended_response("a"), batch(200))
             assert await reading == list(range(201))
 
 
@@ -116,7 +116,7 @@ async def test_owner_without_heartbeat_loses_its_runs(database: Postgres) -> Non
         (taken,) = await other.runs.claim("alive", ["m"], limit=9, lease_s=0)
         assert (taken.job, taken.epoch) == (claim.job, claim.epoch + 1)
         assert await one.runs.append((Append(claim, batch(2)),)) == {"resp_a"}  # a zombie
-        assert await one.runs.end(claim, ended("a"), batch(2)) is False
+        assert await one.runs.end(claim, ended_response("a"), batch(2)) is False
         assert await other.runs.append((Append(taken, batch(2)),)) == frozenset()
 
 
@@ -126,7 +126,7 @@ async def test_run_whose_row_was_locked_is_claimed_soon(
     """A reader locks the row for a moment, to mark that it follows the run."""
     url = await database.migrated()
     store = await open_store(url)
-    await store.runs.create(job("a"), queued("a"), batch(0))
+    await store.runs.create(job("a"), queued_response("a"), batch(0))
     listener = RecordingListener()
     monkeypatch.setattr(store.runs._notifications, "_listener", listener)
     connection = await asyncpg.connect(url)
@@ -182,7 +182,7 @@ async def test_lock_is_refused_while_its_run_ends(database: Postgres) -> None:
 async def test_run_is_claimed_once(database: Postgres) -> None:
     async with two(database) as (one, other, _):
         for n in range(40):
-            await one.runs.create(job(str(n)), queued(str(n)), batch(0))
+            await one.runs.create(job(str(n)), queued_response(str(n)), batch(0))
         taken = await asyncio.gather(
             *(
                 store.runs.claim(name, ["m"], limit=5, lease_s=60)
@@ -208,7 +208,7 @@ async def test_owner_is_notified_of_a_takeover(database: Postgres) -> None:
 async def test_all_processes_are_notified_of_a_queued_run(database: Postgres) -> None:
     async with two(database) as (one, _, listener):
         listener.news.clear()
-        await one.runs.create(job("a"), queued("a"), batch(0))
+        await one.runs.create(job("a"), queued_response("a"), batch(0))
         await listener.news.wait()
 
 
@@ -224,7 +224,7 @@ async def test_lock_passes_on_with_its_run(database: Postgres) -> None:
             "another owner continues its run"
         )
         claim = await one.runs.take_over("t", "resp_a")
-        assert claim is not None and await one.runs.end(claim, ended("a"), batch(9))
+        assert claim is not None and await one.runs.end(claim, ended_response("a"), batch(9))
         assert await one.runs.lock_conversation("t", "conv_a", "resp_b", "x", lease_s=0)
 
 
@@ -251,7 +251,7 @@ async def restart_server(database: Postgres) -> None:
 async def test_one_process_sweeps_at_a_time(database: Postgres) -> None:
     async with two(database) as (one, other, _):
         for n in range(50):
-            await one.save("t", turn(str(n), created_at=n))
+            await one.save("t", make_response(str(n), created_at=n))
         swept = await asyncio.gather(
             *(store.sweep(Retention(max_age_s=10), 1_000) for store in (one, other) * 3)
         )
@@ -293,9 +293,9 @@ async def test_concurrent_deletion_of_siblings_frees_the_parent(database: Postgr
     url = await database.migrated()
     one, other = await open_store(url), await open_store(url)
     for n in range(20):
-        await one.save("t", turn(f"p{n}"))
+        await one.save("t", make_response(f"p{n}"))
         for child in "abcd":
-            await one.save("t", turn(f"{child}{n}", f"p{n}"))
+            await one.save("t", make_response(f"{child}{n}", f"p{n}"))
         await one.delete("t", f"resp_p{n}")
         await asyncio.gather(
             *(
@@ -314,7 +314,7 @@ async def test_siblings_that_expire_together_free_their_ancestors(database: Post
     store = await open_store(url)
     for name, parent in (("root", None), ("a", "root"), ("b", "root"), ("c", "b"), ("new", None)):
         created_at = 100 if name == "new" else 1
-        stored = turn(name, parent)
+        stored = make_response(name, parent)
         response = msgspec.structs.replace(stored.response, created_at=created_at)
         await store.save("t", msgspec.structs.replace(stored, response=response))
     await store.delete("t", "resp_root")
@@ -330,8 +330,10 @@ async def test_totals_of_tenants_are_exact(database: Postgres) -> None:
     url = await database.migrated()
     store = await open_store(url)
     for n in range(6):
-        await store.save("t", turn(str(n), str(n - 1) if n in (1, 2) else None, text="x" * n))
-    await store.save("t", turn("5", text="longer than before"))
+        await store.save(
+            "t", make_response(str(n), str(n - 1) if n in (1, 2) else None, text="x" * n)
+        )
+    await store.save("t", make_response("5", text="longer than before"))
     await store.delete("t", "resp_0")  # its descendants keep it
     counted = "SELECT count(*) FROM antiphon.responses WHERE live"
     summed = "SELECT sum(bytes)::bigint FROM antiphon.responses"
@@ -352,7 +354,7 @@ async def test_reservations_add_many_changes_to_the_totals(database: Postgres) -
     url = await database.migrated()
     store = await open_store(url)
     for n in range(102):
-        await store.save("t", turn(str(n)))
+        await store.save("t", make_response(str(n)))
     for name in "ab":
         assert await store.reserve_response(
             "t", name, "o", max_responses=104, max_bytes=None, lease_s=60
@@ -371,7 +373,7 @@ async def test_search_reads_the_list_in_steps(
     monkeypatch.setattr(postgres_store, "_LOOKED_ROWS", 2)
     store = await open_store(await database.migrated())
     for n in range(9):
-        await store.save("t", turn(str(n), "0" if n in (1, 4, 7, 8) else None))
+        await store.save("t", make_response(str(n), "0" if n in (1, 4, 7, 8) else None))
     for newest_first, expected in ((True, [8, 7, 4]), (False, [1, 4, 7])):
         query = ResponseQuery(previous_response_id="resp_0", newest_first=newest_first, limit=3)
         found = await store.list_responses("t", query)
@@ -391,7 +393,7 @@ async def test_concurrent_appends_and_deletion_leave_no_rows(database: Postgres)
             await one.runs.lock_conversation("t", f"conv_{n}", f"resp_{n}", "one", lease_s=60)
             appended, ended_, deleted, _, _ = await asyncio.gather(
                 one.runs.append((Append(claim, batch(2)),)),
-                one.runs.end(claim, ended(str(n)), batch(3)),
+                one.runs.end(claim, ended_response(str(n)), batch(3)),
                 other.delete("t", f"resp_{n}"),
                 other.sweep(Retention(max_age_s=10), 0),
                 one.runs.heartbeat("one"),
@@ -412,7 +414,7 @@ async def test_finished_run_keeps_no_job(database: Postgres) -> None:
     claim = await begin_run(store)
     stored = "SELECT sum(length(request) + length(prompt)) FROM antiphon.runs"
     assert await query_number(url, stored) > 0
-    await store.runs.end(claim, ended("a"), batch(2))
+    await store.runs.end(claim, ended_response("a"), batch(2))
     assert await query_number(url, stored) == 0
     await store.close()
 
@@ -420,7 +422,7 @@ async def test_finished_run_keeps_no_job(database: Postgres) -> None:
 async def test_append_of_more_runs_than_a_notice_can_name(database: Postgres) -> None:
     async with two(database) as (one, other, _):
         for n in range(400):
-            await one.runs.create(job(str(n)), queued(str(n)), batch(0))
+            await one.runs.create(job(str(n)), queued_response(str(n)), batch(0))
         claims = await one.runs.claim("one", ["m"], limit=400, lease_s=60)
         with other.runs.subscribe("t", "resp_399") as tail:
             for n in range(1, 4):
@@ -446,7 +448,7 @@ async def test_reader_sees_an_end_whose_answer_was_lost(
         claim = await begin_run(one, "a")
         with one.runs.subscribe("t", "resp_a") as tail:
             monkeypatch.setattr(one.runs, "mark_stale", lambda tenant, response_id: None)
-            assert await one.runs.end(claim, ended("a"), batch(2, 0))
+            assert await one.runs.end(claim, ended_response("a"), batch(2, 0))
             await tail.wait()
             assert tail.is_stale
 
@@ -456,12 +458,12 @@ async def test_claimed_run_wakes_no_other_process(
 ) -> None:
     """The others wait before they claim what was queued elsewhere; a run that is claimed meanwhile
     does not wake them."""
-    monkeypatch.setattr(queued_elsewhere, "_MIN_WAIT_S", 3600.0)
+    monkeypatch.setattr(claimable_runs, "_MIN_WAIT_S", 3600.0)
     async with two(database) as (one, other, listener):
         queue: Any = other.runs
         queue = queue._notifications._queue
         listener.news.clear()
-        await one.runs.create(job("a"), queued("a"), batch(0))
+        await one.runs.create(job("a"), queued_response("a"), batch(0))
         async with asyncio.timeout(60):
             while queue._timer is None:
                 await asyncio.sleep(0)

@@ -12,13 +12,13 @@ import pytest
 
 from antiphon.errors import SetupError
 from antiphon.store.base import Retention
-from antiphon.store.common import queued_elsewhere
+from antiphon.store.common import claimable_runs
 from antiphon.store.common.subscriptions import Subscription
 from antiphon.store.records import Append, ConversationLock
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.store.sqlite.workers import peer_notifications
-from antiphon.testing.run_check import batch, begin_run, ended, job, queued
-from antiphon.testing.store_check import turn
+from antiphon.testing.run_check import batch, begin_run, ended_response, job, queued_response
+from antiphon.testing.store_check import make_response
 
 LONG_S = 3600.0
 
@@ -97,20 +97,20 @@ async def test_a_lost_message_only_delays_an_event(
 async def test_runs_are_claimed_and_lost_across_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queued_elsewhere, "_MIN_WAIT_S", 0.0)
-    monkeypatch.setattr(queued_elsewhere, "_MAX_WAIT_S", 0.0)
+    monkeypatch.setattr(claimable_runs, "_MIN_WAIT_S", 0.0)
+    monkeypatch.setattr(claimable_runs, "_MAX_WAIT_S", 0.0)
     async with pair(tmp_path) as (one, other):
         first, second = Listener(), Listener()
         one.runs.set_listener(first)
         other.runs.set_listener(second)
-        await one.runs.create(job("a"), queued("a"), batch(0, 2))
+        await one.runs.create(job("a"), queued_response("a"), batch(0, 2))
         await asyncio.wait_for(second.queued.wait(), 60)
         (claim,) = await one.runs.claim("one", ["m"], limit=9, lease_s=LONG_S)
         assert await other.runs.claim("two", ["m"], limit=9, lease_s=LONG_S) == ()
         (seized,) = await other.runs.claim("two", ["m"], limit=9, lease_s=0)
         assert await asyncio.wait_for(first.lost.get(), 60) == ("resp_a", seized.epoch)
         assert await one.runs.append((Append(claim, batch(2)),)) == {"resp_a"}
-        assert await other.runs.end(seized, ended("a"), batch(2)) is True
+        assert await other.runs.end(seized, ended_response("a"), batch(2)) is True
 
 
 async def test_readers_hear_of_the_end_and_of_a_new_owner(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ async def test_readers_hear_of_the_end_and_of_a_new_owner(tmp_path: Path) -> Non
             (seized,) = await other.runs.claim("two", ["m"], limit=9, lease_s=0)
             await asyncio.wait_for(subscription.wait(), 60)
             subscription.is_stale = False
-            await other.runs.end(seized, ended("a"), batch(2))
+            await other.runs.end(seized, ended_response("a"), batch(2))
             await asyncio.wait_for(subscription.wait(), 60)
 
 
@@ -129,9 +129,9 @@ async def test_a_lock_counts_in_all_processes(tmp_path: Path) -> None:
         lock = ("t", "conv_1")
         assert await one.runs.lock_conversation(*lock, "resp_1", "one", lease_s=LONG_S)
         assert not await other.runs.lock_conversation(*lock, "resp_2", "two", lease_s=LONG_S)
-        assert not await other.save("t", turn("2"), lock=ConversationLock("conv_1", "two"))
+        assert not await other.save("t", make_response("2"), lock=ConversationLock("conv_1", "two"))
         assert await other.runs.lock_conversation(*lock, "resp_2", "two", lease_s=0)
-        assert not await one.save("t", turn("1"), lock=ConversationLock("conv_1", "one"))
+        assert not await one.save("t", make_response("1"), lock=ConversationLock("conv_1", "one"))
 
 
 async def test_reservations_count_in_all_processes(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ async def test_reservations_count_in_all_processes(tmp_path: Path) -> None:
 async def test_writes_of_all_processes_are_kept(tmp_path: Path) -> None:
     async with pair(tmp_path) as (one, other):
         await asyncio.gather(
-            *(store.save("t", turn(f"{n}")) for n, store in enumerate([one, other] * 50))
+            *(store.save("t", make_response(f"{n}")) for n, store in enumerate([one, other] * 50))
         )
         assert (await one.usage("t")).responses == 100
         retention = Retention(max_responses=40)

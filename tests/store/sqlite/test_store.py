@@ -22,8 +22,8 @@ from antiphon.store.common.sql import migrations
 from antiphon.store.records import Append, ConversationLock, ResponseQuery
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.store.usage import UsageQuery
-from antiphon.testing.run_check import batch, begin_run, ended, job, queued
-from antiphon.testing.store_check import turn
+from antiphon.testing.run_check import batch, begin_run, ended_response, job, queued_response
+from antiphon.testing.store_check import make_response
 from antiphon.wire.resources.conversations import ConversationResource
 
 ROOT = Path(__file__).parents[3]
@@ -31,14 +31,14 @@ SAVING = """
 import asyncio, sys
 from pathlib import Path
 from antiphon.store.sqlite.store import SqliteStore
-from antiphon.testing.store_check import turn
+from antiphon.testing.store_check import make_response
 
 async def main():
     store = await SqliteStore.open(Path(sys.argv[1]))
     async def one(first):
         for n in range(100000):
             name = f"{first}_{n}"
-            await store.save("t", turn(name))
+            await store.save("t", make_response(name))
             print(f"resp_{name}", flush=True)
     await asyncio.gather(*(one(f"{sys.argv[2]}_{k}") for k in range(4)))
 
@@ -51,13 +51,13 @@ import asyncio, sys
 from pathlib import Path
 from antiphon.store.records import Append, ConversationLock
 from antiphon.store.sqlite.store import SqliteStore
-from antiphon.testing.run_check import batch, job, queued
+from antiphon.testing.run_check import batch, job, queued_response
 
 async def main():
     store = await SqliteStore.open(Path(sys.argv[1]))
     for k in range(4):
         name = f"{sys.argv[2]}_{k}"
-        await store.runs.create(job(name), queued(name), batch(0, 2))
+        await store.runs.create(job(name), queued_response(name), batch(0, 2))
     claims = await store.runs.claim(sys.argv[2], ["m"], limit=99, lease_s=3600)
     async def go_on(claims):
         at = [(await store.runs.load_batches(claim))[-1].last + 1 for claim in claims]
@@ -160,14 +160,14 @@ async def test_cancelled_append_still_notifies(tmp_path: Path) -> None:
     with store.runs.subscribe("t", "resp_a") as tail, store.runs.subscribe("t", "resp_b") as other:
         for work in (
             store.runs.append((Append(claim, batch(2)),)),
-            store.runs.end(claim, ended("a"), batch(3)),
+            store.runs.end(claim, ended_response("a"), batch(3)),
             store.delete("t", removed.job.id),
         ):
             task = asyncio.ensure_future(work)
             await asyncio.sleep(0)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        await store.save("t", turn("later"))  # what was begun before is there
+        await store.save("t", make_response("later"))  # what was begun before is there
         page = await store.runs.events("t", "resp_a", -1, limit=9)
         assert page is not None and page.ended
         assert [each and each.first for each in (tail.next_batch(1), tail.next_batch(2))] == [2, 3]
@@ -179,13 +179,13 @@ async def test_cancelled_append_still_notifies(tmp_path: Path) -> None:
 async def test_append_does_not_rewrite_the_request(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     request = replace(job("a"), prompt=b"tokn" * 250_000)
-    await store.runs.create(request, queued("a"), batch(0))
+    await store.runs.create(request, queued_response("a"), batch(0))
     (claim,) = await store.runs.claim("one", ["m"], limit=1, lease_s=60)
     assert claim.job == request
     for n in range(1, 100):
         await store.runs.append((Append(claim, batch(n)),))
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 5_000_000
-    await store.runs.end(claim, ended("a"), batch(100))
+    await store.runs.end(claim, ended_response("a"), batch(100))
     await store.close()
     with closing(sqlite3.connect(tmp_path / "a.db")) as connection:
         assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
@@ -210,7 +210,7 @@ async def test_log_is_deleted_with_its_run(tmp_path: Path) -> None:
     await store.runs.append([Append(claim, batch(2)) for claim in claims])
     await store.delete("t", "resp_a")
     for claim in claims[1:]:
-        await store.runs.end(claim, ended(claim.job.id[-1]), batch(3))
+        await store.runs.end(claim, ended_response(claim.job.id[-1]), batch(3))
     await store.sweep(Retention(max_log_age_s=1), 1_000)
     await store.delete("t", "resp_b")
     await store.sweep(Retention(max_log_age_s=1), 1_002)
@@ -235,11 +235,11 @@ async def test_second_process_is_refused(tmp_path: Path) -> None:
 
 async def test_concurrent_writes_share_a_commit(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
-    await asyncio.gather(*(store.save("t", turn(str(n))) for n in range(300)))
+    await asyncio.gather(*(store.save("t", make_response(str(n))) for n in range(300)))
     assert store.commits < 100
     before = store.commits
     for n in range(5):
-        await store.save("t", turn(f"alone{n}"))
+        await store.save("t", make_response(f"alone{n}"))
     assert store.commits == before + 5
     await store.close()
 
@@ -250,7 +250,7 @@ async def test_failing_write_fails_alone(tmp_path: Path) -> None:
     def broken(connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO nowhere VALUES (1)")
 
-    saves = [store.save("t", turn(str(n))) for n in range(20)]
+    saves = [store.save("t", make_response(str(n))) for n in range(20)]
     results = await asyncio.gather(
         *saves[:10], store._database.write(broken), *saves[10:], return_exceptions=True
     )
@@ -263,24 +263,24 @@ async def test_failing_write_fails_alone(tmp_path: Path) -> None:
 
 async def test_unstorable_value_fails_alone(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
-    saves = [store.save(tenant, turn("a")) for tenant in ("t", "\ud800", "u")]
+    saves = [store.save(tenant, make_response("a")) for tenant in ("t", "\ud800", "u")]
     async with asyncio.timeout(60):
         first, broken, last = await asyncio.gather(*saves, return_exceptions=True)
         assert (first, last) == (True, True) and isinstance(broken, RunError)
-        assert await store.load("u", "resp_a") == turn("a")
+        assert await store.load("u", "resp_a") == make_response("a")
         await store.close()
 
 
 async def test_full_disk_fails_only_new_writes(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
-    await store.save("t", turn("before"))
+    await store.save("t", make_response("before"))
 
     def fill(connection: sqlite3.Connection) -> None:
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages + 10}")
 
     await store._database.write(fill)
-    small, large = turn("small"), turn("large", text="x" * 1_000_000)
+    small, large = make_response("small"), make_response("large", text="x" * 1_000_000)
     results = await asyncio.gather(
         store.save("t", large), store.save("t", small), return_exceptions=True
     )
@@ -297,22 +297,22 @@ async def test_full_disk_fails_only_new_writes(tmp_path: Path) -> None:
 
 async def test_cancelled_save_is_atomic(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
-    tasks = [asyncio.create_task(store.save("t", turn(str(n)))) for n in range(50)]
+    tasks = [asyncio.create_task(store.save("t", make_response(str(n)))) for n in range(50)]
     await asyncio.sleep(0)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    await store.save("t", turn("last"))
+    await store.save("t", make_response("last"))
     for n in range(50):
         stored = await store.load("t", f"resp_{n}")
-        assert stored is None or stored == turn(str(n))
+        assert stored is None or stored == make_response(str(n))
     await store.close()
 
 
 async def test_turn_stores_only_its_own_items(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     for n in range(200):
-        await store.save("t", turn(f"{n:03}", f"{n - 1:03}" if n else None))
+        await store.save("t", make_response(f"{n:03}", f"{n - 1:03}" if n else None))
     chain = await store.load_chain("t", "resp_199")
     assert chain is not None and len(chain) == 200
     await store.close()
@@ -327,11 +327,13 @@ async def test_sweep_leaves_as_many_as_the_bound(tmp_path: Path) -> None:
     store, dice = await SqliteStore.open(tmp_path / "a.db"), random.Random(5)
     for n in range(60):
         previous = str(dice.randrange(n)) if n and dice.random() < 0.6 else None
-        await store.save("t", turn(str(n), previous, created_at=n, text="z" * dice.randrange(99)))
+        await store.save(
+            "t", make_response(str(n), previous, created_at=n, text="z" * dice.randrange(99))
+        )
         if dice.random() < 0.3:
             await store.delete("t", f"resp_{dice.randrange(n + 1)}")
     for text in ("short", "longer than it was"):
-        await store.save("t", turn("again", created_at=99, text=text))
+        await store.save("t", make_response("again", created_at=99, text=text))
     await store.sweep(Retention(max_responses=20), 100)
     await store.close()
     connection = sqlite3.connect(tmp_path / "a.db")
@@ -344,7 +346,7 @@ async def test_sweep_leaves_as_many_as_the_bound(tmp_path: Path) -> None:
 
 async def test_database_file_is_private(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "deep" / "a.db")
-    await store.save("t", turn("a"))
+    await store.save("t", make_response("a"))
     modes = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "deep").iterdir()}
     await store.close()
     assert modes == dict.fromkeys(["a.db", "a.db-shm", "a.db-wal", "a.db.lock"], 0o600)
@@ -384,7 +386,7 @@ async def test_unwritable_folder_is_named(tmp_path: Path) -> None:
 async def test_long_chain_is_one_query(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     await asyncio.gather(
-        *(store.save("t", turn(str(n), str(n - 1) if n else None)) for n in range(500))
+        *(store.save("t", make_response(str(n), str(n - 1) if n else None)) for n in range(500))
     )
     requests: list[str] = []
     store._database._read_connection.set_trace_callback(requests.append)
@@ -397,14 +399,14 @@ async def test_long_chain_is_one_query(tmp_path: Path) -> None:
 async def test_reopened_store_has_all_data(tmp_path: Path) -> None:
     for name, previous in (("a", None), ("b", "a"), ("c", "b")):
         store = await SqliteStore.open(tmp_path / "a.db")
-        await store.save("t", turn(name, previous))
+        await store.save("t", make_response(name, previous))
         if previous is not None:
             await store.delete("t", "resp_a")
         await store.close()
     store = await SqliteStore.open(tmp_path / "a.db")
     assert await store.load("t", "resp_a") is None
     chain = await store.load_chain("t", "resp_c")
-    assert chain == (turn("a"), turn("b", "a"), turn("c", "b"))
+    assert chain == (make_response("a"), make_response("b", "a"), make_response("c", "b"))
     await store.close()
 
 
@@ -503,7 +505,7 @@ async def test_runs_keep_their_conversations_locked_over_a_restart(tmp_path: Pat
         lock = ConversationLock(f"conv_{name}", "one")
         hold = store.runs.lock_conversation
         assert await hold("t", lock.conversation, f"resp_{name}", "one", lease_s=60)
-        assert await store.runs.create(job(name), queued(name), batch(0), lock=lock)
+        assert await store.runs.create(job(name), queued_response(name), batch(0), lock=lock)
     await store.runs.claim("one", ["m"], limit=1, lease_s=60)
     await store.close()
 
@@ -517,7 +519,7 @@ async def test_runs_keep_their_conversations_locked_over_a_restart(tmp_path: Pat
     await store.runs.release("one")
     claim, other = await store.runs.claim("two", ["m"], limit=2, lease_s=60)
     assert await hold("t", "conv_a", "resp_a", "two", lease_s=60) is True, "it continues"
-    assert await store.runs.end(claim, ended("a"), batch(1), conversation="conv_a")
+    assert await store.runs.end(claim, ended_response("a"), batch(1), conversation="conv_a")
     assert await hold("t", "conv_a", "resp_c", "two", lease_s=60) is True
     assert await hold("t", "conv_b", "resp_c", "two", lease_s=0) is False
     assert await store.delete("t", other.job.id)
@@ -527,20 +529,20 @@ async def test_runs_keep_their_conversations_locked_over_a_restart(tmp_path: Pat
 
 async def test_unreadable_row_raises_run_error(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
-    await store.save("t", turn("a"))
-    await store.save("t", turn("b"))
+    await store.save("t", make_response("a"))
+    await store.save("t", make_response("b"))
     await store._database.write(
         lambda db: db.execute("UPDATE responses SET body = '{' WHERE id = 'resp_a'")
     )
     with pytest.raises(RunError, match=r"^The store could not be read\.$"):
         await store.load("t", "resp_a")
-    assert await store.load("t", "resp_b") == turn("b")
+    assert await store.load("t", "resp_b") == make_response("b")
     await store.close()
 
 
 async def test_cancelled_close_still_closes(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
-    saving = asyncio.create_task(store.save("t", turn("a")))
+    saving = asyncio.create_task(store.save("t", make_response("a")))
     closing_ = asyncio.create_task(store.close())
     for _ in range(2):
         await asyncio.sleep(0)
@@ -550,5 +552,5 @@ async def test_cancelled_close_still_closes(tmp_path: Path) -> None:
         await saving
         await store.close()
     store = await SqliteStore.open(tmp_path / "a.db")
-    assert await store.load("t", "resp_a") == turn("a")
+    assert await store.load("t", "resp_a") == make_response("a")
     await store.close()

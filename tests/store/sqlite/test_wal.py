@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.store.sqlite.wal import scan_wal
-from antiphon.testing.store_check import turn
+from antiphon.testing.store_check import make_response
 
 FRAME = 24 + 4096
 
@@ -22,7 +22,7 @@ async def killed(folder: Path) -> Path:
     """A database whose process was killed: its log holds 20 responses."""
     store = await SqliteStore.open(folder / "open.db")
     for n in range(20):
-        await store.save("t", turn(str(n)))
+        await store.save("t", make_response(str(n)))
     for suffix in ("", "-wal"):
         shutil.copy(folder / f"open.db{suffix}", folder / f"killed.db{suffix}")
     await store.close()
@@ -107,6 +107,6 @@ async def test_damaged_database_is_logged(tmp_path: Path) -> None:
         with pytest.raises(StoreError):
             for n in range(20):
                 await store.load("t", f"resp_{n}")
-            await store.save("t", turn("x"))
+            await store.save("t", make_response("x"))
         await store.close()
     assert any("damaged" in line["event"] for line in lines)

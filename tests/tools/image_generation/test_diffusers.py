@@ -15,7 +15,7 @@ import pytest
 
 from antiphon.errors import BackendError, SetupError
 from antiphon.testing.image_generator_check import check_image_generator
-from antiphon.testing.tool_check import ToolTrial, check_tool
+from antiphon.testing.tool_check import ToolCheckCase, check_tool
 from antiphon.tools.image_generation.base import (
     GeneratedImage,
     Image,
@@ -98,7 +98,7 @@ async def test_diffusers_meets_both_contracts(folder: Path) -> None:
     tool = Tool(size="32x32", partial_images=2)
     await check_tool(
         image_provider,
-        ToolTrial(tool=tool, successful_call=call, failing_call=bad, rejected_tools=error),
+        ToolCheckCase(tool=tool, successful_call=call, failing_call=bad, rejected_tools=error),
     )
     await check_image_generator(generator, SMALL, previews=3)
 

@@ -13,7 +13,7 @@ from antiphon.attachments.fetch import Fetcher
 from antiphon.errors import BackendError, SetupError
 from antiphon.security.ssrf import parse_network
 from antiphon.testing.image_generator_check import check_image_generator
-from antiphon.testing.tool_check import ToolTrial, check_tool
+from antiphon.testing.tool_check import ToolCheckCase, check_tool
 from antiphon.tools.image_generation.base import (
     GeneratedImage,
     ImageRequest,
@@ -68,7 +68,7 @@ async def test_images_api_meets_the_generator_contract() -> None:
 
 
 async def test_provider_meets_the_tool_contract() -> None:
-    trial = ToolTrial(
+    case = ToolCheckCase(
         tool=Tool(partial_images=2, size="16x16"),
         successful_call=("image_generation", '{"prompt": "A cat"}'),
         failing_call=("image_generation", '{"prompt": "What is forbidden"}'),
@@ -78,7 +78,7 @@ async def test_provider_meets_the_tool_contract() -> None:
     policy = ImagePolicy(max_pixels=10_000, max_bytes=100_000, concurrency=2)
     async with serve_images_api() as api, open_images_api(api, without=["quality"]) as generator:
         await check_tool(
-            ImageGenerationProvider(generator, ImageSources(None, None, 100_000), policy), trial
+            ImageGenerationProvider(generator, ImageSources(None, None, 100_000), policy), case
         )
 
 

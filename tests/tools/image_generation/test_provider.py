@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.testing.image_generator_check import check_image_generator
-from antiphon.testing.tool_check import ToolTrial, check_tool
+from antiphon.testing.tool_check import ToolCheckCase, check_tool
 from antiphon.tools.base import CallContext, ResponseContext, ToolProgress, ToolResult
 from antiphon.tools.image_generation.base import Image, ImageRequest, read_image
 from antiphon.tools.image_generation.encoding import convert_image
@@ -61,14 +61,14 @@ async def images_of_call(tool: Tool, arguments: str, *items: it.Item) -> list[by
 
 
 async def test_provider_meets_the_tool_contract() -> None:
-    trial = ToolTrial(
+    case = ToolCheckCase(
         tool=Tool(partial_images=2),
         successful_call=("image_generation", '{"prompt": "A cat"}'),
         failing_call=("image_generation", '{"prompt": "A broken cat"}'),
         hanging_call=("image_generation", '{"prompt": "hang"}'),
         rejected_tools=(Tool(size="big"), Tool(complexity="low"), Tool(model="other")),
     )
-    await check_tool(image_provider(FakeImageGenerator()), trial)
+    await check_tool(image_provider(FakeImageGenerator()), case)
 
 
 async def test_fake_generator_meets_the_generator_contract() -> None:

@@ -18,7 +18,7 @@ from mcp_types import CallToolResult
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, ToolError
-from antiphon.testing.tool_check import ToolTrial, check_tool
+from antiphon.testing.tool_check import ToolCheckCase, check_tool
 from antiphon.tools.base import CallContext, ResponseContext, ToolResult, Toolset
 from antiphon.tools.mcp.endpoint import McpEndpoint
 from antiphon.tools.mcp.provider import McpProvider
@@ -321,7 +321,7 @@ async def test_session_is_shared_between_tasks(provider: McpProvider, toys: Toys
 async def test_provider_meets_the_tool_contract(provider: McpProvider, toys: Toys) -> None:
     await check_tool(
         provider,
-        ToolTrial(
+        ToolCheckCase(
             tool=tool(toys.url),
             successful_call=("add", '{"a": 1, "b": 1}'),
             failing_call=("fail", "{}"),

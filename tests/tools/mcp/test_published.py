@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from antiphon.testing.tool_check import ToolTrial, check_tool
+from antiphon.testing.tool_check import ToolCheckCase, check_tool
 from antiphon.tools.mcp.endpoint import McpEndpoint
 from antiphon.tools.mcp.provider import McpProvider
 from antiphon.tools.mcp.sessions import SessionPool
@@ -19,7 +19,7 @@ async def test_mcp_server_time() -> None:
     try:
         await check_tool(
             servers,
-            ToolTrial(
+            ToolCheckCase(
                 tool=Mcp(server_label="time", require_approval="never"),
                 successful_call=(
                     "convert_time",

@@ -10,7 +10,7 @@ import pytest
 from antiphon.errors import InvalidRequest
 from antiphon.sandbox.javascript import JavaScript
 from antiphon.security.encryption import EncryptionKey, Encryptor
-from antiphon.testing.tool_check import ToolTrial, check_tool
+from antiphon.testing.tool_check import ToolCheckCase, check_tool
 from antiphon.tools.allowed_callers import callable_by_model, callable_by_programs, check_callers
 from antiphon.tools.base import ResponseContext
 from antiphon.tools.programs.provider import ProgramProvider
@@ -32,14 +32,14 @@ def programs() -> Iterator[ProgramProvider]:
 
 
 async def test_provider_meets_the_tool_contract(programs: ProgramProvider) -> None:
-    trial = ToolTrial(
+    case = ToolCheckCase(
         tool=TOOL,
         successful_call=("program", "text(1)"),
         failing_call=("program", "throw 1"),
         hanging_call=("program", "for (;;) {}"),
         long_call=("program", "text('x'.repeat(1e6))"),
     )
-    await check_tool(programs, trial)
+    await check_tool(programs, case)
 
 
 def test_description_declares_callable_functions(programs: ProgramProvider) -> None:

@@ -18,7 +18,7 @@ from antiphon.backends.local.capability_checks import extra_field
 from antiphon.backends.remote.base import (
     RemoteBackend,
     check_server_options,
-    unsupported,
+    unsupported_error,
     with_instructions,
 )
 from antiphon.backends.remote.context_limit import TokenEndpoint
@@ -29,7 +29,7 @@ from antiphon.dialects.tools import PromptTool, PromptTools, collect_tools
 from antiphon.upstream.client import Upstream
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
-from .messages import messages
+from .messages import build_chat_messages
 from .servers import STANDARD, ChatFlavour
 from .stream_parser import ChatStreamParser
 
@@ -98,7 +98,7 @@ class ChatCompletionsBackend(RemoteBackend):
         flavour = self.flavour
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": messages(
+            "messages": build_chat_messages(
                 with_instructions(conversation, _instructions(options, flavour)),
                 prompt_tools,
                 reasoning_fields=flavour.reasoning_fields,
@@ -159,11 +159,11 @@ class ChatCompletionsBackend(RemoteBackend):
 def _check(options: Options, flavour: ChatFlavour) -> None:
     check_server_options(options, _NONSTANDARD_OPTIONS, flavour.option_fields)
     if flavour.ignored_option is not None and getattr(options, flavour.ignored_option) is not None:
-        raise unsupported(flavour.ignored_option)
+        raise unsupported_error(flavour.ignored_option)
     if options.extra and not flavour.accepts_vllm_xargs:
-        raise unsupported(extra_field(next(iter(options.extra))))
+        raise unsupported_error(extra_field(next(iter(options.extra))))
     if options.template and not flavour.accepts_template_kwargs:
-        raise unsupported("chat_template_kwargs")
+        raise unsupported_error("chat_template_kwargs")
 
 
 def _sampling(options: Options, flavour: ChatFlavour) -> dict[str, Any]:

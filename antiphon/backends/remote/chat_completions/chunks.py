@@ -17,11 +17,11 @@ from antiphon.wire.response import Usage
 
 __all__ = [
     "FINISH_REASONS",
-    "MISSING",
+    "MISSING_FIELD",
     "Call",
     "CalledFunction",
     "ChunkChoice",
-    "Delta",
+    "ChunkDelta",
     "ReportedUsage",
     "UpstreamChunk",
     "decode",
@@ -48,7 +48,7 @@ class Call(Struct):
     function: CalledFunction | None = None
 
 
-class Delta(Struct):
+class ChunkDelta(Struct):
     """The new content in a chunk.
 
     DeepSeek sends reasoning as ``reasoning_content``, and OpenRouter sends it as ``reasoning``.
@@ -87,8 +87,8 @@ class ChunkChoice(Struct):
     """
 
     index: int | None = None
-    delta: Delta | None = None
-    message: Delta | None = None
+    delta: ChunkDelta | None = None
+    message: ChunkDelta | None = None
     finish_reason: str | None = None
     stop_reason: Any = None
     matched_stop: Any = None
@@ -112,7 +112,7 @@ class ReportedUsage(Struct):
 
 
 #: The value of a missing field.
-MISSING = msgspec.Raw(b"null")
+MISSING_FIELD = msgspec.Raw(b"null")
 
 
 class _Timings(Struct):
@@ -127,7 +127,7 @@ class UpstreamChunk(Struct):
     """
 
     choices: list[ChunkChoice] | None = None
-    usage: msgspec.Raw = MISSING
+    usage: msgspec.Raw = MISSING_FIELD
     timings: _Timings | None = None
     error: Any = None
     #: Some servers report an error with ``object: "error"`` and the text in ``message``.
@@ -142,7 +142,7 @@ _decode_usage = msgspec.json.Decoder(ReportedUsage | None).decode
 def usage_in(chunk: UpstreamChunk) -> ReportedUsage | None:
     """Return the usage that the chunk reports, or None if it reports no readable usage."""
     try:
-        return None if chunk.usage is MISSING else _decode_usage(chunk.usage)
+        return None if chunk.usage is MISSING_FIELD else _decode_usage(chunk.usage)
     except msgspec.MsgspecError:
         return None
 

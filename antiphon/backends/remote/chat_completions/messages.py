@@ -27,14 +27,14 @@ from antiphon.dialects.tools import PromptTools
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 
-__all__ = ["messages"]
+__all__ = ["build_chat_messages"]
 
 Message = dict[str, Any]
 
 _CONTINUED = "[The rest of this result follows in the next message.]"
 
 
-def messages(
+def build_chat_messages(
     conversation: Conversation,
     prompt_tools: PromptTools,
     *,

@@ -177,7 +177,7 @@ class ChatStreamParser:
                 # Servers also report the stop strings of their templates, and ids of tokens.
                 ends = (choice.stop_reason, choice.matched_stop)
                 self._stop_text = next((text for text in ends if text in self._stop), None)
-        if chunk.usage is not cc.MISSING or chunk.timings is not None:
+        if chunk.usage is not cc.MISSING_FIELD or chunk.timings is not None:
             self._count(chunk, has_content=self._text_bytes > before)
 
     def _count(self, chunk: cc.UpstreamChunk, *, has_content: bool) -> None:
@@ -217,7 +217,7 @@ class ChatStreamParser:
         )
         return (*self._items.take_deltas(), Finish(reason, usage, self._stop_text))
 
-    def _read(self, delta: cc.Delta, choice: cc.ChunkChoice) -> None:
+    def _read(self, delta: cc.ChunkDelta, choice: cc.ChunkChoice) -> None:
         reasoning = delta.reasoning_content or delta.reasoning
         if reasoning or delta.reasoning_details:
             self._add_reasoning(

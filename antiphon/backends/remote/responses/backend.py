@@ -20,7 +20,7 @@ from antiphon.backends.local.capability_checks import extra_field
 from antiphon.backends.remote.base import (
     RemoteBackend,
     check_server_options,
-    unsupported,
+    unsupported_error,
     with_instructions,
 )
 from antiphon.backends.remote.context_limit import TokenEndpoint
@@ -190,9 +190,9 @@ def _check(options: Options, flavour: ResponsesFlavour) -> None:
     # none of these options is part of the API
     check_server_options(options, NEUTRAL_VALUES, flavour.option_fields)
     if options.template and not flavour.accepts_template_kwargs:
-        raise unsupported("chat_template_kwargs")
+        raise unsupported_error("chat_template_kwargs")
     if options.extra:
-        raise unsupported(extra_field(next(iter(options.extra))))
+        raise unsupported_error(extra_field(next(iter(options.extra))))
 
 
 def _instructions(options: Options, flavour: ResponsesFlavour) -> list[str]:

@@ -21,7 +21,7 @@ from antiphon.wire.response import Usage
 
 __all__ = [
     "caller_of",
-    "final_fields",
+    "completed_tool_fields",
     "logprobs_of",
     "parts_of",
     "read_item",
@@ -94,7 +94,7 @@ def text_fields(item: it.Item) -> Iterable[str]:
     return (stem.field for stem in KINDS[type(item)].channels.values() if stem.part is None)
 
 
-def final_fields(raw: Json) -> Json:
+def completed_tool_fields(raw: Json) -> Json:
     """Return the fields of a completed item of a hosted tool, such as its results. The ids and the
     fields that are streamed as text are left out."""
     item = read_item(raw)

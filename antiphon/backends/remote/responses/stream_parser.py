@@ -29,7 +29,7 @@ from antiphon.wire.response import Usage
 
 from .items import (
     caller_of,
-    final_fields,
+    completed_tool_fields,
     logprobs_of,
     parts_of,
     read_item,
@@ -467,7 +467,7 @@ class ResponsesStreamParser:
             sealed = {"id": raw.get("id"), "encrypted_content": raw["encrypted_content"]}
             self._builder.close(f"{self._origin}\n{json.dumps(sealed)}")
         elif self._builder.open == "other":
-            self._builder.close(**final_fields(raw))
+            self._builder.close(**completed_tool_fields(raw))
         else:
             self._builder.close()
 

@@ -16,7 +16,7 @@ from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.wire.admin.api_keys import ApiKeyList, CreateApiKey, NewApiKey
-from antiphon.wire.pagination import Deleted
+from antiphon.wire.pagination import DeletedObject
 from antiphon.wire.parsing.fields import convert, known_fields
 from antiphon.wire.parsing.json_body import parse_json_object
 
@@ -58,13 +58,13 @@ class ApiKeyRoutes:
         await self._auditor.record(request.scope, "api_key.rotated", rotated.name)
         return json_reply(rotated)
 
-    @operation("revokeApiKey", answer=Deleted, errors=(403, 404))
+    @operation("revokeApiKey", answer=DeletedObject, errors=(403, 404))
     async def revoke(self, request: Request) -> Reply:
         """Revoke an API key."""
         name = request.path_params["name"]
         await self._checked(request).revoke(name)
         await self._auditor.record(request.scope, "api_key.revoked", name)
-        return json_reply(Deleted(id=name, object="antiphon.api_key.deleted"))
+        return json_reply(DeletedObject(id=name, object="antiphon.api_key.deleted"))
 
     def _checked(self, request: Request) -> ApiKeys:
         """Return the keys in the store. Raises ``Forbidden`` for clients that may not manage them,

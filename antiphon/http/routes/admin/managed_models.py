@@ -25,10 +25,10 @@ from antiphon.http.streaming.keepalive import KeepaliveTimer
 from antiphon.http.streaming.response import EventStream
 from antiphon.wire.admin.managed_models import ManagedModel, ManagedModelList, PullEvent
 
-__all__ = ["ManagedModelRoutes", "ManagesModels"]
+__all__ = ["ManagedModelRoutes", "ModelAdministration"]
 
 
-class ManagesModels(Protocol):
+class ModelAdministration(Protocol):
     """The interface that loads, unloads and downloads the served models."""
 
     async def list(self) -> ManagedModelList: ...
@@ -49,7 +49,7 @@ class ManagedModelRoutes:
     """All routes below ``/antiphon/models``."""
 
     def __init__(
-        self, manager: ManagesModels, access: AuthConfig, keepalive_s: float, auditor: Auditor
+        self, manager: ModelAdministration, access: AuthConfig, keepalive_s: float, auditor: Auditor
     ) -> None:
         self._auditor = auditor
         self._manager = manager

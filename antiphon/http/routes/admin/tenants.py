@@ -17,7 +17,7 @@ from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.middleware.auth import AuthConfig, holds_role
 from antiphon.http.openapi.operation import operation
 from antiphon.runs.tenants import Tenants
-from antiphon.wire.pagination import Deleted
+from antiphon.wire.pagination import DeletedObject
 
 __all__ = ["TenantRoutes"]
 
@@ -40,13 +40,13 @@ class TenantRoutes:
         await self._auditor.record(request.scope, "tenant.exported", name)
         return _Archive(self._tenants.export(name))
 
-    @operation("deleteTenant", answer=Deleted, errors=(403,))
+    @operation("deleteTenant", answer=DeletedObject, errors=(403,))
     async def delete(self, request: Request) -> Reply:
         """Cancel a tenant's background runs, then delete all stored data of the tenant."""
         name = self._checked_name(request)
         await self._tenants.delete(name)
         await self._auditor.record(request.scope, "tenant.deleted", name)
-        return json_reply(Deleted(id=name, object="antiphon.tenant.deleted"))
+        return json_reply(DeletedObject(id=name, object="antiphon.tenant.deleted"))
 
     def _checked_name(self, request: Request) -> str:
         """Return the name of the tenant in the path. Raises ``Forbidden`` for clients that are not

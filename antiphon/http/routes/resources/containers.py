@@ -16,7 +16,7 @@ from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.http.requests.query import PAGE_PARAMS, Query
 from antiphon.resources.files import MAX_WHOLE_BYTES
-from antiphon.wire.pagination import Deleted, Page
+from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.resources.containers import (
     ContainerFile,
     ContainerResource,
@@ -58,13 +58,13 @@ class ContainerRoutes:
         """Return a container, with its status."""
         return json_reply(await self._containers.retrieve(*_container_key(request)))
 
-    @operation("deleteContainer", answer=Deleted)
+    @operation("deleteContainer", answer=DeletedObject)
     async def delete(self, request: Request) -> Reply:
         """Delete a container and its files."""
         tenant, container_id = _container_key(request)
         await self._containers.delete(tenant, container_id)
         await self._auditor.record_operator(request.scope, "container.deleted", container_id)
-        return json_reply(Deleted(id=container_id, object="container.deleted"))
+        return json_reply(DeletedObject(id=container_id, object="container.deleted"))
 
     @operation(
         "createContainerFile", body=FileReference, form=Form(file="file"), answer=ContainerFile
@@ -116,12 +116,12 @@ class ContainerRoutes:
             media_type="application/octet-stream",
         )
 
-    @operation("deleteContainerFile", answer=Deleted)
+    @operation("deleteContainerFile", answer=DeletedObject)
     async def delete_file(self, request: Request) -> Reply:
         """Delete a file."""
         file_id = _file_id(request)
         await self._containers.delete_file(*_container_key(request), file_id)
-        return json_reply(Deleted(id=file_id, object="container.file.deleted"))
+        return json_reply(DeletedObject(id=file_id, object="container.file.deleted"))
 
     async def _body(self, request: Request) -> bytes:
         return await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)

@@ -13,7 +13,7 @@ from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import INCLUDE_PARAM, PAGE_PARAMS, Query
 from antiphon.wire.items import Item
-from antiphon.wire.pagination import Deleted, Page
+from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.parsing.ids import check_conversation_id
 from antiphon.wire.parsing.requests import (
     parse_conversation_metadata,
@@ -65,12 +65,12 @@ class ConversationRoutes:
         metadata = parse_conversation_metadata(await self._body(request), self._limits.body)
         return json_reply(await self._conversations.update(*_conversation_key(request), metadata))
 
-    @operation("deleteConversation", answer=Deleted)
+    @operation("deleteConversation", answer=DeletedObject)
     async def delete(self, request: Request) -> Reply:
         """Delete a conversation. Its responses are kept."""
         tenant, conversation_id = _conversation_key(request)
         await self._conversations.delete(tenant, conversation_id)
-        return json_reply(Deleted(id=conversation_id, object="conversation.deleted"))
+        return json_reply(DeletedObject(id=conversation_id, object="conversation.deleted"))
 
     @operation(
         "createConversationItems",

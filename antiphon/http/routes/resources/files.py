@@ -15,8 +15,8 @@ from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import Form, operation
 from antiphon.http.requests import multipart
 from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
-from antiphon.resources.files import FileQuery, Upload
-from antiphon.wire.pagination import Deleted, Page
+from antiphon.resources.files import FileQuery, FileUpload
+from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.parsing.upload_form import UploadForm, parse_upload_form
 from antiphon.wire.resources.files import PURPOSES, File
 
@@ -59,7 +59,7 @@ class FileRoutes:
         scope, limit = request.scope, self._limits.max_file_bytes
         async with multipart.open_form(scope, request.receive, file="file", limit=limit) as form:
             fields = parse_upload_form(form.fields)
-            upload = Upload(
+            upload = FileUpload(
                 filename=form.filename,
                 purpose=fields.purpose,
                 bytes=form.size,
@@ -104,12 +104,12 @@ class FileRoutes:
             return Reply(status_code=307, headers={"location": url})
         return await download_reply(request, stored)
 
-    @operation("deleteFile", answer=Deleted)
+    @operation("deleteFile", answer=DeletedObject)
     async def delete(self, request: Request) -> Reply:
         """Delete a file."""
         tenant, file_id = _file_key(request)
         await self._files.delete(tenant, file_id)
-        return json_reply(Deleted(id=file_id, object="file"))
+        return json_reply(DeletedObject(id=file_id, object="file"))
 
 
 def _file_key(request: Request) -> tuple[str, str]:

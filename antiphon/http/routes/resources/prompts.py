@@ -16,7 +16,7 @@ from antiphon.http.middleware.auth import AuthConfig, RequestLimits, holds_role
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import Query, QueryParam
-from antiphon.wire.pagination import Deleted, Page
+from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.parsing.requests import parse_create_prompt
 from antiphon.wire.resources.prompts import CreatePrompt, PromptResource
 
@@ -55,14 +55,14 @@ class PromptRoutes:
         self._check(request)
         return json_reply(await self._prompts.retrieve(*_prompt_key(request)))
 
-    @operation("deletePrompt", query=(_VERSION,), answer=Deleted, errors=(403,))
+    @operation("deletePrompt", query=(_VERSION,), answer=DeletedObject, errors=(403,))
     async def delete(self, request: Request) -> Reply:
         """Delete a prompt, or one of its versions. If the request names no version, all versions
         are deleted."""
         self._check(request)
         prompt_id, version = _prompt_key(request)
         await self._prompts.delete(prompt_id, version)
-        return json_reply(Deleted(id=prompt_id, object="prompt.deleted"))
+        return json_reply(DeletedObject(id=prompt_id, object="prompt.deleted"))
 
     def _check(self, request: Request) -> None:
         """Raise ``Forbidden`` for clients that may not see the prompts."""

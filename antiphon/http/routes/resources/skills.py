@@ -15,7 +15,7 @@ from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.http.requests.query import PAGE_PARAMS, Query
 from antiphon.resources.skills import MAX_UPLOAD_BYTES, MAX_UPLOAD_FILES
-from antiphon.wire.pagination import Deleted, Page
+from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.parsing.errors import invalid_type
 from antiphon.wire.resources.skills import (
     DefaultVersion,
@@ -66,12 +66,12 @@ class SkillRoutes:
         version = parse_default_version(body, self._limits.body)
         return json_reply(await self._skills.set_default_version(*_skill_key(request), version))
 
-    @operation("deleteSkill", answer=Deleted)
+    @operation("deleteSkill", answer=DeletedObject)
     async def delete(self, request: Request) -> Reply:
         """Delete a skill."""
         tenant, skill_id = _skill_key(request)
         await self._skills.delete(tenant, skill_id)
-        return json_reply(Deleted(id=skill_id, object="skill.deleted"))
+        return json_reply(DeletedObject(id=skill_id, object="skill.deleted"))
 
     @operation("getSkillContent", media_type="application/zip")
     async def read_content(self, request: Request) -> Reply:

@@ -12,7 +12,7 @@ from antiphon.http.middleware.request_context import request_context
 from antiphon.http.openapi.operation import operation
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import PAGE_PARAMS, Query, QueryParam
-from antiphon.wire.pagination import Deleted, Page
+from antiphon.wire.pagination import DeletedObject, Page
 from antiphon.wire.parsing import vector_stores as wire
 from antiphon.wire.resources.vector_stores import (
     FileBatch,
@@ -74,12 +74,12 @@ class VectorStoreRoutes:
         parsed = wire.parse_update_vector_store(await self._body(request), self._limits.body)
         return json_reply(await self._stores.update(*_store_key(request), parsed))
 
-    @operation("deleteVectorStore", answer=Deleted)
+    @operation("deleteVectorStore", answer=DeletedObject)
     async def delete(self, request: Request) -> Reply:
         """Delete a vector store. The files themselves are kept."""
         tenant, store_id = _store_key(request)
         await self._stores.delete(tenant, store_id)
-        return json_reply(Deleted(id=store_id, object="vector_store.deleted"))
+        return json_reply(DeletedObject(id=store_id, object="vector_store.deleted"))
 
     @operation("searchVectorStore", body=wire.SearchBody, answer=SearchResultPage, errors=(502,))
     async def search(self, request: Request) -> Reply:
@@ -119,11 +119,11 @@ class VectorStoreRoutes:
         found = self._stores.update_attributes(*_store_key(request), _file(request), attributes)
         return json_reply(await found)
 
-    @operation("deleteVectorStoreFile", answer=Deleted)
+    @operation("deleteVectorStoreFile", answer=DeletedObject)
     async def remove_file(self, request: Request) -> Reply:
         """Remove a file from the vector store. The file itself is kept."""
         await self._stores.remove_file(*_store_key(request), _file(request))
-        return json_reply(Deleted(id=_file(request), object="vector_store.file.deleted"))
+        return json_reply(DeletedObject(id=_file(request), object="vector_store.file.deleted"))
 
     @operation("retrieveVectorStoreFileContent", answer=FileContentPage)
     async def read_content(self, request: Request) -> Reply:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from antiphon.errors import SetupError
 
-__all__ = ["BusConnector", "BusError", "BusSession", "Handlers", "Signer", "find_connector"]
+__all__ = ["BusConnector", "BusError", "BusSession", "Handlers", "MessageSigner", "find_connector"]
 
 #: A function for each channel, which is called with each message.
 Handlers = Mapping[str, Callable[[bytes], None]]
@@ -61,7 +61,7 @@ def find_connector(url: str) -> BusConnector:
     raise SetupError("bus: use nats://HOST:PORT or redis://HOST:PORT, with TLS tls:// or rediss://")
 
 
-class Signer:
+class MessageSigner:
     """Signs messages with a secret, and checks the signatures of received messages. So messages
     from senders without the secret have no effect."""
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import structlog
 
-from .base import BusConnector, BusError, BusSession, Handlers, Signer
+from .base import BusConnector, BusError, BusSession, Handlers, MessageSigner
 
 __all__ = ["BusConnection"]
 
@@ -23,7 +23,7 @@ class BusConnection:
     """Sends signed messages over a bus, and receives them. While there is no connection,
     ``publish`` sends nothing."""
 
-    def __init__(self, connect: BusConnector, url: str, signer: Signer) -> None:
+    def __init__(self, connect: BusConnector, url: str, signer: MessageSigner) -> None:
         self._connect = connect
         self._url = url
         self._signer = signer

@@ -199,7 +199,7 @@ class FollowedRuns:
             if not lasts:
                 continue
             try:
-                found = await self._pool.rows("news", list(lasts), list(lasts.values()))
+                found = await self._pool.rows("new_batches", list(lasts), list(lasts.values()))
             except RunError:
                 self.clear()  # readers read the store and get the error
                 return

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec import Struct
 
-from antiphon.store.common.queued_elsewhere import QueuedElsewhere
+from antiphon.store.common.claimable_runs import ClaimableRuns
 from antiphon.store.common.subscriptions import Subscriptions
 from antiphon.store.postgres.bus.connection import BusConnection
 from antiphon.store.postgres.pool import ConnectionPool
@@ -44,7 +44,7 @@ class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message to all processes about the runs that a transaction changed.
 
     - ``by``: the process that sends the notice.
-    - ``over``: runs that ended or were deleted.
+    - ``ended``: runs that ended or were deleted.
     - ``lost``: runs that another owner has taken over, each with its new epoch.
     - ``queued``: new runs that can be claimed.
     - ``claimed``: runs that were claimed.
@@ -52,7 +52,7 @@ class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     by: str = ""
-    over: tuple[_Key, ...] = ()
+    ended: tuple[_Key, ...] = ()
     lost: tuple[tuple[str, int], ...] = ()
     queued: tuple[str, ...] = ()
     claimed: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class RunNotifications:
         self._followed = FollowedRuns(pool, subscriptions, process_id)
         self._batches = BatchNotifier(pool, bus)
         self._bus = bus
-        self._queue = QueuedElsewhere(self.notify_queued)
+        self._queue = ClaimableRuns(self.notify_queued)
         subscriptions.on_wait = self._followed.follow
 
     def start(self) -> None:
@@ -166,7 +166,7 @@ class RunNotifications:
         except msgspec.MsgspecError:
             return  # not from Antiphon
         # Also if this process sent it: the answer to the statement that ended the run may be lost.
-        self._subscriptions.mark_stale(notice.over)
+        self._subscriptions.mark_stale(notice.ended)
         if notice.by == self._process_id:
             return
         self._queue.remove(notice.claimed)

@@ -29,7 +29,7 @@ from antiphon.store.vectors import (
 )
 from antiphon.wire.resources.vector_stores import FileBatch, VectorStore
 
-from .nearest import NearestVectors, VectorRow
+from .nearest_vectors import NearestVectors, VectorRow
 
 __all__ = ["PostgresVectorIndex"]
 
@@ -68,7 +68,7 @@ class PostgresVectorIndex:
 
     async def usage(self, tenant: str, store_id: str, batch: str | None = None) -> IndexUsage:
         named = None if batch is None else index_key(batch)
-        return usage_of(await self._pool.rows("vector_held", tenant, index_key(store_id), named))
+        return usage_of(await self._pool.rows("vector_usage", tenant, index_key(store_id), named))
 
     async def add_files(
         self, tenant: str, files: Sequence[IndexedFile], batch: FileBatch | None
@@ -166,7 +166,7 @@ class PostgresVectorIndex:
     ) -> tuple[ChunkHit, ...]:
         expression = " | ".join(_quote(word) for word in words)
         key = (tenant, index_key(store_id))
-        rows = await self._pool.rows("chunks_found", *key, expression, sorted(files), limit)
+        rows = await self._pool.rows("search_chunks", *key, expression, sorted(files), limit)
         return tuple(ChunkHit(chunk=chunk, file_id=id, score=score) for chunk, id, score in rows)
 
     async def vectors_version(self, tenant: str, store_id: str, model: str) -> VectorsVersion:
@@ -203,7 +203,7 @@ class PostgresVectorIndex:
     async def _store_row(self, transaction: Transaction, tenant: str, store_id: str) -> int | None:
         """Return the row number of a vector store, and lock the vector store against deletion until
         the end of the transaction. Returns None if the vector store is unknown."""
-        found = await transaction.rows("hold_vector_store", tenant, index_key(store_id))
+        found = await transaction.rows("lock_vector_store", tenant, index_key(store_id))
         return found[0][0] if found else None
 
 

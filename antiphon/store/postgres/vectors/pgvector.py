@@ -29,7 +29,7 @@ from antiphon.store.postgres.pool import ConnectionPool, Transaction
 from antiphon.store.vectors import ChunkHit
 
 from .code_cache import FINISHED_FILES, CodeCache
-from .nearest import VectorRow
+from .nearest_vectors import VectorRow
 
 __all__ = ["Pgvector"]
 
@@ -216,7 +216,7 @@ class Pgvector:
         large."""
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
-            found = await transaction.rows("hold_vector_store_alone", tenant, store_id)
+            found = await transaction.rows("lock_vector_store_alone", tenant, store_id)
             if found:
                 await self._separate(transaction, found[0][0], model)
 

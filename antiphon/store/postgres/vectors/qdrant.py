@@ -24,7 +24,7 @@ from antiphon.errors import StoreError
 from antiphon.store.postgres.pool import ConnectionPool, Transaction
 from antiphon.store.vectors import ChunkHit
 
-from .nearest import VectorRow
+from .nearest_vectors import VectorRow
 from .qdrant_client import QdrantClient, SearchScope
 
 __all__ = ["Qdrant"]

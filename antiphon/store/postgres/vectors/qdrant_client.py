@@ -24,7 +24,7 @@ from msgspec import Struct
 from antiphon.errors import SetupError, StoreError, first_line
 from antiphon.installation import needs_extra
 
-from .nearest import VectorRow
+from .nearest_vectors import VectorRow
 
 __all__ = ["QdrantClient", "SearchScope", "VectorHit", "search_depth"]
 

@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from antiphon.store.common.queued_elsewhere import QueuedElsewhere
+from antiphon.store.common.claimable_runs import ClaimableRuns
 from antiphon.store.common.subscriptions import Subscription, Subscriptions
 from antiphon.store.records import Claim, EventBatch
 from antiphon.store.runs import RunListener
 
-from .peers import AppendedBatch, Follow, Following, PeerMessage, Peers, RunsChanged
+from .peers import AppendedBatch, FollowReply, FollowRequest, PeerMessage, Peers, RunsChanged
 
 __all__ = ["PeerNotifications"]
 
@@ -40,7 +40,7 @@ class PeerNotifications:
         self._subscriptions = Subscriptions()
         self._subscriptions.on_wait = self._follow
         self._listener: RunListener | None = None
-        self._queue = QueuedElsewhere(self._notify_queued)
+        self._queue = ClaimableRuns(self._notify_queued)
         #: The followed runs, and whether a batch has come since the last check.
         self._followed: dict[_Key, bool] = {}
         #: Runs that this process has claimed. Only this process appends to them.
@@ -104,13 +104,13 @@ class PeerNotifications:
             for process_id in self._current_followers(key):
                 self._peers.send(process_id, message)
 
-    def on_over(self, tenant: str, response_id: str) -> None:
+    def on_run_ended(self, tenant: str, response_id: str) -> None:
         """Notify the readers and the other processes of a run that has ended or was deleted."""
         key = (tenant, response_id)
         self._claimed.discard(response_id)
         self._followers.pop(key, None)
         self._subscriptions.mark_stale([key])
-        self._peers.broadcast(RunsChanged(over=(key,)))
+        self._peers.broadcast(RunsChanged(ended=(key,)))
 
     # --- following -------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class PeerNotifications:
         this process itself writes the run."""
         if key not in self._followed and key[1] not in self._claimed:
             self._followed[key] = False
-            self._peers.broadcast(Follow(key))
+            self._peers.broadcast(FollowRequest(key))
             if self._look_task is None or self._look_task.done():
                 self._look_task = asyncio.create_task(self._look_regularly(), name="follow runs")
 
@@ -132,7 +132,7 @@ class PeerNotifications:
             for key in self._followed.keys() - subscribed:
                 del self._followed[key]
             for key, has_news in self._followed.items():
-                self._peers.broadcast(Follow(key))
+                self._peers.broadcast(FollowRequest(key))
                 if not has_news:
                     self._subscriptions.mark_stale([key])
                 self._followed[key] = False
@@ -152,13 +152,13 @@ class PeerNotifications:
         match message:
             case RunsChanged():
                 self._on_change(message)
-            case Follow(key):
+            case FollowRequest(key):
                 followers = self._followers.setdefault(key, {})
                 is_new = sender not in followers
                 followers[sender] = asyncio.get_running_loop().time() + _FOLLOWS_S
                 if is_new:
-                    self._peers.send(sender, Following(key))
-            case Following(key):
+                    self._peers.send(sender, FollowReply(key))
+            case FollowReply(key):
                 self._subscriptions.mark_stale([key])
             case AppendedBatch(key, first, count, lines):
                 if key in self._followed:
@@ -170,8 +170,8 @@ class PeerNotifications:
                     self._subscriptions.mark_stale([key])
 
     def _on_change(self, change: RunsChanged) -> None:
-        self._subscriptions.mark_stale(change.over)
-        for key in change.over:
+        self._subscriptions.mark_stale(change.ended)
+        for key in change.ended:
             self._followers.pop(key, None)
         self._queue.remove(change.claimed)
         if self._listener is not None:

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from antiphon.ipc.frames import FrameConnection
 
-__all__ = ["AppendedBatch", "Follow", "Following", "PeerMessage", "Peers", "RunsChanged"]
+__all__ = ["AppendedBatch", "FollowReply", "FollowRequest", "PeerMessage", "Peers", "RunsChanged"]
 
 _SUFFIX = ".peer"
 #: Seconds that another process may take to answer a new one.
@@ -39,26 +39,26 @@ class RunsChanged(Struct, frozen=True, array_like=True, tag=1):
 
     ``queued``: new runs that can be claimed. ``claimed``: runs that were claimed. ``released``:
     whether a process that stops has released its runs. ``lost``: runs that another owner has taken
-    over, each with its new epoch. ``over``: runs that ended or were deleted.
+    over, each with its new epoch. ``ended``: runs that ended or were deleted.
     """
 
     queued: tuple[str, ...] = ()
     claimed: tuple[str, ...] = ()
     released: bool = False
     lost: tuple[tuple[str, int], ...] = ()
-    over: tuple[_Key, ...] = ()
+    ended: tuple[_Key, ...] = ()
 
 
-class Follow(Struct, frozen=True, array_like=True, tag=2):
+class FollowRequest(Struct, frozen=True, array_like=True, tag=2):
     """A message from a process that has readers of a run and wants its batches of events. ``key``:
     tenant and id of the run."""
 
     key: _Key
 
 
-class Following(Struct, frozen=True, array_like=True, tag=3):
-    """The answer to ``Follow``: if the sender writes this run, it sends new batches of events from
-    now on. The receiver reads earlier batches from the database."""
+class FollowReply(Struct, frozen=True, array_like=True, tag=3):
+    """The answer to ``FollowRequest``: if the sender writes this run, it sends new batches of
+    events from now on. The receiver reads earlier batches from the database."""
 
     key: _Key
 
@@ -74,7 +74,7 @@ class AppendedBatch(Struct, frozen=True, array_like=True, tag=4):
     lines: bytes
 
 
-PeerMessage: TypeAlias = RunsChanged | Follow | Following | AppendedBatch
+PeerMessage: TypeAlias = RunsChanged | FollowRequest | FollowReply | AppendedBatch
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Hello | PeerMessage).decode

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Sequence
 
 from antiphon.store.common.row_mapping import container_of, encode
-from antiphon.store.containers import EXPIRED_S, ContainerRecord
+from antiphon.store.containers import EXPIRED_RETENTION_S, ContainerRecord
 from antiphon.store.sqlite.database import Database
 from antiphon.wire.resources.containers import ContainerResource
 
@@ -87,5 +87,5 @@ class SharedSqliteContainers:
         now = time.monotonic()
         connection.execute(self._queries["expire_lost_containers"], (now,))
         connection.execute(self._queries["drop_lost_container_owners"], (now,))
-        connection.execute(self._queries["drop_expired_containers"], (now - EXPIRED_S,))
+        connection.execute(self._queries["drop_expired_containers"], (now - EXPIRED_RETENTION_S,))
         return now

@@ -7,7 +7,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 
-from antiphon.store.rates import HEARD_S, RateReport, RateState
+from antiphon.store.rates import REPORT_TIMEOUT_S, RateReport, RateState
 from antiphon.store.sqlite.database import Database
 
 __all__ = ["SharedSqliteRates"]
@@ -38,7 +38,7 @@ class SharedSqliteRates:
         full = float(report.per_minute)
         row = connection.execute(self._queries["rate_level"], (report.scope,)).fetchone()
         level, at = row or (full, now)  # a new bucket is full
-        level = min(full, level - report.taken + (now - at) * full / 60)
+        level = min(full, level - report.admitted_count + (now - at) * full / 60)
         connection.execute(self._queries["put_rate_level"], (report.scope, level, now))
         return float(level)
 
@@ -47,7 +47,9 @@ class SharedSqliteRates:
     ) -> int:
         row = (report.scope, owner, report.running, now)
         connection.execute(self._queries["put_rate_running"], row)
-        connection.execute(self._queries["drop_rate_running"], (report.scope, now - HEARD_S))
-        query = self._queries["rate_running_elsewhere"]
+        connection.execute(
+            self._queries["drop_rate_running"], (report.scope, now - REPORT_TIMEOUT_S)
+        )
+        query = self._queries["rate_running_remote"]
         (running,) = connection.execute(query, (report.scope, owner)).fetchone()
         return int(running)

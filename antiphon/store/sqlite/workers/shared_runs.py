@@ -29,7 +29,7 @@ from antiphon.store.runs import RunLimitReached, RunListener
 from antiphon.store.sqlite.database import Database
 from antiphon.store.sqlite.event_logs import SaveResponse, SqliteEventLogs
 from antiphon.store.sqlite.run_tables import ClaimedFrom
-from antiphon.store.sqlite.runs import TAKEN_OVER
+from antiphon.store.sqlite.runs import TAKEOVER_OWNER
 
 from .peer_notifications import PeerNotifications
 
@@ -138,8 +138,8 @@ class SharedSqliteRuns(SqliteEventLogs):
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
         def work(connection: sqlite3.Connection) -> ClaimedFrom | None:
-            self._record_heartbeat(connection, TAKEN_OVER)
-            return self._tables.take_over(connection, tenant, response_id, TAKEN_OVER)
+            self._record_heartbeat(connection, TAKEOVER_OWNER)
+            return self._tables.take_over(connection, tenant, response_id, TAKEOVER_OWNER)
 
         def notify(claimed: ClaimedFrom | None) -> None:
             if claimed is not None:
@@ -181,7 +181,7 @@ class SharedSqliteRuns(SqliteEventLogs):
 
     # --- called by the store ---------------------------------------------------------------------
 
-    def locked(
+    def lock_check(
         self, tenant: str, holder: str, lock: ConversationLock
     ) -> Callable[[sqlite3.Connection], bool]:
         """Return a function to call within a write. It returns whether the response ``holder`` has
@@ -235,7 +235,7 @@ class SharedSqliteRuns(SqliteEventLogs):
         connection.execute(self._queries["drop_locks"], (tenant, response_id))
 
     def remove(self, tenant: str, response_id: str) -> None:
-        self._notifications.on_over(tenant, response_id)
+        self._notifications.on_run_ended(tenant, response_id)
 
     def _publish(self, claim: Claim, batch: EventBatch) -> None:
         if batch.count:
@@ -244,7 +244,7 @@ class SharedSqliteRuns(SqliteEventLogs):
     # --- within a transaction --------------------------------------------------------------------
 
     def _record_heartbeat(self, connection: sqlite3.Connection, owner: str) -> None:
-        connection.execute(self._queries["beat"], (owner, time.monotonic()))
+        connection.execute(self._queries["heartbeat"], (owner, time.monotonic()))
 
     def _free_runs(
         self,
@@ -260,7 +260,7 @@ class SharedSqliteRuns(SqliteEventLogs):
 
     def _living_owners(self, connection: sqlite3.Connection, lease_s: float) -> frozenset[str]:
         since = (time.monotonic() - lease_s,)
-        return frozenset(row[0] for row in connection.execute(self._queries["living"], since))
+        return frozenset(row[0] for row in connection.execute(self._queries["live_owners"], since))
 
     def _has_lock(
         self, connection: sqlite3.Connection, tenant: str, holder: str, lock: ConversationLock

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from antiphon.backends.base import flatten
 from antiphon.backends.remote.chat_completions.backend import ChatCompletionsBackend
 from antiphon.backends.remote.chat_completions.servers import FLAVOURS
-from antiphon.backends.remote.factory import chat_completions
+from antiphon.backends.remote.factory import create_chat_backend
 from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunError, SetupError
 from antiphon.store.memory.store import MemoryStore
@@ -45,7 +45,7 @@ async def backend_with_answers(
     """A fake upstream with these answers, and a backend for it."""
     played = [each if isinstance(each, Answer) else Answer(each) for each in answers]
     async with fake(v1__models=models(owner), v1__chat__completions=played) as playing:
-        backend = await chat_completions("tiny", playing.url, key="sk-1", **more)
+        backend = await create_chat_backend("tiny", playing.url, key="sk-1", **more)
         try:
             yield playing, backend
         finally:
@@ -686,14 +686,14 @@ async def test_reply_cannot_be_resumed() -> None:
 async def test_invalid_settings(more: dict[str, Any], says: str) -> None:
     async with fake() as playing:
         with pytest.raises(SetupError, match=says):
-            await chat_completions("tiny", playing.url, **more)
+            await create_chat_backend("tiny", playing.url, **more)
 
 
 async def test_upstream_may_be_down_at_start() -> None:
     async with fake() as playing:
-        backend = await chat_completions("tiny", playing.url, model="m")
+        backend = await create_chat_backend("tiny", playing.url, model="m")
         await backend.close()
-        silent = await chat_completions(
+        silent = await create_chat_backend(
             "tiny", playing.url, model="m", options={"flavour": "ollama"}
         )
         await silent.close()

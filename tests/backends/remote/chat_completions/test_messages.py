@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.remote.chat_completions.messages import messages
+from antiphon.backends.remote.chat_completions.messages import build_chat_messages
 from antiphon.conversation import Conversation
 from antiphon.dialects.tools import PromptTools
 from antiphon.errors import InvalidRequest
@@ -44,7 +44,9 @@ def answer(text: str) -> Message:
 
 
 def converted(*items: Item, instructions: str | None = None, **more: Any) -> list[dict[str, Any]]:
-    return messages(Conversation(items=items, instructions=instructions), PromptTools(), **more)
+    return build_chat_messages(
+        Conversation(items=items, instructions=instructions), PromptTools(), **more
+    )
 
 
 def test_roles() -> None:

@@ -12,10 +12,10 @@ import uvicorn
 from msgspec.structs import replace
 
 from antiphon.backends.base import flatten
-from antiphon.backends.remote.factory import responses
+from antiphon.backends.remote.factory import create_responses_backend
 from antiphon.backends.remote.responses.backend import ResponsesBackend
 from antiphon.backends.remote.responses.servers import FLAVOURS
-from antiphon.backends.scripted import Script, ScriptedBackend
+from antiphon.backends.scripted_backend import Script, ScriptedBackend
 from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunError, SetupError
 from antiphon.store.memory.store import MemoryStore
@@ -68,7 +68,7 @@ async def backend_with_answers(
 ) -> AsyncIterator[tuple[Fake, ResponsesBackend]]:
     listed = json_answer({"data": [{"id": "first", "owned_by": owner}]})
     async with fake(v1__models=listed, v1__responses=answers or [text_stream()]) as playing:
-        backend = await responses("tiny", playing.url, key="sk-1", **more)
+        backend = await create_responses_backend("tiny", playing.url, key="sk-1", **more)
         try:
             yield playing, backend
         finally:
@@ -397,9 +397,11 @@ async def test_output_before_an_error_is_delivered() -> None:
 async def test_unknown_flavour_is_an_error() -> None:
     async with fake() as playing:
         with pytest.raises(SetupError, match="there is no 'vlm'"):
-            await responses("tiny", playing.url, model="m", options={"flavour": "vlm"})
+            await create_responses_backend(
+                "tiny", playing.url, model="m", options={"flavour": "vlm"}
+            )
         with pytest.raises(SetupError, match="set upstream_model"):
-            await responses("tiny", playing.url)
+            await create_responses_backend("tiny", playing.url)
     assert "plain" in FLAVOURS
 
 
@@ -466,7 +468,7 @@ async def ours(*scripts: Script) -> AsyncIterator[tuple[str, ScriptedBackend]]:
 @asynccontextmanager
 async def chained(*scripts: Script) -> AsyncIterator[tuple[Server, ScriptedBackend]]:
     async with ours(*scripts) as (url, scripted):
-        backend = await responses("tiny", url, options={"flavour": "antiphon"})
+        backend = await create_responses_backend("tiny", url, options={"flavour": "antiphon"})
         front = Server(backend, MemoryStore())
         try:
             yield front, scripted

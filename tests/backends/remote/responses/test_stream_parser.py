@@ -96,7 +96,7 @@ def response_of(deltas: Iterable[Delta]) -> Response:
     recorder = Recorder(out)
     for delta in deltas:
         recorder.record([delta])
-    status = "incomplete" if recorder.truncated else "completed"
+    status = "incomplete" if recorder.is_truncated else "completed"
     return out.finalize(status, at=0, usage=recorder.usage)
 
 
@@ -515,5 +515,5 @@ def test_any_order_of_events_gives_a_legal_stream(
     out.start()
     recorder = Recorder(out)
     recorder.record(deltas)
-    out.finalize("incomplete" if recorder.truncated else "completed", at=0, usage=recorder.usage)
+    out.finalize("incomplete" if recorder.is_truncated else "completed", at=0, usage=recorder.usage)
     check(out.take())

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from antiphon.backends.base import Backend, Reply
-from antiphon.backends.scripted import ScriptedBackend
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.http.app import create_app
 from antiphon.runs.service import Service

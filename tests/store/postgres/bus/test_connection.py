@@ -12,7 +12,7 @@ import pytest
 from antiphon.errors import SetupError
 from antiphon.store import open_store
 from antiphon.store.postgres.bus import connection, nats_session, redis_session
-from antiphon.store.postgres.bus.base import Signer, find_connector
+from antiphon.store.postgres.bus.base import MessageSigner, find_connector
 from antiphon.store.postgres.bus.connection import BusConnection
 from antiphon.testing.bus import BusServer, bus_server
 
@@ -40,7 +40,7 @@ class Listener:
     """A connection with what it received on channel "a"."""
 
     def __init__(self, url: str, secret: bytes = _SECRET) -> None:
-        self.connection = BusConnection(find_connector(url), url, Signer(secret))
+        self.connection = BusConnection(find_connector(url), url, MessageSigner(secret))
         self.received: list[bytes] = []
         self.connections = 0
         self.changed = asyncio.Event()
@@ -145,7 +145,7 @@ async def test_bus_needs_postgresql() -> None:
 
 
 def test_signature_holds_for_one_channel() -> None:
-    signer = Signer(_SECRET)
+    signer = MessageSigner(_SECRET)
     signed = signer.sign("a", b"message")
     assert signer.verify("a", signed) == b"message"
     assert signer.verify("b", signed) is None

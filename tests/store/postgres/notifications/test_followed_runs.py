@@ -139,7 +139,7 @@ async def test_look_fetches_only_runs_that_did_not_grow() -> None:
         assert pool.names == ["follow"]
         await followed._look()
         await asyncio.sleep(0)
-        assert pool.names == ["follow", "news"]
+        assert pool.names == ["follow", "new_batches"]
     await followed.close()
 
 

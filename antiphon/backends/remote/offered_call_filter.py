@@ -12,7 +12,7 @@ from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.wire import items as it
 from antiphon.wire.tools import Custom, Function, Namespace
 
-__all__ = ["OfferedCalls"]
+__all__ = ["OfferedCallFilter"]
 
 _CALLS = (it.FunctionCall, it.CustomToolCall)
 #: Types of items that do not belong to a tool.
@@ -27,7 +27,7 @@ _ITEM_PREFIXES: Mapping[str, str] = {
 }
 
 
-class OfferedCalls:
+class OfferedCallFilter:
     """Filters the deltas of one reply. ``tools``: the tools that the request offered to the model.
 
     A call of a function that was not offered is converted to text, so the model's output is not

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from antiphon.backends.remote.offered_calls import OfferedCalls
+from antiphon.backends.remote.offered_call_filter import OfferedCallFilter
 from antiphon.conversation import Options, ToolChoice
 from antiphon.dialects.tools import collect_tools
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
@@ -29,7 +29,7 @@ def call_deltas(name: str, arguments: str = "{}", namespace: str | None = None) 
 
 def filtered(deltas: Sequence[Delta], *tools: Tool, **options: object) -> tuple[Delta, ...]:
     wish = Options(tools=tools, **options)  # type: ignore[arg-type]
-    calls = OfferedCalls(wish, collect_tools(wish, ()))
+    calls = OfferedCallFilter(wish, collect_tools(wish, ()))
     return tuple(each for delta in deltas for each in calls.filter([delta]))
 
 

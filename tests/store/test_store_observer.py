@@ -8,8 +8,8 @@ import pytest
 
 from antiphon.errors import StoreError
 from antiphon.store.common.subscriptions import Subscription
-from antiphon.store.measured import measured
 from antiphon.store.memory.store import MemoryStore
+from antiphon.store.store_observer import observe_store
 from antiphon.store.usage import UsageRecord
 
 
@@ -44,7 +44,7 @@ class BrokenStore(MemoryStore):
 
 async def test_operations_are_timed_and_failures_counted() -> None:
     observer, times = Observer(), iter((1.0, 3.0, 5.0, 6.0, 7.0, 8.0))
-    store = measured(BrokenStore(), observer, lambda: next(times))
+    store = observe_store(BrokenStore(), observer, lambda: next(times))
     assert await store.load("default", "resp_unknown") is None
     with pytest.raises(StoreError):
         await store.check_writable()
@@ -58,7 +58,7 @@ async def test_operations_are_timed_and_failures_counted() -> None:
 
 async def test_usage_and_followers_are_reported() -> None:
     observer = Observer()
-    store = measured(MemoryStore(), observer, lambda: 0.0)
+    store = observe_store(MemoryStore(), observer, lambda: 0.0)
     record = UsageRecord(id="resp_1", start=1, tenant="default", model="tiny")
     await store.usage_log.add((record,))
     with store.runs.subscribe("default", "resp_1") as subscription:

@@ -11,13 +11,13 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable
 
-__all__ = ["QueuedElsewhere"]
+__all__ = ["ClaimableRuns"]
 
 #: Shortest and longest wait, in seconds, before a process claims runs that others have queued.
 _MIN_WAIT_S, _MAX_WAIT_S = 0.1, 0.5
 
 
-class QueuedElsewhere:
+class ClaimableRuns:
     """The runs that other processes have queued, according to the notifications that this process
     got. ``claim``: called when this process should try to claim runs."""
 

@@ -7,7 +7,7 @@ from contextlib import aclosing
 import pytest
 
 from antiphon.backends.base import flatten
-from antiphon.backends.scripted import Script, ScriptedBackend
+from antiphon.backends.scripted_backend import Script, ScriptedBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text

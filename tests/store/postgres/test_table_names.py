@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.store.postgres.qualified import qualify
+from antiphon.store.postgres.table_names import qualify
 
 CREATED = ("CREATE TABLE runs (id TEXT); CREATE UNLOGGED TABLE rates (id TEXT);",)
 

@@ -13,7 +13,7 @@ from antiphon.store.common.subscriptions import Subscription
 from .base import Store
 from .usage import UsageRecord
 
-__all__ = ["StoreObserver", "measured"]
+__all__ = ["StoreObserver", "observe_store"]
 
 #: Parts of a store. Their names are prefixes of the names of their operations.
 _PARTS = ("runs", "files", "skills", "vectors", "usage_log")
@@ -38,16 +38,16 @@ class StoreObserver(Protocol):
         """Called when a reader subscribes to the events of a run."""
 
 
-def measured(store: Store, observer: StoreObserver, clock: Callable[[], float]) -> Store:
+def observe_store(store: Store, observer: StoreObserver, clock: Callable[[], float]) -> Store:
     """Return a wrapper of ``store`` that reports its operations to ``observer``. ``clock`` returns
     monotonic seconds."""
-    wrapper = _Measured(store, "", observer, clock)
+    wrapper = _ObservedStore(store, "", observer, clock)
     for name in _PARTS:
-        setattr(wrapper, name, _Measured(getattr(store, name), f"{name}.", observer, clock))
+        setattr(wrapper, name, _ObservedStore(getattr(store, name), f"{name}.", observer, clock))
     return cast(Store, wrapper)
 
 
-class _Measured:
+class _ObservedStore:
     """A wrapper of a store, or of a part of a store such as ``runs``. ``prefix``: the text before
     the name of each operation, such as ``runs.``."""
 
