@@ -81,6 +81,6 @@ class MessageSigner:
         return None
 
     def _digest(self, channel: str, message: bytes) -> bytes:
-        digest = blake2b(message, digest_size=_DIGEST_BYTES, key=self._secret[:64])
-        digest.update(channel.encode())
-        return digest.digest()
+        return blake2b(
+            message + channel.encode(), digest_size=_DIGEST_BYTES, key=self._secret[:64]
+        ).digest()

@@ -76,16 +76,18 @@ def _payload(heads: list[_Head], lines: list[bytes]) -> bytes:
     return b"\n".join((_encode_heads(heads), b"".join(lines)))
 
 
-def decode_batches(payload: bytes) -> Iterator[tuple[int, EventBatch | None]]:
-    """Yield the batches of a payload, each as a pair of the row number of its run and the batch.
+def decode_batches(payload: bytes) -> list[tuple[int, EventBatch | None]]:
+    """Return the batches of a payload, each as a pair of the row number of its run and the batch.
     The batch is None if its lines were left out; the receiver then reads the store. Raises
     ``MsgspecError`` if the payload is not from ``encode_batches``."""
     heads, _, lines = payload.partition(b"\n")
+    batches: list[tuple[int, EventBatch | None]] = []
     start = 0
     for row, first, count, size in _decode_heads(heads):
         batch = EventBatch(first=first, count=count, lines=lines[start : start + size])
-        yield row, batch if size else None
+        batches.append((row, batch if size else None))
         start += size
+    return batches
 
 
 class BatchNotifier:

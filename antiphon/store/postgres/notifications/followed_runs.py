@@ -87,7 +87,7 @@ class FollowedRuns:
         or if batches before it are missing, fetch the missing batches from the store. ``payload``:
         from ``encode_batches``. An invalid payload is ignored."""
         try:
-            batches = list(decode_batches(payload))
+            batches = decode_batches(payload)
         except msgspec.MsgspecError:
             return  # not from Antiphon
         for row, batch in batches:
