@@ -8,7 +8,6 @@ from contextlib import aclosing
 
 from antiphon.errors import InvalidRequest
 from antiphon.store.base import Store
-from antiphon.store.records import EventBatch
 
 from .event_codec import Line, lines_after
 
@@ -39,35 +38,17 @@ class EventLogReader:
         is one event as JSON. The generator ends when the run ends.
 
         The store stores events in batches, and a batch may be as long as the response. To save
-        memory, this method and ``_batches`` release each batch before they read the next batch.
+        memory, each batch is released before the next batch is read.
         """
-        lines: list[Line] = []
-        async with aclosing(self._batches(tenant, response_id, after)) as batches:
-            async for batch in batches:
-                for lines in lines_after(batch, after):
-                    yield lines
-                after = batch.last
-                lines = []
-                del batch
-
-    async def wait(self, tenant: str, response_id: str) -> None:
-        """Wait until the run has ended or was deleted."""
-        async with aclosing(self._batches(tenant, response_id, -1)) as batches:
-            async for _ in batches:
-                pass
-
-    async def _batches(
-        self, tenant: str, response_id: str, after: int
-    ) -> AsyncGenerator[EventBatch, None]:
-        """Yield the stored batches of events of a run, from sequence number ``after + 1`` on. The
-        generator ends when the run ends."""
         runs = self._store.runs
+        lines: list[Line] = []
         with runs.subscribe(tenant, response_id) as tail:
             tail.is_stale = True
             while True:
                 if (batch := tail.next_batch(after)) is not None:
+                    for lines in lines_after(batch, after):
+                        yield lines
                     after = batch.last
-                    yield batch
                 elif not tail.is_stale:
                     await tail.wait()
                 else:
@@ -76,9 +57,17 @@ class EventLogReader:
                     if page is None:
                         return
                     for batch in page.batches:
-                        yield batch
+                        for lines in lines_after(batch, after):
+                            yield lines
                         after = batch.last
                     if page.ended:
                         return
                     tail.is_stale = tail.is_stale or bool(page.batches)
                     del page
+                lines = []
+
+    async def wait(self, tenant: str, response_id: str) -> None:
+        """Wait until the run has ended or was deleted."""
+        async with aclosing(self.follow(tenant, response_id)) as events:
+            async for _ in events:
+                pass
