@@ -1,8 +1,8 @@
 """Writes the events of all background runs of this process to the store.
 
 An append is a transaction that adds new events to the store. One append is in progress at a time.
-Events that are emitted during an append wait for the next append. The longer an append takes, the
-later the next append begins, because one transaction for many runs costs little more than a
+Events that are emitted during an append wait for the next append. The slower the store is, the
+longer the time between two appends, because one transaction for many runs costs little more than a
 transaction for a single run. If the store does not answer, the append is retried. If another server
 has taken over a run, the event sink of the run raises ``ReaderGone``.
 """
@@ -37,8 +37,12 @@ _log = structlog.get_logger(__name__)
 _MAX_UNWRITTEN = 512
 #: Seconds between retries while the store does not answer: the first and the longest pause.
 _RETRY_S, _RETRY_MAX_S = 0.05, 2.0
-#: An append and the pause after it last this many times as long as the append.
+#: The time between the starts of two appends is this many times the duration of a fast append. An
+#: append for several runs costs little more than an append for one run.
 _PERIOD_FACTOR = 3
+#: The least duration of a fast append in seconds. It grows by this factor with each append that
+#: takes longer.
+_MIN_APPEND_S, _APPEND_GROWTH = 0.001, 1.1
 
 
 class EventLogWriter:
@@ -50,8 +54,9 @@ class EventLogWriter:
         self._store = store
         self._flush_s = flush_s
         self._began_at = -math.inf
-        #: Seconds that the last append took.
-        self._append_s = 0.0
+        #: Seconds that a fast append takes at present. A single append may take longer because it
+        #: waits for a processor, for example while readers process the events of the last append.
+        self._fast_append_s = _MIN_APPEND_S
         self._unwritten: dict[LogSink, None] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -77,10 +82,9 @@ class EventLogWriter:
             self._task = None
 
     def _rest_s(self) -> float:
-        """Return the pause before the next append, in seconds. After a fast append the pause is
-        short. After a slow append the pause is longer, so that more events share the next append.
-        """
-        period_s = min(self._flush_s, _PERIOD_FACTOR * self._append_s)
+        """Return the pause before the next append, in seconds. If the store is slow, the pause is
+        longer, so that more events share the next append."""
+        period_s = min(self._flush_s, _PERIOD_FACTOR * self._fast_append_s)
         return max(0.0, self._began_at + period_s - asyncio.get_running_loop().time())
 
     async def _write(self, entries: list[LogSink]) -> None:
@@ -90,7 +94,9 @@ class EventLogWriter:
         lost = frozenset[str]()
         if appends:
             lost = await retry_until_available(lambda: self._store.append(appends))
-        self._append_s = loop.time() - self._began_at
+        append_s = loop.time() - self._began_at
+        longest_s = _APPEND_GROWTH * self._fast_append_s
+        self._fast_append_s = max(_MIN_APPEND_S, min(append_s, longest_s))
         for entry in entries:
             entry.acknowledge(lost=entry.claim.job.id in lost)
 
