@@ -77,7 +77,8 @@ async def _listeners(server: Postgres, processes: int, bus: BusServer | None) ->
     writer, database, followers, messages = (each / written * 1e6 for each in used)
     return [
         Line(what=f"{what}: CPU of the writer a batch", value=writer, unit="µs"),
-        Line(what=f"{what}: of database and bus", value=database + messages, unit="µs", note=note),
+        Line(what=f"{what}: of the database", value=database, unit="µs", note=note),
+        Line(what=f"{what}: of the bus", value=messages, unit="µs"),
         Line(what=f"{what}: of all followers", value=followers, unit="µs"),
         Line(
             what=f"{what}: age of an event, median",
