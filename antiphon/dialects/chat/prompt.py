@@ -50,8 +50,8 @@ class _Beginning(Struct, frozen=True):
         return len(self.ids), len(self.text)
 
     def starts(self, ids: Sequence[int], masked: str) -> bool:
-        """Return whether ``ids`` start with the ids of this beginning, and ``masked`` with its
-        text. ``masked``: text in which the control tokens that users wrote are masked."""
+        """Return whether ``ids`` starts with the ids of this beginning, and ``masked`` starts with
+        its text. ``masked``: text in which the control tokens that users wrote are masked."""
         size = len(self.ids)
         return (
             self.ids[-_TAIL:] == ids[size - _TAIL : size]
@@ -75,8 +75,8 @@ class _Beginnings:
         self._size = 0
 
     def find(self, ids: Sequence[int], masked: str) -> tuple[_Beginning, ...]:
-        """Return the cached beginnings with which both ``ids`` and the text ``masked`` start. The
-        shortest beginning comes first."""
+        """Return the cached beginnings whose ids are the start of ``ids`` and whose text is the
+        start of ``masked``. The shortest beginning comes first."""
         with self._lock:
             entries = tuple(self._entries)
         found = (entry for entry in entries if entry.starts(ids, masked))
@@ -153,9 +153,9 @@ class ChatPromptEncoder:
         prompt and its reply, or None.
 
         If the text starts with the text of ``stored``, the result starts with the ids of
-        ``stored``, so that an engine finds them in its cache. If only the first part of both texts
-        is equal, the result starts with the ids of this part. The part never ends in the middle of
-        the text between two control tokens.
+        ``stored``, so that an engine finds them in its cache. If the two texts have only a common
+        start, the ids of this start are reused. Text between two control tokens is reused only as a
+        whole.
         """
         masked = replace_lone_surrogates(masked)
         if stored is None or stored.fingerprint != self._fingerprint:
@@ -240,8 +240,11 @@ class ChatPromptEncoder:
 
     def _possible_texts(self, text: str | None) -> Iterator[str]:
         """Yield the texts that a run of token ids can stand for in a prompt. ``text``: the text of
-        the ids, or None. A SentencePiece tokenizer may have inserted a space at its start, so the
-        text without this space is yielded as well."""
+        the ids, or None.
+
+        A SentencePiece tokenizer may have inserted a space at the start of ``text``. So ``text``
+        without this space is yielded as well.
+        """
         if text:
             yield text
             if self._adds_space and text.startswith(" ") and text != " ":
@@ -249,11 +252,12 @@ class ChatPromptEncoder:
 
 
 def _any_of(literals: Collection[str]) -> str:
-    """Return a regex that matches the longest of ``literals``. The regex is a tree of common
-    prefixes.
+    """Return a regex that matches any of ``literals``. If several literals match, it matches the
+    longest.
 
-    A plain list of alternatives would be slow: some vocabularies have thousands of literals with a
-    common prefix.
+    The literals are written as a tree: the regex contains the common start of several literals only
+    once. A list of all literals would be slow, because some vocabularies have thousands of literals
+    with a common start.
     """
     tree: dict[str, Any] = {}
     for literal in literals:

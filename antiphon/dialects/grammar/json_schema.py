@@ -230,8 +230,8 @@ def _exclude_nul(pattern: str) -> str:
 
 
 def has_schema_validator() -> bool:
-    """Return whether the package ``jsonschema_rs`` is installed. It validates the rules of a schema
-    that a grammar cannot enforce."""
+    """Return whether the package ``jsonschema_rs`` is installed. For a schema that a grammar
+    enforces only in part, this package checks the rest."""
     return find_spec("jsonschema_rs") is not None
 
 
@@ -389,19 +389,18 @@ _MAX_FORMS = 64
 
 
 def object_forms(schema: Schema) -> list[Schema]:
-    """Return the object schemas to one of which a value of ``schema`` must match. There are 1 to
-    ``_MAX_FORMS`` of them.
+    """Return the object schemas that ``schema`` allows as alternatives. An object is valid if it
+    matches one of them. There are 1 to ``_MAX_FORMS`` of them.
 
-    References are followed. Each alternative of ``anyOf`` and ``oneOf`` becomes one object schema.
-    The parts of ``allOf`` are merged into one.
+    References are followed. Each entry of ``anyOf`` and ``oneOf`` becomes one object schema. The
+    parts of ``allOf`` are merged into one.
     """
     return _ObjectForms(schema).forms_of(schema, _DEPTH) or [{}]
 
 
 class _ObjectForms:
-    """Computes the alternative object schemas that a schema, and each schema inside it, allows. The
-    result for each schema and depth is computed only once. ``root``: the schema in which references
-    are looked up."""
+    """Computes which object schemas a schema allows as alternatives, for example one for each entry
+    of ``anyOf``. Every result is cached. ``root``: the schema in which references are looked up."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root

@@ -69,8 +69,8 @@ class JsonCallReader:
     - The name and the arguments may stand in an inner object under the key ``function``.
     - Arguments that stand before the name are held back until the name is complete.
     - If no key holds the arguments, all other fields are the arguments, as in ``{"name": "f",
-      "city": "Paris"}``. Otherwise the other fields become stray text, which is emitted after the
-      call.
+      "city": "Paris"}``. Otherwise the other fields do not belong to the call, and the parser emits
+      them after the call as text of the answer.
     """
 
     def __init__(self, call: JsonCallTarget) -> None:
@@ -196,8 +196,9 @@ class JsonCallReader:
         return at + 1
 
     def _is_parameter(self, char: str) -> bool:
-        """Return whether the current key, such as ``input``, is the name of one parameter. Models
-        also write all arguments under such a key. ``char``: the first character of the value.
+        """Return whether the current key, such as ``input``, is the name of one parameter. Such a
+        key may also stand before the object with all arguments. ``char``: the first character of
+        the value.
 
         The key is the name of one parameter in two cases:
 
@@ -281,8 +282,8 @@ class JsonCallReader:
 
     def _end_fields(self, *, end: str) -> None:
         """Pass on the fields that are neither the name nor the arguments. If the call has no
-        arguments, these fields become its arguments. Otherwise they become stray text, which is
-        emitted after the call.
+        arguments, these fields become its arguments. Otherwise the parser emits them after the call
+        as text of the answer.
 
         ``end``: the closing brace of the arguments, or ``""`` if the model did not close the call.
         """

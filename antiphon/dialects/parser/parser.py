@@ -453,8 +453,9 @@ class FormatParser:
 
     @staticmethod
     def _ends_call(call: CallBuilder, kind: str, next_kind: str) -> bool:
-        """Return whether the current call ends between two states. ``kind``, ``next_kind``: the
-        kinds of text that the first and the second state read, such as ``name``."""
+        """Return whether the current call ends when the parser goes from one state to the next.
+        ``kind``, ``next_kind``: what the old and the new state read, such as ``name`` or ``json``.
+        """
         if kind == "id" and not call.name:  # the name follows the id
             return next_kind in _BETWEEN_CALLS | {"id"} and next_kind != "name"
         is_next_id = next_kind == "id" and call.has_started  # the id stands before the name

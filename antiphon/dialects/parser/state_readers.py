@@ -107,8 +107,7 @@ class _NameReader(_TextReader):
 class _LabelReader(_NameReader):
     """Reads a call id that contains the tool's name, such as ``functions.NAME:0``.
 
-    If the number is missing, only the name is used, because a label without a number does not
-    identify a call.
+    If the number is missing, the text does not identify a call. Then only the name is used.
     """
 
     def finish(self) -> None:
@@ -123,8 +122,8 @@ class _HeaderReader(_NameReader):
 
 
 class _IdReader(_TextReader):
-    """Reads the call's id. Text that cannot be an id becomes stray text, which is emitted after the
-    call."""
+    """Reads the call's id. If the text cannot be an id, it does not belong to the call, and the
+    parser emits it after the call as text of the answer."""
 
     def finish(self) -> None:
         text = self.text.strip()
@@ -135,8 +134,9 @@ class _IdReader(_TextReader):
 
 
 class _FillerReader(_TextReader):
-    """Drops text that matches the regex ``filler`` of the format, because such text has no meaning.
-    Any other text becomes stray text, which is emitted after the call."""
+    """Drops meaningless text, which is text that matches the regex ``filler`` of the format. Any
+    other text does not belong to the call, and the parser emits it after the call as text of the
+    answer."""
 
     def __init__(self, call: CallBuilder, filler: str) -> None:
         super().__init__(call)
@@ -148,8 +148,8 @@ class _FillerReader(_TextReader):
 
 
 class _GapReader(_TextReader):
-    """Collects text where no text is expected between two parts of a call. It becomes stray text,
-    which is emitted after the call."""
+    """Collects text between two parts of a call, where the format allows no text. The parser emits
+    it after the call as text of the answer."""
 
     def read(self, text: str) -> int:
         self.call.stray_text.append(text)

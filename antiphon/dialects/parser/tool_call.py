@@ -57,14 +57,14 @@ class CallSink(Protocol):
 class CallBuilder:
     """Builds one call from the parts that the state readers parse, and passes it to ``sink``.
 
+    Stray text is text inside the call that is part of neither the name, the id nor the arguments.
+    It is collected in ``stray_text``, and the parser emits it after the call as text of the answer.
+
     - ``tools``: name of a tool in the prompt → the tool.
     - ``is_bare``: whether no special token marks the call, and only the syntax of the text suggests
       it. If so, the text is a call only if it names a known tool.
     - ``repeated_name``: the name in a header before the call. If the call has another name, the
-      name in the header becomes stray text.
-
-    Stray text is text inside the call that is part of neither the name, the id nor the arguments.
-    It is emitted after the call.
+      name in the header is stray text.
     """
 
     def __init__(
@@ -185,9 +185,9 @@ class CallBuilder:
                 self._write(head)
 
     def _end_wrapper(self) -> None:
-        """Finish arguments that the model wrapped in another object, such as
-        ``{"arguments": {…}}``. The text after the inner object becomes stray text, without the
-        closing brace of the outer object."""
+        """Finish arguments that the model wrapped in another object, such as ``{"arguments":
+        {…}}``. The text after the inner object, without the closing brace of the outer object, is
+        added to ``stray_text``."""
         tail = "".join(self._wrapper_tail).strip().removesuffix("}").strip().removeprefix(",")
         if tail:
             self.stray_text.append(f"{tail.strip()}\n")

@@ -23,14 +23,15 @@ class PartialTokens:
         self._tokenizer = tokenizer
 
     def recover(self, text: str, last: int, count: int) -> list[int]:
-        """Return the ids of ``text``: the ids of ``count`` withheld tokens, followed by ``last``.
+        """Return the ids of the tokens that spell ``text``: ``count`` withheld tokens, then the
+        token ``last``. The method tries two ways:
 
-        - If the tokenizer's own encoding of ``text`` has the right number of tokens and ends with
-          ``last``, this encoding is returned.
-        - Otherwise, the method searches another sequence of ids that has this number of tokens,
-          ends with ``last`` and spells ``text``.
-        - If the search fails, for example because the model wrote invalid UTF-8, the tokenizer's
-          own encoding is returned.
+        1. Encode ``text`` with the tokenizer. The result is used if it has ``count`` + 1 ids and
+           ends with ``last``.
+        2. Search for any other ``count`` ids that, followed by ``last``, spell ``text``.
+
+        If both fail, for example because the model wrote invalid UTF-8, the tokenizer's encoding of
+        ``text`` is returned, although it differs from the sampled ids.
         """
         usual = self._tokenizer.encode(text, special=False)
         if len(usual) == count + 1 and usual[-1] == last:
@@ -43,8 +44,9 @@ class PartialTokens:
         return usual
 
     def _split(self, spelled: bytes, count: int) -> list[int] | None:
-        """Split ``spelled`` into ``count`` pieces that are not valid UTF-8. Return their ids, or
-        None if this is impossible. Longer pieces are tried first."""
+        """Split the bytes ``spelled`` into the bytes of ``count`` tokens, none of which is valid
+        UTF-8. Return the ids of these tokens, or None if this is impossible. Longer tokens are
+        tried first."""
         if count == 0:
             return None if spelled else []
         for length in range(len(spelled) - count + 1, 0, -1):
@@ -57,8 +59,8 @@ class PartialTokens:
 
     @functools.cached_property
     def _partial_pieces(self) -> Mapping[bytes, int]:
-        """A map from each piece that is not valid UTF-8 to its id. It is built once, by a pass over
-        the vocabulary."""
+        """The tokens whose bytes are not valid UTF-8: the bytes of the token → its id. The mapping
+        is built only once, because this takes a pass over the vocabulary."""
         partial: dict[bytes, int] = {}
         for token in range(self._tokenizer.size):
             piece = self._tokenizer.piece(token)

@@ -1,9 +1,9 @@
 """Run one generation at a time with transformers' own ``generate``, which works for every kind of
 model.
 
-This is used for prompts with images, and for models without a paged KV cache. ``generate`` takes
-the token with the highest logit, but the engine's own sampler has already chosen a token and masked
-the logits of all other tokens.
+This is used for prompts with images, and for models without a paged KV cache. Antiphon's sampler
+chooses each token and masks the logits of all other tokens. So ``generate`` can only take the
+chosen token.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Build syntax trees that match the decimal notation of the numbers within bounds."""
+"""Build syntax trees for the numbers in a range. A tree matches every number of the range in
+decimal notation, and no other text."""
 
 from __future__ import annotations
 
