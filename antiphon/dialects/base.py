@@ -63,8 +63,9 @@ class Parser(Protocol):
         """Tell the parser that the engine does not enforce the requested format. Must be called
         before the first chunk.
 
-        If the engine enforces a format, the parser reads a control token inside a JSON string as
-        text. After a call of this method, such a control token has its special meaning.
+        By default, the parser assumes that a requested format is enforced, and reads a control
+        token inside a JSON string as text. After this call, such a token keeps its meaning as a
+        control token.
         """
 
     @property

@@ -175,9 +175,8 @@ def restrict_tools(options: Options, items: Iterable[it.Item]) -> Options:
 def _filter_tools(
     tools: tuple[tl.Tool, ...], left: Collection[tuple[str, str | None]]
 ) -> Iterator[tl.Tool]:
-    """Yield ``tools`` without the functions and custom tools that are missing in ``left``.
-    ``left``: the (name, namespace) pairs of the tools that stay. Tools of other types always stay.
-    """
+    """Yield the functions and custom tools that are listed in ``left``, and all tools of other
+    types. ``left``: pairs of name and namespace."""
     for tool in tools:
         if isinstance(tool, tl.Namespace):
             inner = tuple(each for each in tool.tools if (each.name, tool.name) in left)

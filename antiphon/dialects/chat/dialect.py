@@ -379,7 +379,7 @@ class ChatDialect:
         """Return text that closes the reasoning at the end of the prompt ``text``, so that the
         model immediately writes its answer.
 
-        Returns ``""`` if this text is not needed:
+        Returns ``""`` in these cases, because the text is not needed:
 
         - The requested reasoning effort is not ``none``.
         - The template itself can switch reasoning off.

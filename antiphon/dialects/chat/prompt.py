@@ -64,9 +64,9 @@ class _Beginnings:
     """A cache of the beginnings of the latest prompts. A beginning is the first part of a prompt's
     token ids, with the text that these ids spell.
 
-    In each turn of a long conversation, only the ids after a cached beginning must be compared with
-    the prompt's text. Several threads may use the cache, because prompts are encoded in several
-    threads.
+    With the cache, a turn of a long conversation must compare only the ids after a cached beginning
+    with the prompt's text. Several threads may use the cache, because prompts are encoded in
+    several threads.
     """
 
     def __init__(self) -> None:

@@ -191,7 +191,7 @@ class _Samples:
         shows no reasoning.
 
         ``messages``: a question, an answer and the messages after it. Many templates show reasoning
-        only in a tool loop, so the answer should be a call that its result follows.
+        only in a tool loop, so the answer should be a call, and the call's result should follow.
         """
         user, answer, *rest = messages
         for key in _REASONING_KEYS:
@@ -200,8 +200,8 @@ class _Samples:
         return None
 
     def efforts(self) -> dict[str, frozenset[str]]:
-        """Return name of a template variable for the reasoning effort → the values that the
-        variable accepts."""
+        """Return a mapping: name of a template variable for the reasoning effort → the values that
+        the variable accepts."""
         variables = filter(self._template.mentions, _EFFORT_VARIABLES)
         return {
             name: frozenset(word for word in _EFFORTS if self._accepts_effort(name, word))

@@ -7,7 +7,8 @@ few literals.
 
 These variables occur in most functions. ``opening`` and ``closing`` are the texts or special tokens
 before and after one call. ``first`` and ``last`` stand before the first call and after the last
-call. ``ends`` maps the texts and special tokens that end every kind of text to the next state.
+call. ``ends`` contains the texts and special tokens that may occur in any state of the format. It
+maps each of them to the next state.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ def json_calls(
 
     - ``opens``, ``closes``: the texts or special tokens before and after the calls.
     - ``inside``: texts that may stand before each object.
-    - ``bare``: the first character of a call that none of ``opens`` precedes: ``{``, ``[`` for a
-      list, or ``""`` if there are no such calls.
+    - ``bare``: the first character of calls that may start without any of ``opens``: ``{`` for an
+      object, or ``[`` for a list. ``""`` means that there are no such calls.
     - ``written``: the syntax in which calls are written.
     - ``name``, ``mark``, ``metadata``: the format's name, the regex that finds it in a chat
       template, and its documentation.
@@ -706,9 +707,9 @@ def step_tags(
 ) -> ToolFormat:
     """Build the tool format of Step 3.
 
-    Tags with the prefix ``steptml:`` stand around calls and parameters. Around these tags stand the
-    special tokens of DeepSeek's format in another spelling. ``name``, ``metadata``: the format's
-    name and its documentation.
+    Calls and parameters are written in tags with the prefix ``steptml:``. Special tokens stand
+    around these tags. They are the special tokens of DeepSeek's format in another spelling.
+    ``name``, ``metadata``: the format's name and its documentation.
     """
     first, last = "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"
     begin, sep, end = "<｜tool_call_begin｜>", "<｜tool_sep｜>", "<｜tool_call_end｜>"

@@ -40,10 +40,10 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
     looks for.
 
     - ``name``: the format's name.
-    - ``open``, ``close``: the terminals before and after the reasoning. In a prompt, only the first
-      of each is written. The parser accepts all. If both tuples have the same length, they form
-      pairs. If both are empty, the format has no tags for reasoning, and describes only the texts
-      around answers.
+    - ``open``, ``close``: the terminals before and after the reasoning. A prompt contains only the
+      first entry of each tuple, but the parser accepts all entries. If both tuples have the same
+      length, their entries form pairs. If both are empty, the format has no tags for reasoning, and
+      describes only the texts around answers.
     - ``answer``: the texts that may stand before and after an answer.
     - ``header``: for models whose reply is several messages, the text before each message except
       the first.
@@ -71,8 +71,7 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
 
     @property
     def closing_tags(self) -> tuple[str, ...]:
-        """The terminals (tags or other texts) that end the reasoning and that an answer can
-        follow."""
+        """The terminals (tags or other texts) that can end the reasoning before an answer."""
         return self.close if len(self.open) == len(self.close) else self.close[:1]
 
     @property

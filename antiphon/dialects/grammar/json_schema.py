@@ -449,8 +449,8 @@ def _merged(forms: tuple[Schema, ...]) -> Schema:
 
 
 def bundle_definitions(schemas: Sequence[Schema]) -> dict[str, Any]:
-    """Return a mapping that is the value of ``$defs`` in a new schema. The schemas in ``schemas``
-    get the paths ``#/$defs/0``, ``#/$defs/1`` and so on.
+    """Combine several schemas into one mapping, which becomes the value of ``$defs`` in a new
+    schema. There, the schemas in ``schemas`` have the paths ``#/$defs/0``, ``#/$defs/1`` and so on.
 
     The definitions inside each of ``schemas`` are moved to the same mapping and get new names.
     """

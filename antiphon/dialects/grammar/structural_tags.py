@@ -68,8 +68,8 @@ class _Writer:
     such as ``any_text`` or ``json_schema``.
 
     Several methods have these parameters. ``path``: the path of the format in the request.
-    ``ends``: the text that the returned rule matches ends with one of these texts. ``depth``: the
-    nesting depth of the format.
+    ``ends``: texts of which one must follow the format. The returned rule also matches this text.
+    ``depth``: the nesting depth of the format.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -131,8 +131,8 @@ class _Writer:
         return self.add(body, "[lazy]")
 
     def triggered_tags(self, format: Json, path: str, ends: tuple[str, ...], depth: int = 0) -> str:
-        """Return the rule for free text with tags. A trigger is a text with which one or more tags
-        begin. Where the free text contains a trigger, one of these tags must follow."""
+        """Return the rule for free text with tags. A trigger is the first part of one or more tags.
+        Wherever the text contains a trigger, one of these tags must begin there."""
         _check_fields(
             format,
             ("type", "triggers", "tags", "at_least_one", "stop_after_first", "excludes"),

@@ -112,8 +112,8 @@ class _Parser:
         self._at = 0
 
     def rules(self) -> dict[str, _Node]:
-        """Return rule name → the tree of its body. Raises ``UnwritableGrammar`` if the grammar is
-        invalid."""
+        """Return a mapping: rule name → the tree of its body. Raises ``UnwritableGrammar`` if the
+        grammar is invalid."""
         rules: dict[str, _Node] = {}
         while (token := self._token()) is not None:
             name = token["head"]

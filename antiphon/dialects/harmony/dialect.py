@@ -156,8 +156,7 @@ class HarmonyDialect:
 
     def _system_message(self, options: Options, tools: Sequence[PromptTool]) -> Message:
         """Build the system message. It contains the model's identity, the date, the reasoning
-        effort and ``tools``. These are the tools of the request that gpt-oss was trained to call.
-        """
+        effort and ``tools``. ``tools``: the request's tools that gpt-oss was trained to call."""
         from openai_harmony import Message, ReasoningEffort, Role, SystemContent
 
         for name, why in _invalid_settings(options.template):

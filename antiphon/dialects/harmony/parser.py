@@ -250,7 +250,7 @@ class HarmonyParser:
         where this header ends.
 
         If the header names the recipient of a call, the text after it is the arguments of this
-        call. Otherwise, the text with the words of the header is an answer.
+        call. Otherwise, the possible header and the text after it are an answer.
         """
         text, header = self._header, read_header(self._header[:at])
         if at and self._resolve_recipient(header.recipient, is_header=False) is None:

@@ -49,7 +49,7 @@ class ParserDeltaBuilder:
         return list(_merge_texts(out))
 
     def add_sampled_tokens(self, ids: tuple[int, ...]) -> None:
-        """Add the token ids from which the deltas that follow are made."""
+        """Add token ids. The deltas that are added next are made from these tokens."""
         self._deltas.append(SampledTokens(ids))
 
     # --- text -------------------------------------------------------------------------------------

@@ -120,8 +120,8 @@ class Lexer:
     def _marks_by_id(
         self, tokenizer: Tokenizer, reasoning: ReasoningFormat | None
     ) -> dict[int, str]:
-        """Return id of a special token → its mark, the character that stands for the token. The
-        mark is ``""`` if no format uses the token.
+        """Return a mapping: id of a special token → its mark, the character that stands for the
+        token. The mark is ``""`` if no format uses the token.
 
         Special tokens that count as plain text are left out: HTML tags, and the reasoning tags of a
         format that keeps the reasoning in the answer.
@@ -141,8 +141,8 @@ class Lexer:
         transitions: Mapping[str, Mapping[str, Transition]],
         reasoning: ReasoningFormat | None,
     ) -> dict[str, StateTerminals]:
-        """Return parser state → its terminals, which are the texts and special tokens that lead to
-        other states.
+        """Return a mapping: parser state → its terminals, which are the texts and special tokens
+        that lead to other states.
 
         ``transitions``: state → terminal → next state, with special tokens spelled as text. In the
         result, a mark (a character that no text can contain) stands for each special token.
@@ -189,7 +189,7 @@ def _assign_marks(
     tokenizer: Tokenizer, transitions: Mapping[str, Mapping[str, Transition]], quote: str
 ) -> dict[str, str]:
     """Assign a mark to each special token that the formats use. A mark is a character that no text
-    can contain. Returns text of the token → its mark.
+    can contain. Returns a mapping: text of the token → its mark.
 
     ``transitions``: the terminals of the formats. ``quote``: the tool format's quote. Longer tokens
     come first in the result, because the text of a longer token may contain a shorter token.
@@ -218,8 +218,8 @@ def terminals_of(reasoning: ReasoningFormat | None, tools: ToolFormat | None) ->
 def _transitions(
     reasoning: ReasoningFormat | None, tools: ToolFormat | None
 ) -> dict[str, dict[str, Transition]]:
-    """Return parser state → terminal → next state. A terminal is a text or special token with a
-    meaning in the reasoning format or the tool format.
+    """Return a mapping: parser state → terminal → next state. A terminal is a text or special token
+    with a meaning in the reasoning format or the tool format.
 
     Special tokens in the terminals are spelled as text.
     """
@@ -268,6 +268,6 @@ def _add_result_tags(transitions: dict[str, dict[str, Transition]], begin: str, 
 
 
 def _transitions_to(on: Mapping[str, str], *, is_peek: bool = False) -> dict[str, Transition]:
-    """Return terminal → transition. ``on``: terminal → next state. ``is_peek``: whether the next
-    state reads the terminal again."""
+    """Return a mapping: terminal → transition. ``on``: terminal → next state. ``is_peek``: whether
+    the next state reads the terminal again."""
     return {literal: (state, is_peek) for literal, state in on.items()}

@@ -185,9 +185,9 @@ class CallBuilder:
                 self._write(head)
 
     def _end_wrapper(self) -> None:
-        """Finish arguments that the model wrapped in another object, such as ``{"arguments":
-        {…}}``. The text after the inner object, without the closing brace of the outer object, is
-        added to ``stray_text``."""
+        """Finish arguments that the model wrapped in another object, such as
+        ``{"arguments": {…}}``. The text after the inner object, without the closing brace of the
+        outer object, is added to ``stray_text``."""
         tail = "".join(self._wrapper_tail).strip().removesuffix("}").strip().removeprefix(",")
         if tail:
             self.stray_text.append(f"{tail.strip()}\n")

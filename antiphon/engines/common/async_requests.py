@@ -1,8 +1,11 @@
 """Turn the outputs of an asynchronous engine into chunks.
 
-A separate task reads the outputs of each request. So ``close`` can send an error to every consumer
-that waits for chunks. Requests beyond the engine's concurrency wait here and not in the engine's
-queue, because the engine's queue does not let tenants take turns.
+For each request, a separate task reads the engine's outputs and sends chunks over a channel to the
+consumer. If the engine is closed, ``close`` sends an error over the same channel, so no consumer
+waits forever.
+
+Requests beyond the engine's concurrency wait here and not in the engine's queue, because the
+engine's queue does not let tenants take turns.
 """
 
 from __future__ import annotations

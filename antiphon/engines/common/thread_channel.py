@@ -45,8 +45,8 @@ class ThreadChannel:
     def fail(self, error: BaseException) -> bool:
         """Send an error to the event loop. Return False if the event loop is closed.
 
-        An unexpected exception becomes the cause of a ``BackendError``, so its text goes to the log
-        and not to clients.
+        An unexpected exception is sent as the cause of a ``BackendError`` with a general message.
+        Clients see only this message, and the text of the exception goes to the log.
         """
         if isinstance(error, AntiphonError):
             return self.send(error)

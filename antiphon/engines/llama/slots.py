@@ -40,7 +40,7 @@ class Slot(Struct, frozen=True):
 
 
 class Slots:
-    """The slots of one llama.cpp server. For each slot, the ids of its last generation are known.
+    """The slots of one llama.cpp server, with the ids of the last generation of each slot.
 
     A prompt that continues the ids of a free slot gets this slot. Any other prompt gets the slot
     that has been idle longest. llama.cpp itself would pick the slot with the longest common prefix.

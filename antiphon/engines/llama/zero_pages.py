@@ -30,7 +30,7 @@ _MAPS = Path("/proc/self/maps")
 
 
 class MemoryRange(Struct, frozen=True, order=True):
-    """The memory addresses from ``start`` up to, but without, ``end``."""
+    """The memory addresses from ``start`` (included) to ``end`` (excluded)."""
 
     start: int
     end: int

@@ -38,11 +38,11 @@ class CharSet(Struct, frozen=True):
 
 
 class AnyText(Struct, frozen=True):
-    """A node that matches any text without certain texts: the texts in ``excluded`` and in
+    """A node that matches any text that contains none of the texts in ``excluded`` and
     ``terminators``.
 
-    ``terminators``: texts that may follow directly after the matched text. They are excluded, so
-    the matched text ends at the first terminator.
+    ``terminators``: texts of which one may follow directly after the matched text. Because they are
+    excluded, the matched text ends at the first terminator.
     """
 
     excluded: tuple[str, ...] = ()

@@ -48,8 +48,8 @@ def category_ranges(name: str) -> Ranges:
 
     ``name``: the letter of the category, such as ``d``. To keep the sets short, some non-ASCII
     characters are left out of both a category and its negation. For example, ``é`` is neither in
-    ``\w`` nor in ``\W``. A missing character only makes the grammar narrower, and a narrower
-    grammar is never wrong.
+    ``\w`` nor in ``\W``. The model then cannot write such a character there, but everything that it
+    writes is still valid.
     """
     return _CATEGORIES[name]()
 

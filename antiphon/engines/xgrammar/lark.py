@@ -65,10 +65,12 @@ def parse_lark(lark: str) -> dict[str, Node]:
 
 
 def _rules_before_token(rules: Mapping[str, Node]) -> Iterator[str]:
-    """Yield the names of rules that repeat without limit directly before a control token.
+    """Yield the names of the rules that are repeated without limit directly before a control token.
 
-    Only the control token ends such a repetition. The repeated text may contain the rule's own
-    terminator many times, so ``parse_lark`` does not exclude this terminator from other texts.
+    Such a rule matches a text and its terminator. Because of the repetition, the terminator may
+    occur many times before the control token. But every terminator of the grammar is excluded from
+    all ``AnyText`` nodes. So ``parse_lark`` removes the terminator from the ``AnyText`` node of the
+    rule.
     """
     for rule in rules.values():
         for row in walk(rule):

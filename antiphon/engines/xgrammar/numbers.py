@@ -1,5 +1,5 @@
-"""Build syntax trees for the numbers in a range. A tree matches every number of the range in
-decimal notation, and no other text."""
+"""Build syntax trees for the numbers in a range. A tree matches the decimal notation of each number
+in the range."""
 
 from __future__ import annotations
 

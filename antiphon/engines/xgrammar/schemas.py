@@ -1,4 +1,5 @@
-"""Convert JSON schemas to syntax trees that match the JSON text, with llguidance's white space.
+"""Convert JSON schemas to syntax trees. A tree matches the JSON texts that are valid under the
+schema, with the same white space as in llguidance's grammars.
 
 The tree may allow less than the schema. For example, it may allow no additional properties.
 
@@ -284,8 +285,8 @@ class SchemaTree:
         return Concatenation((LiteralText('"'), body, LiteralText('"')))
 
     def _pattern(self, pattern: str) -> Node:
-        """Build a node for strings that the pattern matches from start to end. JSON Schema would
-        also allow other text before and after the match."""
+        """Build a node for the strings that match the pattern as a whole. JSON Schema would also
+        accept a string if only a part of it matches."""
         try:
             return self._body(regex_rule(pattern, JSON))
         except UnwritableGrammar as reason:
