@@ -245,8 +245,8 @@ class Service:
 
     async def drain(self, grace_s: float) -> None:
         """Accept no new run, and wait until all runs have ended. Foreground runs that have not
-        ended after ``grace_s`` seconds end as failed. Such background runs are released, so that
-        other servers can continue them."""
+        ended after ``grace_s`` seconds end as failed. Background runs that have not ended by then
+        are released, so that other servers can continue them."""
         await asyncio.gather(self._supervisor.drain(grace_s), self._background.drain(grace_s))
         await self.vector_stores.stop()
         await self.usage_counter.close()
@@ -286,7 +286,7 @@ class Service:
         client: Client = ANYONE,
     ) -> Run:
         """Prepare a run that continues raw text. The caller drives the run. Neither prompt nor
-        output is stored. Of the request, only the sampling options apply. Raises
+        output is stored. Only the sampling options of the request are used. Raises
         ``RequestError``."""
         self._supervisor.admit()
         model = self._models.find(request.model)

@@ -114,8 +114,8 @@ class NewPrompt(Struct, frozen=True):
     """Start the next model call of the reply, for example after tools have run. ``ids``: the token
     ids of its prompt.
 
-    If the prompt does not contain the tokens that were sampled before, the model no longer sees
-    those tokens.
+    If the prompt does not contain the tokens that earlier model calls have sampled, the model no
+    longer sees those tokens.
     """
 
     ids: tuple[int, ...]

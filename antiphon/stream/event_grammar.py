@@ -1,9 +1,12 @@
 """The legal order of events, as tables, and a checker that compares a stream with the tables.
 
 There is one state machine for the response and one for each open item. The item's type selects its
-machine. Each edge of a machine names the source that allows the event. The tables do not use
-``KINDS`` or the writer, because a test compares the three with one another. An event without an
-edge is a bug in Antiphon and raises ``GrammarError``.
+machine. An edge of a machine states that an event is legal in a state. It names the state after the
+event, and the source that allows the event. An event without an edge is a bug in Antiphon and
+raises ``GrammarError``.
+
+The tables are independent of ``KINDS`` and of the writer. So a test can find mistakes by comparing
+the three with one another.
 
 Event names are written without the prefix ``response.``. Names of part events end in the type of
 the part: ``content_part.added/refusal``.
@@ -79,8 +82,10 @@ RESPONSE: Machine = _machine(
 def _part(
     name: str, part: str, state: str, *more: tuple[str, str, str]
 ) -> tuple[tuple[str, str, str], ...]:
-    """Return the edges for one part: part added, text deltas, text done, part done. The edges lead
-    from the state ``open`` back to ``open``. ``more``: further edges inside the part."""
+    """Return the edges for one content part, from ``content_part.added`` to ``content_part.done``.
+    They lead from the state ``open`` back to ``open``. ``name``: the name of the text events.
+    ``part``: the type of the part. ``state``: the state while the text is written. ``more``:
+    further edges inside the part."""
     return (
         ("open", f"content_part.added/{part}", state),
         (state, f"{name}.delta", state),
@@ -94,8 +99,9 @@ _END = ("open", "output_item.done", "closed")
 
 
 def _call_text(name: str, field: str) -> tuple[tuple[str, str, str], ...]:
-    """Return the edges for the text of a call: the deltas, then the end of the text. Edges for the
-    tool follow the state ``text complete``."""
+    """Return the edges for the events that stream the arguments, the input or the code of a call.
+    The ``delta`` events leave the item in the state ``open``. The ``done`` event leads to the state
+    ``text complete``, in which the events of the tool begin."""
     return (
         ("open", f"{name}{field}.delta", "open"),
         ("open", f"{name}{field}.done", "text complete"),
@@ -226,9 +232,9 @@ PLAIN_ITEM: Machine = _machine("api", _END)
 
 
 class _OpenItem(Struct):
-    """An item that was added and is not done. ``machine`` and ``state``: its state machine and the
-    current state. ``parts`` and ``summaries``: how many content parts and summary parts were
-    added."""
+    """An item whose ``output_item.done`` event has not been read yet. ``machine`` and ``state``:
+    its state machine and the current state. ``parts`` and ``summaries``: how many content parts and
+    summary parts were added."""
 
     machine: Machine
     id: str

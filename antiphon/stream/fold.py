@@ -2,8 +2,9 @@
 
 The rebuilt response is a copy of the last response object in the log (the envelope) with a new
 output. A finished item of the output is taken from its ``output_item.done`` event. An open item is
-rebuilt from its deltas. The first part of a log can be folded too. Clients that retrieve a running
-response get the rebuilt response. Tests compare it with the response of ``ResponseWriter``.
+rebuilt from its ``delta`` events. An incomplete log, which contains only the first events, can be
+folded too. Clients that retrieve a running response get the rebuilt response. Tests compare it with
+the response of ``ResponseWriter``.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Fold:
         self.open_parts: dict[tuple[int, str], PartDraft] = {}
 
     def feed(self, event: ev.Event) -> None:
-        """Read the next event of the log."""
+        """Apply the next event of the log to ``response``. An event that changes nothing in the
+        response is ignored."""
         if (read := _HANDLERS.get(type(event))) is not None:
             read(self, event)
             return
@@ -113,7 +115,8 @@ _HANDLERS: Mapping[type[ev.Event], Callable[[Fold, ev.Event], None]] = {
 
 
 def fold(events: Iterable[ev.Event], kinds: Mapping[type[ItemBase], ItemKind] = KINDS) -> Response:
-    """Return the response that the events of a log, or of the first part of a log, describe."""
+    """Return the response that the events describe. ``events``: a log, or the first events of a
+    log."""
     folded = Fold(kinds)
     for event in events:
         folded.feed(event)

@@ -31,7 +31,8 @@ __all__ = [
 class TextChannel(Struct, frozen=True, kw_only=True):
     """A text of an item: the field that contains the text, and the events that report it.
 
-    - ``delta``, ``done``: event classes for a piece of the text, and for the whole text.
+    - ``delta``, ``done``: the class of the events that contain one piece of the text, and the class
+      of the event that contains the whole text.
     - ``field``: the field with the whole text. It is a field of the ``done`` event, and of the part
       or the item.
     - ``part``: the class of the parts that contain the text. If it is None, the text is a field of
@@ -56,12 +57,14 @@ class TextChannel(Struct, frozen=True, kw_only=True):
 
     @property
     def start_event_count(self) -> int:
-        """The number of events before the first delta of a text."""
+        """The number of events that start a text, before its first ``delta`` event: 1 if the text
+        is in a part, otherwise 0."""
         return 0 if self.part_added is None else 1
 
     @property
     def end_event_count(self) -> int:
-        """The number of events after the last delta of a text."""
+        """The number of events that end a text, after its last ``delta`` event: 2 if the text is in
+        a part, otherwise 1."""
         return 1 if self.part_done is None else 2
 
 

@@ -55,8 +55,9 @@ def encode_batch(
 
 
 class _Parts:
-    """The parts of a batch of very long events. Only the last part has the token ids. This is safe
-    because the store writes all parts in one transaction."""
+    """The parts in which a batch of very long events is written. The token ids of the batch are in
+    the last part only. They cannot get lost, because the store writes all parts in one
+    transaction."""
 
     def __init__(self, events: Sequence[Event], tokens: bytes, at: float | None) -> None:
         self._events = events

@@ -1,8 +1,8 @@
 """Background jobs: create them from prepared requests, resume them as runs, and end cancelled jobs.
 A job is the stored form of a background run.
 
-A server that has claimed a job starts the run from its first token, or continues it after its
-stored events and token ids. A run that cannot be continued fails.
+A server that has claimed a job starts the run. If the run was already started and then interrupted,
+the server continues it after its stored events and token ids. A run that cannot be continued fails.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A run: one attempt to produce one response. It reads the deltas of a reply and writes numbered
 events.
 
-One task drives each run. A foreground run has its own task, which ends when the request ends. Model
-and socket are not decoupled by a queue, so a slow reader slows the run down. A background run is
-driven by a task of the worker.
+One task drives each run. A foreground run has its own task, which ends when the request ends. There
+is no queue between the model and the socket. So the run waits for a slow reader. A background run
+is driven by a task of the worker.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     - ``release`` unlocks the conversation before the terminal event is sent.
     - ``count`` counts the usage of a response that ``save`` does not store.
     - ``first_delta_wait_s``: if the reply may fail early, the first events are held back for up to
-      this many seconds. During this time, a rejection can be an HTTP error.
+      this many seconds. If the request is rejected during this time, the client gets an HTTP error.
     - ``keepalive_events``: whether clients of this stream accept keepalive events. If they do not,
       comments keep the connection open.
     - ``reraise``: raise unexpected exceptions (for tests).
@@ -243,8 +243,8 @@ class Run:
     # --- life cycle ------------------------------------------------------------------------------
 
     async def _handle_departure(self, cause: asyncio.CancelledError | ReaderGone) -> None:
-        """End a run whose task was cancelled or whose reader is gone. The run ends ``failed`` if
-        ``fail`` cancelled the task. Otherwise it ends ``cancelled``."""
+        """End a run whose task was cancelled or whose reader is gone. If the method ``fail`` has
+        cancelled the task, the run ends ``failed``. Otherwise it ends ``cancelled``."""
         driver, failure = self._driver, self._failure
         if failure is not None and driver is not None:
             if isinstance(cause, ReaderGone) or driver.uncancel() == 0:
@@ -258,8 +258,9 @@ class Run:
 
         If the reply may fail early, the first events are sent together with its first delta, or
         after ``first_delta_wait_s`` seconds. If an upstream refuses the request and Antiphon
-        retries it, the first events are held back longer. The failure can then still be an HTTP
-        error. Clients retry an HTTP error, but not a failure inside a stream.
+        retries it, the first events are held back longer. As long as no event was sent, a failure
+        is reported as an HTTP error. Clients retry after an HTTP error, but not after a failure
+        inside a stream.
         """
         spec = self._spec
         if self._writer.number == 0:
@@ -455,8 +456,9 @@ class Run:
         )
 
     def _write_first_events(self) -> None:
-        """Send the first events before the first delta has arrived. While an upstream refuses the
-        request, try again later."""
+        """Send the first events before the first delta has arrived. If an upstream refuses the
+        request at the moment, the events are not sent now, and this method is called again
+        later."""
         if self._is_refused:
             self._first_write_timer = asyncio.get_running_loop().call_later(
                 _HOLD_CHECK_S, self._write_first_events

@@ -130,7 +130,7 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
 
     def _split(self, keep_tokens: int) -> tuple[tuple[it.Item, ...], tuple[it.Item, ...]]:
         """Split the items after the last summary into two groups: the items to summarize, and the
-        items that stay. Calls without an output stay."""
+        items that stay. Calls without an output are among the items that stay."""
         recent = self.compaction.recent_items if self.compaction is not None else ()
         items = (*recent, *self.after)
         start = _tail_start(items, keep_tokens)
@@ -296,14 +296,15 @@ def _is_waiting(item: it.Item, answered: Container[str]) -> bool:
 def _without_unanswered(
     recent: tuple[it.Item, ...], after: tuple[it.Item, ...]
 ) -> tuple[it.Item, ...]:
-    """Return those of the recent items of a compaction that the model sees. Left out are:
+    """Return ``recent``, the recent items that a compaction has kept, without these items:
 
     - items that the client sends again,
     - calls without an output,
-    - the items of an open program that waits for the output of a call.
+    - the items of an open program (code of the model that has not ended), if the program waits for
+      the output of a call.
 
-    If an open program can continue, all its items stay. ``recent``: the recent items. ``after``:
-    the items after the compaction.
+    If an open program can continue, all its items are returned. ``after``: the items after the
+    compaction.
     """
     items = (*recent, *after)
     answered = _answered_ids(items)
@@ -365,11 +366,11 @@ def _message_key(item: it.Item) -> bytes | None:
 
 
 def _limit_user_messages(items: Iterable[it.Item], max_tokens: int) -> Iterator[it.Item]:
-    """Return the items in order, with only as many user messages as fit in ``max_tokens``. The
-    newest user messages stay.
+    """Return the items in order, without the oldest user messages. The returned user messages have
+    at most ``max_tokens`` tokens together. All other items are returned.
 
-    The last user message stays even if it is longer than the limit. It is truncated to twice the
-    limit. If the limit is 0, no user message stays.
+    There is one exception: the newest user message may have up to twice ``max_tokens`` tokens. If
+    it has more, it is truncated. If ``max_tokens`` is 0, no user message is returned.
     """
     limited: list[it.Item] = []
     remaining: int | None = None

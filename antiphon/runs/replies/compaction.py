@@ -182,9 +182,9 @@ def _with_user_budget(request: ReplyRequest, max_tokens: int) -> ReplyRequest:
 
 
 def _question_tokens(request: ReplyRequest) -> int:
-    """If the newest item is a user message, return its estimated number of tokens. A compaction
-    must keep this message, because the model has to answer it. If the newest item is another item,
-    return 0."""
+    """Return the estimated number of tokens of the user message that the model has to answer. A
+    compaction must keep this message. It is the newest item. If the newest item is not a user
+    message, return 0."""
     after = request.context.visible.after
     return estimate_tokens(after[-1]) if after and is_user_message(after[-1]) else 0
 

@@ -115,7 +115,8 @@ class RawMessagesReply(ReplyWrapper):
 
 def _per_turn(usages: Sequence[Usage]) -> dict[str, list[int]]:
     """Return the metrics of the turns of a tool loop. If the prompt of a turn has more tokens than
-    the turn before it, the additional tokens count as tool output."""
+    the prompt and the output of the previous turn together, the additional tokens count as tool
+    output."""
     if not usages:
         return {}
     previous_usages = (None, *usages[:-1])

@@ -94,8 +94,9 @@ class Summarizer(Struct, frozen=True, kw_only=True):
                     yield delta.text
 
     async def _prepare(self, reasoning: str) -> Reply:
-        """Prepare the model call that writes the summary, without reasoning. If the backend cannot
-        turn the reasoning off, the model gets additional tokens for it."""
+        """Prepare the model call that writes the summary. In this call, reasoning is turned off. If
+        the backend cannot turn it off, the token limit of the call is raised, so that the model can
+        reason and still has enough tokens for the summary."""
         max_tokens, style = _LEVELS[self.level]
         instructions = _INSTRUCTIONS.format(how=style, thought=self._truncate(reasoning))
         conversation = Conversation(

@@ -120,6 +120,7 @@ def text_config(request: CreateResponse) -> TextConfig:
 
 
 def explicit_fields(request: CreateResponse, *names: str) -> Mapping[str, Any]:
-    """Return the fields in ``names`` that the request sets, with their values. The other fields are
-    left out, because the response may not contain null in these fields."""
+    """Return the fields in ``names`` that the request sets, with their values. Fields that the
+    request does not set are left out, because the response must not contain them with the value
+    null."""
     return {name: value for name in names if (value := getattr(request, name)) is not None}

@@ -273,7 +273,7 @@ class ToolLoop(ReplyWrapper):
 
         A tool may have a leading item, such as ``mcp_list_tools``. Once the tool is open, its
         leading item is yielded, unless the output already contains the item. Until the first
-        leading item is yielded, an error can still be an HTTP error.
+        leading item is yielded, an error can still be reported as an HTTP error.
         """
         context = self._response_context()
         for each in self._spec.tools.server_tools:
@@ -484,7 +484,8 @@ class ToolLoop(ReplyWrapper):
     # --- calls -----------------------------------------------------------------------------------
 
     def _call_environment(self, calls: Sequence[ToolCall]) -> CallEnvironment:
-        """Return the settings for the calls of one turn. The calls share the space for results."""
+        """Return the settings for the calls of one turn. The space for results is divided equally
+        among the calls."""
         spec = self._spec
         self._used_tokens = used_tokens = self._turn_reply.input_tokens + sum(
             usage.output_tokens for usage in self._turn_usages[-1:]

@@ -248,7 +248,8 @@ _REJECTED_FUNCTION = ToolFunction(
 
 
 class _PlainItem:
-    """An item that is not a call of a server-side tool. It consists of a shell and text.
+    """An item that is not a call of a server-side tool. It consists of a shell (the item as it was
+    opened, without text) and of text.
 
     ``new_citation_reader``: creates a reader for the citations in a message.
     """
