@@ -244,7 +244,8 @@ async def _run_commands(
 
 
 def _parse_action(arguments: str) -> Mapping[str, Any]:
-    """Return the fields of a call's item that are computed from the arguments of the call."""
+    """Return the field ``action`` of a call's item: the commands and their limits, parsed from the
+    arguments of the call."""
     return {"action": shell_action(arguments)}
 
 

@@ -42,8 +42,8 @@ class CommandObserver:
     """The ``ArgumentObserver`` of a shell call. It streams the commands while the model writes
     them.
 
-    This works if the arguments begin in the usual form. If they begin in another form, ``finish``
-    sends all commands at the end.
+    The commands can be streamed only if the arguments begin in the usual form. If they begin in
+    another form, ``finish`` sends all commands at the end.
     """
 
     def __init__(self) -> None:
@@ -91,8 +91,9 @@ class CommandObserver:
             self._count += 1
 
     def _next_command_begins(self) -> bool:
-        """Remove the text before the next command from the buffer. Return True if the next command
-        begins. Return False if more text is needed or no further command can begin."""
+        """Look for the start of the next command in the buffer, and remove the text before it.
+        Return True if the start was found. Return False if more text is needed or no further
+        command can follow."""
         if self._is_finished:
             return False
         match = (_NEXT_COMMAND if self._count else _FIRST_COMMAND).match(self._buffer)

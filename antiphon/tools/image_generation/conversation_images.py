@@ -90,8 +90,8 @@ class ConversationImages:
         return len(self)
 
     def latest(self) -> tuple[int, ...]:
-        """Return the numbers of the most recent images. Usually, this is the last generated image.
-        If a later message contains images, these are all images of that message."""
+        """Return the numbers of the most recent images: those of the last generated image or, if a
+        later message or tool result contains images, those of all its images."""
         if not self._groups:
             return ()
         last = len(self)

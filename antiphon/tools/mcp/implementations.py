@@ -217,9 +217,9 @@ def _check_code(tool: Any, path: str) -> None:
 
 
 def _code_field(tool: ListedTool) -> str | None:
-    """Return the name of the argument that takes the code. If there is an argument ``code``, this
-    is it. Otherwise, if the tool is named ``python`` and has only one argument, it is that
-    argument. Return None in all other cases."""
+    """Return the name of the tool's argument that takes the code. If the tool has an argument
+    ``code``, return this name. Otherwise, if the tool is named ``python`` and has only one
+    argument, return the name of this argument. Return None in all other cases."""
     properties = tool.input_schema.get("properties") if tool.input_schema else None
     if not isinstance(properties, dict):
         return None

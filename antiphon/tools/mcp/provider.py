@@ -239,8 +239,10 @@ class McpProvider:
         tools: Sequence[ListedTool],
         request: it.McpApprovalRequest,
     ) -> PendingCall:
-        """Return the call that the user has approved with an approval response. If the request no
-        longer allows the tool, the call fails when it runs."""
+        """Return the call that has to run because the user has approved it. ``request``: the
+        approval request, which contains the tool's name and the arguments. ``tools``: the tools
+        that the model may use now. If the tool of the call is not among them, the call fails when
+        it runs."""
         tool = next((each for each in tools if each.name == request.name), None)
         function = self._calling_function(
             label, session, tool or ListedTool(name=request.name), approval_request_id=request.id

@@ -315,12 +315,13 @@ class _RecordedCalls:
 
 
 def _calls_of(program: it.Program, items: Sequence[it.Item]) -> list[tuple[it.Item, ...]]:
-    """Return the tool calls that a program made. Each entry contains the item of the call and, if
-    the call is answered, the item with the answer.
+    """Return the tool calls that a program made, in order. Each call is a tuple of one or two
+    items.
 
-    If a call needed approval, its entry contains the approval request instead of the item of the
-    call. The answer is the approval response of the client or, if the call has run, the item of the
-    call.
+    - The first item is the call or, if the call needed approval, its approval request.
+    - The second item is the output of the call. For an approval request, it is the call that has
+      run or, if the call has not run yet, the client's approval response. If there is no such item,
+      the tuple has only the first item.
     """
     outputs: dict[str, it.Item] = {}
     approval_request_ids = {item.id for item in items if isinstance(item, it.McpApprovalRequest)}

@@ -30,7 +30,7 @@ class SearchOptions(Struct, frozen=True, kw_only=True):
     - ``max_view_chars``: the maximum number of characters of a page that one call shows.
     - ``allowed_domains``, ``blocked_domains``: domains, including their subdomains.
     - ``location``: the user's approximate location.
-    - ``tenant``: the tenant that searches. If many searches wait, the tenants take turns.
+    - ``tenant``: the tenant that searches. If many searches wait, tenants are served alternately.
     """
 
     count: int = 10
@@ -186,11 +186,10 @@ class Browser:
         return page
 
     async def _read_page(self, page: WebPage) -> WebPage:
-        """Return the page with its full text. A list of search results is returned unchanged. Any
-        other page is loaded.
+        """Return the page with its full text. A list of search results is returned unchanged.
 
-        It must be loaded because the page of an earlier response has only a URL, and the page of a
-        ``find`` step has the links of the matches.
+        Any other page must be loaded: the page of an earlier response has a URL but no text, and
+        the page of a ``find`` step contains only the matches.
         """
         return page if page.results is not None else await self._load_page(page.url)
 

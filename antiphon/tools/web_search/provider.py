@@ -174,7 +174,7 @@ async def _run(
 
 
 def _call_fields(name: str, arguments: str) -> Mapping[str, Any]:
-    """Return the fields of the item of a call that failed. ``name``: the name of the called
+    """Return the fields for the item of a failed call. ``name``: the name of the called
     function."""
     action = dict(_INITIAL_ACTIONS[name])
     try:
@@ -225,8 +225,9 @@ def _earlier_pages(items: Sequence[Item]) -> tuple[WebPage | None, ...]:
     The pages have URLs but no text, because the items contain only the URLs. An entry is None if
     the item has no URL or the step failed.
 
-    A cursor is a position in this list. New steps get the cursors after the list. So citations of
-    an earlier page still refer to its URL.
+    The cursor of a step is the position of its page in this list. New steps get the cursors that
+    follow the last position. So the cursors of earlier steps stay valid, and the model can still
+    cite their pages.
     """
     return tuple(_page_of_call(item) for item in items if isinstance(item, WebSearchCall))
 
