@@ -54,7 +54,8 @@ class _RunFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputFrame(msgspec.Struct, frozen=True):
-    """New output of a running command. ``written``: new standard output, new standard error."""
+    """New output of a running command. ``written``: the new standard output and the new standard
+    error."""
 
     written: tuple[str, str]
 

@@ -30,7 +30,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Resource limits of a box, which is an isolated environment for code. They apply to all
     processes of the box together.
 
-    ``disk_bytes`` is the size of ``/mnt/data``. ``/tmp`` has the same size, in addition.
+    ``disk_bytes`` is the size of ``/mnt/data``. ``/tmp`` has additional space of the same size.
     """
 
     memory_bytes: int = 1 << 30

@@ -121,8 +121,8 @@ class BoxSetup(Struct, frozen=True, kw_only=True):
 
         - ``shared``: the folder that the server shares with the box.
         - ``filter_fd``: the file descriptor from which bwrap reads the seccomp filter.
-        - ``source_fds``: the file descriptors from which bwrap reads the files of the agent, the
-          program inside the box: path inside the box → file descriptor.
+        - ``source_fds``: for each file of the agent (the program inside the box), the path inside
+          the box → the file descriptor from which bwrap reads the file.
         """
         size = str(limits.disk_bytes)
         return [
@@ -181,8 +181,8 @@ class Bubblewrap:
     async def check(self) -> str:
         """Start a box to test whether boxes work. Return the version of its Python interpreter.
 
-        This also deletes the folders and control groups of boxes that crashed servers have left
-        behind.
+        If servers have crashed, this method also deletes the folders and control groups of their
+        boxes.
 
         Raises ``SetupError`` with a one-line message if no box can be started. In this case, the
         server runs no code at all, because code never runs outside a box.

@@ -104,7 +104,7 @@ class JavaScript:
             return False
 
     def close(self) -> None:
-        """Stop starting programs. Programs that are running now end within their time limit."""
+        """Start no more programs. Programs that are running now end within their time limit."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def advance(
@@ -123,7 +123,8 @@ class JavaScript:
         - ``outcomes``: the outcomes of the first tool calls, in the order of the calls.
         - ``time_ms``: the time that the program sees, in Unix milliseconds. It is also the seed of
           the program's random numbers.
-        - ``tenant``: the tenant of the program. If programs have to wait, the tenants take turns.
+        - ``tenant``: the tenant of the program. If programs have to wait, tenants are served
+          alternately.
 
         Cancelling this call stops the program.
         """

@@ -23,8 +23,8 @@ _LOCK = "lock"
 class SharedFolder:
     """The folder that the server shares with one box (a sandbox environment). All methods block.
 
-    ``visible`` is the part of the folder that is mounted into the box. Each change of this part
-    becomes visible as a whole.
+    ``visible`` is the part of the folder that is mounted into the box. Code in the box sees each
+    change of this part either completely or not at all.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -53,8 +53,8 @@ class SharedFolder:
 
     @staticmethod
     def remove_abandoned(owner: int | None) -> int:
-        """Delete the folders that servers have left behind because they ended without closing their
-        boxes. Return the number of deleted folders. ``owner``: see ``open``."""
+        """Delete the folders of servers that have ended without closing their boxes. Return the
+        number of deleted folders. ``owner``: see ``open``."""
         removed = 0
         for folder in Path(_root(owner)).glob(f"{_PREFIX}*"):
             with suppress(OSError):

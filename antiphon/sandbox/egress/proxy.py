@@ -2,7 +2,7 @@
 domains, and inserts secrets into HTTPS requests.
 
 Programs in the box trust the certificate authority of the proxy. So the proxy can decrypt their TLS
-connections. The proxy opens its own TLS connection to the server. This has two advantages: the
+connections. The proxy opens its own TLS connection to the server. This has two advantages. The
 proxy can check every request, not only the host name in a CONNECT request. And the secrets never
 enter the box. A connection carries only one request.
 """

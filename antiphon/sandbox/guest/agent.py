@@ -3,9 +3,9 @@
 It runs Python code and shell commands, enforces their limits, and reads and writes files. It uses
 only the standard library, because it runs in the Python interpreter of the box.
 
-In a bubblewrap box, the agent is the first process. So code cannot send signals to the agent, and
-all processes of the box end when the agent ends. In a pod (``pod.py``), the agent is one of several
-processes. They end when Kubernetes deletes the pod.
+In a bubblewrap box, the agent is the first process. Linux therefore protects it from the signals of
+other processes, and ends all processes of the box when the agent ends. In a pod (``pod.py``), the
+agent is one of several processes. They end when Kubernetes deletes the pod.
 
 Requests and answers are frames: four bytes of length (big-endian), then JSON.
 """
@@ -587,7 +587,7 @@ class Agent:
         """Return the reason why the running code must end. Return None if it may continue.
 
         - ``readable``: the readable file descriptors. If ``input_fd`` is readable, the server wants
-          to stop the code, or it has ended.
+          to stop the code, or the server has ended.
         - ``deadline``: the end of the time limit, in seconds of ``time.monotonic``.
         - ``is_flooding``: whether the code has written too much output.
         """

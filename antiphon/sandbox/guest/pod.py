@@ -132,8 +132,8 @@ def call(path: str) -> None:
 
 
 def stop() -> None:
-    """Interrupt the running request. This ends the process that sent the request. The agent notices
-    the end of this process and interrupts the request."""
+    """Interrupt the running request by ending the process that sent it. When the agent notices that
+    this process has ended, it interrupts the request."""
     with open(CALLER) as file:
         caller = int(file.read())
     try:

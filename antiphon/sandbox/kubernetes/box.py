@@ -172,8 +172,8 @@ class PodBox(AgentCalls):
                 raise ToolError(ENDED) from None
 
     async def _interrupt(self, running: asyncio.Future[bytes]) -> None:
-        """Interrupt the running request. ``running``: the task that waits for the answer. If the
-        request does not end in time, the box is closed."""
+        """Interrupt the running request. ``running``: the task that waits for the answer to this
+        request. If the request does not end in time, the box is closed."""
         with suppress(PodLost):
             await self._runtime.execute(f"{_COMMAND} stop", timeout_s=_STOP_S)
         done, _ = await asyncio.wait({running}, timeout=_STOP_S)
