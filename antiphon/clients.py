@@ -55,7 +55,7 @@ class LimitScope(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """The key of the scope in the store."""
+        """The id of the scope in the store."""
         return f"{self.kind} {self.name}"
 
     @property

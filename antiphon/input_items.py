@@ -92,8 +92,8 @@ def _with_call_id(item: it.Item, calls: Mapping[str, it.LocalShellCall], ids: Id
     """Set the ``call_id`` of a ``local_shell`` output. Other items are returned unchanged.
     ``calls``: item id and call id → call. ``ids``: returns a new id for a prefix.
 
-    OpenAI's clients put the call id, or the id of the call's item, into ``id`` of the output. The
-    output then gets a new id. Other clients set ``call_id``.
+    OpenAI's clients put the call id, or the id of the call's item, into the field ``id`` of the
+    output. In this case, the output gets a new ``id``. Other clients set ``call_id`` themselves.
     """
     if not isinstance(item, it.LocalShellCallOutput):
         return item

@@ -59,8 +59,8 @@ class SamplingOptions(Struct, frozen=True, kw_only=True):
       of different scopes share no cached prefix. If the engine cannot separate its cache by scope,
       Antiphon reports no cached tokens for requests with a scope. None: all requests share cached
       prefixes.
-    - ``tenant``: the tenant of the request. If all slots of an engine are in use, the engine serves
-      the waiting tenants in turn. The tenant is not sent to other servers.
+    - ``tenant``: the tenant of the request. If all slots of an engine are in use, the waiting
+      tenants are served alternately. The tenant is not sent to other servers.
     - ``session``: the conversation of the request, by which a router chooses one of several
       engines. None: unknown.
     - ``priority``: lower values are scheduled earlier, as in vLLM.

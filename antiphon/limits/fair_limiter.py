@@ -3,7 +3,7 @@
 A free slot goes to the waiting tenant that holds the fewest slots. If several tenants hold equally
 few slots, the slot goes to the tenant whose last slot was granted longest ago. Within a tenant,
 slots are granted by priority, then in order of arrival. Therefore a tenant with many requests can
-delay another tenant by the duration of one slot at most, and only while all slots are taken.
+delay another tenant at most by the duration of one operation, and only while all slots are taken.
 """
 
 from __future__ import annotations

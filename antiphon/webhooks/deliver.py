@@ -204,9 +204,9 @@ class WebhookDeliveries:
 def check_url(url: str, *, private: bool) -> None:
     """Raise ``SetupError`` if it is not safe to send webhooks to ``url``.
 
-    ``private``: whether ``http`` is allowed, and addresses of this machine and its network. Only
-    the URL is checked here. The addresses of a host name are checked later, when the connection is
-    opened.
+    ``private``: whether ``url`` may use ``http``, and may contain an address of this machine or its
+    network. Only the URL is checked here. The addresses of a host name are checked later, when the
+    connection is opened.
     """
     try:
         parts = urlsplit(url)

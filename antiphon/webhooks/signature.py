@@ -41,7 +41,8 @@ class Secret:
 def signed_headers(secrets: Sequence[Secret], id: str, at: int, body: bytes) -> Mapping[str, str]:
     """Return the headers of a delivery at ``at`` (Unix seconds), with a signature for each secret.
 
-    Several secrets allow rotation. Source: Standard Webhooks 1.0.
+    With several secrets, a receiver accepts the delivery if it knows one of them, so a secret can
+    be rotated. Source: Standard Webhooks 1.0.
     """
     content = f"{id}.{at}.".encode() + body
     return {

@@ -65,7 +65,8 @@ class EventSink:
         """Send events. Raises ``ReaderGone``.
 
         Most writes finish immediately and return None, so there is no coroutine per token. A write
-        that cannot finish immediately returns an awaitable, which is awaited before the next call.
+        that cannot finish immediately returns an awaitable. The caller awaits it before the next
+        call.
         """
         return None
 

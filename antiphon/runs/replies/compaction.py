@@ -183,7 +183,7 @@ def _with_user_budget(request: ReplyRequest, max_tokens: int) -> ReplyRequest:
 
 def _question_tokens(request: ReplyRequest) -> int:
     """Return the estimated number of tokens of the user message that the model has to answer. A
-    compaction must keep this message. It is the newest item. If the newest item is not a user
+    compaction must keep this message, which is the newest item. If the newest item is not a user
     message, return 0."""
     after = request.context.visible.after
     return estimate_tokens(after[-1]) if after and is_user_message(after[-1]) else 0

@@ -1,8 +1,8 @@
 """One turn of the tool loop. It separates the calls of server-side tools from the model's other
 output.
 
-A turn reads the deltas of the model and returns the deltas to emit. A function call becomes the
-item type of its tool. No tool runs here.
+A turn reads the deltas of the model and returns the deltas to emit. For a call of a server-side
+tool, these deltas contain an item of the tool's own type, not a function call. No tool runs here.
 """
 
 from __future__ import annotations
