@@ -40,8 +40,8 @@ class SearchResult(Struct, frozen=True, kw_only=True):
 class WebPage(Struct, frozen=True, kw_only=True):
     """A page of the web, or a list of search results.
 
-    - ``links``: the links that the text shows as ``【0†…】``, ``【1†…】`` …. Each entry contains the
-      URL and the line at which the target is opened.
+    - ``links``: the links that the text shows as ``【0†…】``, ``【1†…】`` …. Each entry contains
+      the URL and the line at which the target is opened.
     - ``results``: for a list of search results, one entry for each result: the line at which the
       result is listed, and the result. For other pages, ``results`` is None.
 
