@@ -40,10 +40,10 @@ _MAX_TOKENS = 2**40
 class BackendCapabilities(Struct, frozen=True, kw_only=True):
     """What a backend can do.
 
-    ``images``: the backend accepts images. If False, images stay as the client sent them, and the
-    backend replaces them by a note or rejects the request. ``hosted_tools``: types of the tools
-    that the upstream itself runs, as requests name them (``web_search`` …). The items of these
-    tools come with the reply. ``completes_text``: the backend implements ``complete``.
+    ``images``: the backend accepts images. If False, the backend gets images as the client sent
+    them, and it replaces each image by a note or rejects the request. ``hosted_tools``: types of
+    the tools that the upstream itself runs, as requests name them (``web_search`` …). The reply
+    contains the items of these tools. ``completes_text``: the backend implements ``complete``.
     ``detokenizes``: the backend implements ``detokenize``. ``summarizes_reasoning``: the backend
     may summarize its reasoning if a request asks for a summary. ``reasoning_retention``: function
     that returns which reasoning of earlier turns the model sees again with the given options; None

@@ -14,8 +14,8 @@ _MIB = 2**20
 
 
 class BudgetedModel(Protocol):
-    """A copy of a model that takes memory of the budget: it is being loaded, loaded, or being
-    unloaded.
+    """A copy of a model that uses memory of the budget, from the start of its loading to the end of
+    its unloading.
 
     A retired copy gets no new requests and is unloaded when no request uses it.
     """
@@ -92,8 +92,8 @@ class MemoryBudget:
             self._changed.set()
 
     def notify(self) -> None:
-        """Wake the call of ``reserve`` that waits for memory, because another model may now be
-        unloaded."""
+        """Wake the call of ``reserve`` that waits for memory. Called when a model has become
+        evictable, so this model can be unloaded to free memory."""
         self._changed.set()
 
     def _evict(self, missing: int) -> None:

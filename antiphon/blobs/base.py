@@ -55,5 +55,6 @@ class Blobs(Protocol):
         Return None if the storage does not support such URLs."""
 
     async def remove_leftovers(self, before: float) -> None:
-        """Delete temporary files of crashed uploads, which ``list`` does not yield. Only files that
-        were last written before ``before`` (in Unix seconds) are deleted."""
+        """Delete temporary files that remain because a process crashed during an upload. ``list``
+        does not yield these files. Only files that were last written before ``before`` (in Unix
+        seconds) are deleted."""

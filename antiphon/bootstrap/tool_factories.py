@@ -77,8 +77,8 @@ class ToolDependencies(Struct, frozen=True, kw_only=True):
     - ``containers``: the registry of containers. It is None if the server runs no code.
     - ``no_containers``: the reason why the server runs no code.
     - ``uploads``: the clients' uploaded files.
-    - ``encryptor``: encrypts the state of tools that clients keep for the server. If it is None,
-      tools must not give such state to clients.
+    - ``encryptor``: encrypts the state that tools give to clients. Clients send this state back in
+      later requests. If ``encryptor`` is None, tools must not give state to clients.
     """
 
     settings: Settings

@@ -72,10 +72,10 @@ class Store(Protocol):
     """The contract of a store. All methods are per tenant. The id of another tenant's object counts
     as unknown. Safe for concurrent use in one event loop.
 
-    If a response continues another response, the other one is its parent. The parent, the parent's
-    parent and so on are its ancestors, and it is their descendant. A deleted or expired response
-    cannot be loaded by its id. But its stored data is kept until the last of its descendants is
-    deleted, because the descendants need it.
+    A response may continue an earlier response, its parent. The parent, the parent's parent and so
+    on are its ancestors, and it is their descendant. A deleted or expired response cannot be loaded
+    by its id. But its stored data is kept until the last of its descendants is deleted, because the
+    descendants need it.
     """
 
     @property
@@ -128,8 +128,9 @@ class Store(Protocol):
 
         - ``stored.response.previous_response_id``: the id of the parent.
         - ``usage``: a record to add to the usage log in the same transaction.
-        - ``lock``: the lock of a conversation that the response holds. The input and the output are
-          appended to this conversation in the same transaction, if the conversation still exists.
+        - ``lock``: the conversation lock of the response, if it has one. The input and the output
+          are appended to the locked conversation in the same transaction, if the conversation still
+          exists.
 
         With ``lock``, a response that is already stored is not changed, and nothing is appended
         again. So a caller that got no answer can repeat the call. Returns False and stores nothing
@@ -197,8 +198,8 @@ class Store(Protocol):
         """
 
     async def release_reservation(self, tenant: str, response_id: str, owner: str) -> None:
-        """Remove the reservation of a response if it belongs to ``owner``. If another owner has
-        reserved since, for another attempt at the same response, its reservation stays."""
+        """Remove the reservation of a response if it belongs to ``owner``. It belongs to another
+        owner if that owner has reserved room for a later attempt at the same response."""
 
     async def check_writable(self) -> None:
         """Write a small value, as a test. Raises ``StoreError`` if the store does not answer or

@@ -31,10 +31,12 @@ __all__ = [
 
 
 class TurnTokens(Struct, frozen=True, kw_only=True):
-    """The token ids that one turn added to those of its parent. The conversation up to this turn
-    has the ids ``all ids of the parent[:base] + ids``.
+    """The token ids of one turn. To save space, ids that are the same as in the parent are left
+    out.
 
-    ``ids``: packed little-endian 32-bit unsigned integers. ``fingerprint`` names the tokenizer.
+    ``base``: number of ids to take from the beginning of the parent's conversation. ``ids``: the
+    ids that follow them, packed as little-endian 32-bit unsigned integers. So the conversation up
+    to this turn has the ids ``parent_ids[:base] + ids``. ``fingerprint``: identifies the tokenizer.
     """
 
     base: int

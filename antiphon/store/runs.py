@@ -106,9 +106,10 @@ class RunStore(Protocol):
         - ``limit``: the largest number of runs to claim.
         - ``tenant_limit``: the largest number of runs of one tenant that ``owner`` may have. None
           means no limit.
-        - ``held``: ids of the runs that ``owner`` works on. Other runs that the store assigns to
-          ``owner`` are claimed again: the answer to an earlier claim was lost, or the work on the
-          run failed. If ``held`` is None, ``owner`` works on all its runs.
+        - ``held``: ids of the runs that ``owner`` works on. If the store assigns other runs to
+          ``owner``, these runs are claimed again, because nobody works on them: ``owner`` did not
+          get the result of an earlier call, or its work on the run failed. If ``held`` is None,
+          ``owner`` works on all its runs.
         """
 
     async def heartbeat(
@@ -193,7 +194,8 @@ class RunStore(Protocol):
         least ``limit`` events. It has fewer events if the log has no more, or if the events are
         very long.
 
-        The first batch may start before ``after``. The batches have no ``tokens`` and no ``at``.
+        The first batch may also contain events before these. The batches have no ``tokens`` and no
+        ``at``.
         Returns None if the run is unknown, or if its events are no longer kept.
         """
 

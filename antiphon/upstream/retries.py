@@ -62,8 +62,8 @@ class UpstreamHealth(Struct):
 
 
 class RetryPolicy:
-    """Decides how one request to an upstream is retried. A failed request is first sent to other
-    replicas without a wait.
+    """Decides how one request to an upstream is retried. A failed request is sent to the other
+    replicas immediately. After that, there is a wait before each attempt.
 
     ``pool``: the replicas of the upstream. ``pause``: function that sleeps. ``health``: the health
     of the upstream. ``session`` identifies the conversation of the request. ``is_routed``: the
@@ -118,9 +118,11 @@ class RetryPolicy:
         self._set_retrying(is_retrying=False)
 
     def restart(self) -> None:
-        """Report that the client has received a part of the reply. From now on, the client cannot
-        repeat the request itself. So the number of attempts is no longer limited, only the sum of
-        the waits. Earlier failures and waits no longer count."""
+        """Forget earlier failures and waits, because a part of the reply has arrived since then.
+
+        From now on, the number of attempts is not limited, only the sum of the waits. The client
+        already has a part of the reply, so it cannot repeat the request itself.
+        """
         self._is_continued = True
         self._tried.clear()
         self._quick_retries = self._attempt = 0
@@ -130,9 +132,10 @@ class RetryPolicy:
         """Count a failed attempt, and wait before the next attempt. If another replica can be
         tried, return without a wait.
 
-        Raises ``error`` if it is permanent, or if no attempt is left. In the second case, the error
-        gets the wait time for clients. Its code ``server_error`` is replaced by
-        ``server_is_overloaded``, because coding agents repeat a ``server_error`` up to 30 times.
+        Raises ``error`` if it is permanent, or if no attempt is left. If no attempt is left, the
+        error tells clients how long to wait (``retry_after_s``), and its code ``server_error`` is
+        replaced by ``server_is_overloaded``, because coding agents repeat a ``server_error`` up to
+        30 times.
         """
         root = self._count_failure(error)
         if error.permanent or self._is_over:

@@ -57,8 +57,8 @@ class WorkerHub:
         return HubSession(self)
 
     def on_worker_ended(self, number: int) -> None:
-        """Keep the counts of a worker that has ended as a part of the sums. ``number``: the number
-        of the worker. Its counts are those that were read last."""
+        """Add the last known counts of an ended worker to the sums, so the sums do not decrease.
+        ``number``: the number of the worker."""
         if (last := self._last.pop(number, None)) is not None:
             self._ended = sum_metrics([], [self._ended, last])
 

@@ -446,9 +446,9 @@ class LocalReply(Reply):
         returns None.
 
         Raises ``CannotContinue`` if the last item before the interruption (``written_before``) is
-        not among the parsed items. Then the item comes from a second model call: the first output
-        was invalid, and ``RetryingReply`` called the model again. The tokens of a second call are
-        not stored, so the item cannot be continued.
+        not among the parsed items. This happens if the first output was invalid and
+        ``RetryingReply`` called the model again: the item was written in the second call. The
+        tokens of a second call are not stored, so the item cannot be continued.
         """
         parser = self._rendered.parser
         deltas = list(parser.feed(Chunk(self._sampled_before))) if self._sampled_before else []

@@ -50,10 +50,10 @@ def build_sampling(options: Options, rendered: Rendered, max_tokens: int) -> Sam
 
 
 def _replace_boundary_values(options: Options) -> dict[str, Any]:
-    """Return equivalent values for boundary values that some engines reject, by option name.
+    """Replace extreme values that some engines reject by values with the same effect.
 
-    ``top_p=0`` and ``min_p=1`` leave only the most likely token. ``top_k=-1`` is vLLM's value for
-    all tokens.
+    Returns option name → new value, for the options that change. ``top_p=0`` and ``min_p=1`` allow
+    only the most likely token. ``top_k=-1`` allows all tokens, as in vLLM.
     """
     replaced: dict[str, Any] = {"top_k": 0} if options.top_k == -1 else {}
     if options.top_p == 0 or options.min_p == 1:

@@ -82,11 +82,11 @@ class StreamParser(Protocol):
         unreadable data."""
 
     def pending_deltas(self) -> tuple[Delta, ...]:
-        """Return the deltas that ``feed`` had parsed when it raised an error."""
+        """Return the deltas that the last ``feed`` call parsed before it raised an error."""
 
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
         """Return the last deltas, at the end of the stream. ``done``: whether the stream ended with
-        ``[DONE]``, so it did not break off. Raises ``BackendError`` if the answer is incomplete."""
+        ``[DONE]``. Raises ``BackendError`` if the answer is incomplete."""
 
 
 class RemoteBackend(Backend, ABC):
@@ -210,7 +210,8 @@ class RemoteBackend(Backend, ABC):
     @property
     @abstractmethod
     def separates_caches(self) -> bool:
-        """Whether the server separates its prefix cache by a salt in the request."""
+        """Whether the server uses a salt in the request to separate the prefix caches of
+        tenants."""
 
     @abstractmethod
     def encode_request(
@@ -393,8 +394,8 @@ class _AllCalls:
 class _FirstCall(_AllCalls):
     """A filter that lets only the first call of a client's tool pass.
 
-    It is needed because some servers ignore ``parallel_tool_calls``. The stream is read on after
-    the first call, because its end contains the usage.
+    It is needed because some servers ignore ``parallel_tool_calls``. After the first call, the rest
+    of the stream is still read, because the last chunk contains the usage.
     """
 
     def __init__(self) -> None:

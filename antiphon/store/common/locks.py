@@ -76,8 +76,9 @@ class ConversationLocks:
     ) -> bool:
         """Lock a conversation for the response ``holder``.
 
-        Returns False if another response holds the lock, and either its owner is alive or its run
-        has not ended. An unended run keeps its lock, because another owner will continue the run.
+        Returns False if another response holds the lock, and the owner of that response is alive or
+        the run of that response has not ended. An unended run keeps its lock, because the next
+        owner of the run will continue it.
         """
         current, current_owner = self._locks.get((tenant, conversation_id), (holder, owner))
         if current != holder and (

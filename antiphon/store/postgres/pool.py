@@ -171,8 +171,8 @@ class ConnectionPool:
             yield transaction
 
     async def run_to_completion(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run ``work`` to its end even if the caller is cancelled. For example, subscribers must be
-        notified of data that was committed."""
+        """Run ``work`` to its end even if the caller is cancelled. This is needed, for example, if
+        ``work`` commits data and then notifies subscribers."""
         return await asyncio.shield(self.start(work))
 
     def start(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:

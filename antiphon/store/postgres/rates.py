@@ -1,5 +1,5 @@
-"""The PostgreSQL rate store. Its tables are not in the write-ahead log, so a crash of the database
-empties them."""
+"""The PostgreSQL rate store. Its tables are not in the write-ahead log, so they are empty after the
+database has crashed."""
 
 from __future__ import annotations
 

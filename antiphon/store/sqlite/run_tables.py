@@ -127,8 +127,12 @@ class RunTables:
         models: Collection[str],
         is_free: Callable[[str, str | None], bool],
     ) -> Generator[tuple[int, tuple[int, str | None]], None, None]:
-        """Yield the runs of a tenant that can be claimed, oldest first. Each yielded value has the
-        form ``(rank, (row, former_owner))``."""
+        """Yield the runs of a tenant that can be claimed, oldest first, in the form that
+        ``choose_fairly`` expects.
+
+        Each run is yielded as ``(row, (row, owner))``. ``row``: the row number of the run, which is
+        also its rank in the queue. ``owner``: the dead owner of the run, or None.
+        """
         with closing(connection.execute(self._queries["unended_runs"], (tenant,))) as runs:
             for run, response_id, model, old_owner in runs:
                 if model in models and is_free(response_id, old_owner):

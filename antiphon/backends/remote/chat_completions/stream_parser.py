@@ -152,7 +152,7 @@ class ChatStreamParser:
         return self.pending_deltas()
 
     def pending_deltas(self) -> tuple[Delta, ...]:
-        """Return the deltas that ``feed`` had parsed when it raised an error."""
+        """Return the deltas that the last ``feed`` call parsed before it raised an error."""
         return self._items.take_deltas()
 
     def _read_payload(self, payload: bytes) -> None:
@@ -194,7 +194,8 @@ class ChatStreamParser:
         """Return the last deltas, at the end of the stream.
 
         Raises ``BackendError`` if the server sent no finish reason or reports a failure. ``done``:
-        ignored, because a router also sends ``[DONE]`` after an answer whose server has failed.
+        ignored, because it does not show that the answer is complete: a router also sends
+        ``[DONE]`` if the server behind it fails during the answer.
         """
         if self._finish is None:
             raise BackendError("The upstream's answer broke off.")
@@ -374,9 +375,9 @@ class ChatStreamParser:
         """Emit the deltas of the first call that is not closed yet. If this call is complete, close
         it and continue with the next call.
 
-        ``final``: whether no more pieces follow. If so, all calls are closed, with the exception of
-        ``is_cut``. ``is_cut``: whether the reply was cut off. If so, the last call stays open if
-        its arguments are incomplete.
+        ``final``: whether no more pieces follow. If so, all calls are closed, also calls with
+        incomplete arguments. ``is_cut``: whether the reply was cut off. If so, the last call is not
+        closed if its arguments are incomplete.
         """
         while self._ended_count < len(self._calls):
             pending = self._calls[self._ended_count]

@@ -174,7 +174,7 @@ class ResponsesStreamParser:
         return self.pending_deltas()
 
     def pending_deltas(self) -> tuple[Delta, ...]:
-        """Return the deltas that ``feed`` had parsed when it raised an error."""
+        """Return the deltas that the last ``feed`` call parsed before it raised an error."""
         return self._builder.take_deltas()
 
     def _read(self, payload: bytes) -> None:
@@ -369,8 +369,8 @@ class ResponsesStreamParser:
             self._builder.add_arguments(text)
 
     def _add_inner_summary(self, item_state: _UpstreamItem) -> None:
-        """Add the part of a summary that arrived before the text of the reasoning was complete, as
-        a ``Summary`` delta."""
+        """Add a ``Summary`` delta with the buffered part of the summary. A part of a summary is
+        buffered if it arrives before the text of the reasoning is complete."""
         text = "".join(item_state.inner_summary)
         item_state.inner_summary.clear()
         if text and self._builder.open == "reasoning":

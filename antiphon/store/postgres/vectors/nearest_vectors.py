@@ -35,8 +35,8 @@ class NearestVectors(Protocol):
         transaction has locked this row. ``model``: the model that computed the vectors."""
 
     async def settle(self, tenant: str, store_id: str, model: str) -> None:
-        """Called after the commit of a transaction that added vectors. An implementation can now do
-        work that takes too long for that transaction."""
+        """Do work that would take too long in the transaction that added vectors. Called after this
+        transaction has committed."""
 
     async def search(
         self,

@@ -2,7 +2,8 @@
 folder.
 
 Each process listens at a socket of its own. When a process starts, it connects to all sockets in
-the folder. So every two processes have a connection. Messages may be lost when a process ends.
+the folder. So each process is connected to each other process. Messages may be lost when a process
+ends.
 """
 
 from __future__ import annotations
