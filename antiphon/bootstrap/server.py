@@ -1089,7 +1089,7 @@ def request_limits(settings: Settings) -> guard.RequestLimits:
 
 def _tenant_limit(settings: Settings, total: int) -> int | None:
     """Return how many of ``total`` concurrent requests or runs one tenant may have. Returns None if
-    there is no limit, because all keys belong to one tenant."""
+    all keys belong to one tenant, because this tenant may use the whole total."""
     if len({key.tenant for key in settings.keys}) < 2 and not settings.stored_keys:
         return None
     return tenant_share(total, settings.max_tenant_share)

@@ -229,8 +229,8 @@ class TenantUsage(Struct, frozen=True):
 
 
 class SweepRecord(Struct, frozen=True):
-    """The record of the last sweep (deletion of expired data). A comparison with the clock shows
-    whether the clock is wrong.
+    """The record of the last sweep (deletion of expired data). The next sweep compares it with the
+    clock, to detect a wrong clock.
 
     ``swept_at``: the time of the last sweep, in Unix seconds. A clock is in doubt if it is
     implausibly far ahead of ``swept_at``. ``clock_suspect_since``, ``clock_suspect_at``: the first

@@ -62,8 +62,9 @@ class UpstreamHealth(Struct):
 
 
 class RetryPolicy:
-    """Decides how one request to an upstream is retried. A failed request is sent to the other
-    replicas immediately. After that, there is a wait before each attempt.
+    """Decides how one request to an upstream is retried. After a failure, the request is sent to
+    another replica without a wait. When no other replica is left, there is a wait before each
+    attempt.
 
     ``pool``: the replicas of the upstream. ``pause``: function that sleeps. ``health``: the health
     of the upstream. ``session`` identifies the conversation of the request. ``is_routed``: the

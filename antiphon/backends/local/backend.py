@@ -426,10 +426,10 @@ class LocalReply(Reply):
 
     @property
     def _counts_cached_tokens(self) -> bool:
-        """Whether the engine's next count of cached tokens goes into the usage. It does not in two
-        cases:
+        """Whether the usage includes the number of cached tokens that the engine reports next.
+        This number is ignored in two cases:
 
-        - Another tenant may have filled the cache.
+        - The tokens may be in the cache because of a request of another tenant.
         - The reasoning was cut off, so the reply needs a second engine call. The second call finds
           the tokens of the first call in the cache.
         """

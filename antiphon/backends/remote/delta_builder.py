@@ -35,9 +35,10 @@ _CLOSE = Close()
 class DeltaBuilder:
     """Collects the deltas of a reply. It also implements ``Sink``, to which tool calls are written.
 
-    A channel is a kind of text in an item, such as the summary of reasoning. Text for a channel
-    that the open item does not have goes into the channel ``text``, if the item has this channel.
-    Any other delta that does not fit the open item is dropped.
+    An item has one or more channels. A channel is a kind of text, such as the summary of reasoning.
+    If text arrives for a channel that the open item does not have, it goes into the item's channel
+    ``text``. If the item has no channel ``text``, the text is dropped. Other deltas that do not fit
+    the open item are dropped too.
 
     ``out``: the deltas that were added since the last ``take_deltas``. ``open``: the kind of the
     open item, or None. ``used_call_ids``: ids of the conversation's calls, which new calls must not

@@ -65,10 +65,10 @@ class AnswerFormat(Struct, frozen=True, kw_only=True):
     whole format. If not, ``validator`` must check the text too. ``fault``: the error message for a
     text that does not match the grammar.
 
-    ``any_json`` and ``validator`` are set for JSON. A grammar of a JSON schema permits only one
-    order of keys and one way to escape characters, so it also rejects some valid JSON. A rejected
-    text is matched to ``any_json``, the grammar of any JSON. At the end of the text, ``validator``
-    decides whether the text is valid.
+    ``any_json`` and ``validator`` are set for JSON only. They are needed because the grammar of a
+    JSON schema also rejects some valid JSON: it permits only one order of keys and one way to
+    escape characters. So if ``grammar`` rejects a text, the text is matched to ``any_json``, the
+    grammar of any JSON. At the end of the text, ``validator`` decides whether the text is valid.
     """
 
     grammar: Grammar

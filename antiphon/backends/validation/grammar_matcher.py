@@ -25,8 +25,9 @@ _CACHE_SIZE = 64
 
 
 class GrammarCache:
-    """Cache of the grammars that were used last. ``get`` returns the compiled grammar for a Lark
-    grammar. Compiling takes about a thousand times as long as starting a match."""
+    """Cache of compiled grammars. It keeps the grammars that were used last, because compiling a
+    grammar takes about a thousand times as long as starting a match. ``get`` returns the compiled
+    grammar for a Lark grammar."""
 
     def __init__(self) -> None:
         self.get = lru_cache(_CACHE_SIZE)(self._compile)
@@ -107,8 +108,9 @@ class GrammarMatcher:
 
     @property
     def is_check_due(self) -> bool:
-        """Whether ``check_prefix`` must be called now. If the match is expensive, a check is due
-        each time the number of text pieces has grown by half."""
+        """Whether ``check_prefix`` must be called now. It must be called only if the match is
+        expensive, and then each time the number of text pieces is 1.5 times as large as at the last
+        check."""
         return self._is_expensive and len(self._texts) >= self._next_check
 
     async def check_prefix(self) -> bool:

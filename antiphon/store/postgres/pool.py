@@ -287,8 +287,8 @@ class ConnectionPool:
 
 class Transaction:
     """A connection inside a transaction. ``is_pooled``: whether a connection pooler is between this
-    process and the database. Then other clients may share the session, so no search path is set for
-    the session."""
+    process and the database. If so, no search path is set for the session, because other clients
+    may share the session."""
 
     def __init__(self, connection: Any, queries: Mapping[str, str], *, is_pooled: bool) -> None:
         self._connection = connection

@@ -3,10 +3,10 @@
 If several processes share a database, a lock on a file orders their writes. A process can wait for
 this lock without polling; SQLite's own lock has to be polled.
 
-Writes that arrive during a commit share the next commit. A single write does not wait for others.
-With ``synchronous=NORMAL``, a commit returns when the operating system has the data. So a killed
-process loses nothing and corrupts nothing. A power failure may lose the last commits, but no
-earlier commits.
+Writes that arrive during a commit share the next commit. If no commit is running, a write is
+committed immediately. With ``synchronous=NORMAL``, a commit returns when the operating system has
+the data. So no data is lost or damaged if this process is killed. After a power failure, the last
+commits may be missing, but no earlier commits.
 """
 
 from __future__ import annotations

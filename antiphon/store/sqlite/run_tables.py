@@ -131,7 +131,7 @@ class RunTables:
         ``choose_fairly`` expects.
 
         Each run is yielded as ``(row, (row, owner))``. ``row``: the row number of the run, which is
-        also its rank in the queue. ``owner``: the dead owner of the run, or None.
+        also its rank in the queue. ``owner``: the former owner of the run, or None.
         """
         with closing(connection.execute(self._queries["unended_runs"], (tenant,))) as runs:
             for run, response_id, model, old_owner in runs:

@@ -239,7 +239,8 @@ def _call(call: Message) -> Message:
 
 
 def _is_binary(data: str) -> bool:
-    """Return whether the data is a PDF document. Text files were converted to text before."""
+    """Return whether the data of a file is binary. This can only be a PDF document, because other
+    files were already converted to text."""
     head = data[:80].lower()
     return head.startswith("data:application/pdf") or data.startswith("JVBERi0")
 

@@ -109,8 +109,9 @@ class _UpstreamItem:
 
     ``tag``: the type of the item. ``raw``: the item's JSON so far. ``text_lengths``: channel (kind
     of text) → number of characters so far. ``steps``: names of the hosted tool's progress events
-    that were already reported. ``summary``: not 0 if a further part of the summary has begun and
-    has no text yet. ``waiting_events``: events that arrived while another item was open.
+    that were already reported. ``summary``: index of a part of the summary, after the first one,
+    that has begun but has no text yet; 0 if there is no such part. ``waiting_events``: events that
+    arrived while another item was open.
     """
 
     def __init__(self, tag: str) -> None:

@@ -270,13 +270,16 @@ class Pgvector:
     ) -> list[Any]:
         """Search a large vector store, or only ``files`` in it. There are three ways:
 
-        - Compare all vectors: if there are at most ``EXACT_ROWS``.
-        - Compare the vectors with the nearest codes: if the codes are loaded, and if there are at
-          most ``CODED_ROWS`` vectors or the files have less than ``INDEX_SHARE`` of all vectors.
-        - Search the index: otherwise, if the files have at least ``INDEX_SHARE`` of all vectors.
+        - The query is compared with every vector. This is done if there are at most ``EXACT_ROWS``
+          vectors to search.
+        - The query is compared with all codes, and then with the vectors of the nearest codes. This
+          is done if the codes are loaded, and if there are at most ``CODED_ROWS`` vectors or the
+          files have less than ``INDEX_SHARE`` of the vectors in the vector store.
+        - The index is searched. This is done otherwise, if the files have at least ``INDEX_SHARE``
+          of the vectors in the vector store.
 
-        All vectors are also compared if no other way is possible, or if the index finds too few
-        results.
+        The first way is also used if neither of the others is possible, or if the index finds too
+        few results.
         """
         if files is None:
             found = await transaction.fetch(FINISHED_FILES, store)
