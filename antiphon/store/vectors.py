@@ -1,8 +1,8 @@
 """The contract of a vector index. It holds the chunks of the files in vector stores, and finds
 chunks by words or by vectors.
 
-Every index searches by words. An index need not search by vectors. Then its callers load the
-vectors and compare them.
+Every index can search by words. Some indexes cannot search by vectors. The callers of such an index
+load the vectors and compare them.
 """
 
 from __future__ import annotations

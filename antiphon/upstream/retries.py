@@ -134,9 +134,9 @@ class RetryPolicy:
         tried, return without a wait.
 
         Raises ``error`` if it is permanent, or if no attempt is left. If no attempt is left, the
-        error tells clients how long to wait (``retry_after_s``), and its code ``server_error`` is
-        replaced by ``server_is_overloaded``, because coding agents repeat a ``server_error`` up to
-        30 times.
+        error is changed first: its ``retry_after_s`` tells clients how long to wait, and the code
+        ``server_error`` becomes ``server_is_overloaded``. This code is better because coding agents
+        repeat a ``server_error`` up to 30 times.
         """
         root = self._count_failure(error)
         if error.permanent or self._is_over:

@@ -31,9 +31,9 @@ class OfferedCallFilter:
     """Filters the deltas of one reply. ``tools``: the tools that the request offered to the model.
 
     A call of a function that was not offered is converted to text, so the model's output is not
-    lost. The parsers of local models do the same. Items of hosted tools that the request does not
-    contain are dropped. If ``Options.checks_calls`` is set or a call is required, all function
-    calls pass, because the caller or the validation checks them.
+    lost. The parsers of local models do the same. If ``Options.checks_calls`` is set or a call is
+    required, all function calls pass, because the caller or the validation checks them. An item of
+    a hosted tool is dropped if the request does not contain this tool.
     """
 
     def __init__(self, options: Options, tools: PromptTools) -> None:

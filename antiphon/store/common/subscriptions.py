@@ -1,8 +1,8 @@
 """Subscriptions of readers in this process to runs. A run appends batches of events, and the
 subscriptions of the run deliver them to the readers.
 
-A subscription buffers only few batches. If a reader is slow, its subscription drops the batches,
-and the reader reads them from the store. So slow readers need little memory and block nobody.
+A subscription buffers only a few batches. If a reader is slow, its subscription drops the batches,
+and the reader reads them from the store. So a slow reader needs little memory and blocks nobody.
 """
 
 from __future__ import annotations

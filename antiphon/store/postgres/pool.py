@@ -161,7 +161,7 @@ class ConnectionPool:
         the query that takes the lock.
 
         Calls of this process that need the same lock wait in a queue, without a database
-        connection. So many calls of one tenant occupy only one connection.
+        connection. So all calls of one tenant together occupy only one connection.
         """
         queue = self._tenant_queues.get((lock, tenant))
         if queue is None:
