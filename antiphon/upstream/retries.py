@@ -170,7 +170,7 @@ class RetryPolicy:
         return self._quick_retries < len(self._pool) and self._pool.has_others(self._tried)
 
     def report(self, error: BackendError) -> None:
-        """Count and log the failure of the current attempt. It is not retried."""
+        """Count and log the failure of the current attempt. There is no further attempt."""
         _log.warning("upstream failed", upstream=self._count_failure(error), error=str(error))
 
     def _count_failure(self, error: BackendError) -> str | None:

@@ -87,8 +87,8 @@ _FILE_IDS = "SELECT seq, id FROM vector_files WHERE store = $1 AND seq = ANY($2:
 
 
 class Qdrant:
-    """``NearestVectors`` by the copies of one database's vectors on a Qdrant server. Made by
-    ``open``."""
+    """``NearestVectors`` that searches a Qdrant server, which has copies of the database's vectors.
+    Made by ``open``."""
 
     def __init__(self, pool: ConnectionPool, client: QdrantClient) -> None:
         self._pool = pool
