@@ -34,8 +34,8 @@ async def open_store(
     """Open the store of a URL: ``memory:``, ``sqlite:PATH`` or a path, ``postgresql://…``. Raises
     ``SetupError``.
 
-    - ``vectors``, ``vectors_key``: the way to find the nearest vectors, as in the settings of these
-      names.
+    - ``vectors``, ``vectors_key``: the values of the settings with these names. They select how the
+      nearest vectors are found.
     - ``peers``: a folder for sockets. Several processes of one machine need it to share an SQLite
       database. PostgreSQL needs no such folder.
     - ``connections``, ``listen_url``, ``bus``: as in ``PostgresStore.open``.

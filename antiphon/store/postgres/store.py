@@ -109,8 +109,8 @@ class PostgresStore:
           listens for notifications.
         - ``listen_url``: the URL for the connection that listens. It is needed if ``url`` leads to
           a connection pooler.
-        - ``vectors``, ``vectors_key``: the way to find the nearest vectors, as in the settings of
-          these names.
+        - ``vectors``, ``vectors_key``: the values of the settings with these names. They select how
+          the nearest vectors are found.
         - ``bus``: the URL of a message bus. The bus need not be available yet.
         """
         connector = None if bus is None else find_connector(bus)

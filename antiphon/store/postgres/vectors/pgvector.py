@@ -175,7 +175,8 @@ ORDER BY n.distance
 
 class Pgvector:
     """``NearestVectors`` that searches tables of vectors in the database itself. Made by ``open``.
-    ``schema``: the name of the schema of the extension pgvector, quoted and followed by a period."""
+    ``schema``: the name of the schema of the extension pgvector, quoted and followed by a period.
+    """
 
     def __init__(self, pool: ConnectionPool, schema: str) -> None:
         self._pool = pool
