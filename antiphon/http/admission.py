@@ -50,8 +50,9 @@ class AdmissionQueue:
     """Admits at most ``max_concurrent_requests`` requests at a time. At most
     ``max_queued_requests`` more requests wait in the queue.
 
-    If the queue is full, a new request is queued only if its tenant has few queued requests. The
-    newest queued request of the tenant with the most queued requests is then rejected.
+    If the queue is full, a new request can replace the newest queued request of the tenant with the
+    most queued requests. It does so if its own tenant has at least two fewer queued requests.
+    Otherwise, the new request is rejected.
 
     - ``max_per_tenant``: the maximum number of concurrent requests of one tenant; None means no
       limit per tenant.
@@ -135,11 +136,11 @@ class AdmissionQueue:
         self._limiter.release(tenant)
 
     def _make_room(self, tenant: str) -> None:
-        """Reject a queued request, so that the queue has room for a request of ``tenant``. The
-        rejected request is the newest queued request of the tenant with the most queued requests.
+        """Make room in the queue for a request of ``tenant``: reject the newest queued request of
+        the tenant with the most queued requests.
 
-        Raises ``Overloaded`` and rejects no queued request if that tenant has fewer than two queued
-        requests more than ``tenant``.
+        That tenant must have at least two more queued requests than ``tenant``. Otherwise, no
+        queued request is rejected, and ``Overloaded`` is raised.
         """
         limiter, wait = self._limiter, self._retry_after_s
         error = Overloaded(

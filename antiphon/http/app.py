@@ -99,14 +99,14 @@ def create_app(
     - ``cors``: origins whose pages may call the app; "*" allows all origins.
     - ``admission``: the admission queue of the app; None creates a queue from ``limits``.
     - ``manager`` manages the models; None leaves out the routes ``/antiphon/models``.
-    - ``settings``: the answer of ``/antiphon/settings``; None leaves out this route.
+    - ``settings``: the content that ``/antiphon/settings`` returns; None leaves out this route.
     - ``api_keys``: the API keys in the store; None if API keys are not kept in the store.
     - ``processes``: a function that reads the state of all processes of the server; None if there
       is only one process.
     - ``clock`` returns monotonic seconds.
     - ``tracer``: None means that nothing is traced.
-    - ``reraise``: whether unexpected exceptions are raised instead of answered with an error, for
-      tests.
+    - ``reraise``: for tests: whether unexpected exceptions are raised, and not converted to an
+      error response.
     """
     access = access or AuthConfig()
     limits = limits or RequestLimits()
@@ -280,7 +280,7 @@ def _reference_routes(reference: ReferenceRoutes) -> list[Route]:
 
 class _ActionRoute(Route):
     """The route of an action, such as ``/antiphon/models/NAME/load``. If a request has this path
-    but another method, this route answers with the error 405.
+    but another method, this route returns 405.
 
     Starlette's own route would pass such a request on to the later routes. The route
     ``/antiphon/models/{model:path}`` would then take ``NAME/load`` for the name of a model, because

@@ -1,4 +1,4 @@
-"""Record administrative acts, such as the creation of an API key."""
+"""Record administrative actions, such as the creation of an API key."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _log = structlog.get_logger(__name__)
 
 
 class Auditor:
-    """Records administrative acts of requests: who sent the request, what it did, and to which
-    object. The acts are written to the audit log and to the server's log."""
+    """Records administrative actions of requests: who sent the request, what it did, and to which
+    object. The actions are written to the audit log and to the server's log."""
 
     def __init__(self, trail: AuditTrail, access: AuthConfig) -> None:
         self._trail = trail
         self._operators = access.operators
 
     async def record(self, scope: Scope, type: str, target: str) -> None:
-        """Record an administrative act. ``type``: the kind of act, such as ``api_key.created``.
-        ``target``: the name or id of the object."""
+        """Record an administrative action. ``type``: the kind of action, such as
+        ``api_key.created``. ``target``: the name or id of the object."""
         context = request_context(scope)
         client = scope.get("client")
         _log.info("administrative act", type=type, target=target, by=context.key)
@@ -37,7 +37,7 @@ class Auditor:
         )
 
     async def record_operator(self, scope: Scope, type: str, target: str) -> None:
-        """Record an act, such as deleting a response, if the request has an operator's API key.
-        Other clients may do the same act, but their acts are not recorded."""
+        """Record an action, such as deleting a response, if the request has an operator's API key.
+        Other clients may do the same, but their actions are not recorded."""
         if request_context(scope).key in self._operators:
             await self.record(scope, type, target)

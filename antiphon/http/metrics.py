@@ -47,7 +47,7 @@ class RunTiming:
     the first token was sent; None before. Both times are in seconds of ``clock``.
 
     For a streamed run, call ``record_events`` for each batch of events until ``first_token_at`` is
-    set. Without a call, ``is_streamed`` stays false.
+    set. If it is never called, ``is_streamed`` stays false.
     """
 
     __slots__ = ("_clock", "first_token_at", "is_streamed", "started_at")
@@ -70,7 +70,7 @@ class _Series(Struct, frozen=True):
     """The metrics that have a model label.
 
     One instance holds the parent metrics, which cover all models. The other instances each hold the
-    children of one model. They are kept because looking up a child for each update is slow.
+    children of one model. The children are kept because looking up a child for each update is slow.
     """
 
     to_first: Histogram

@@ -200,9 +200,9 @@ async def serve(
 
     - ``drain`` waits for the runs to end.
     - ``grace_s``: the seconds that ``drain`` may take. A second signal ends this time early.
-    - ``started`` is called when requests are answered and signals are handled.
-    - ``on_hangup``: a function that SIGHUP calls instead of stopping the server. A SIGHUP that
-      comes because the terminal was closed still stops the server.
+    - ``started`` is called when the server is ready to answer requests and to handle signals.
+    - ``on_hangup``: a function that is called at a SIGHUP; the server then continues. But if the
+      SIGHUP comes because the terminal was closed, the server stops.
     - ``max_frame_bytes``: maximum size of a WebSocket message.
     - ``limits``: limits of each client's connections.
     """
@@ -277,7 +277,8 @@ class _Protocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol with additions:
 
     - It limits the size of the request head, because httptools buffers without limit.
-    - It limits the time that head and body may take, and the connections of one address.
+    - It limits the time until head and body have arrived, and the number of connections of one
+      address.
     - It answers malformed requests in the API's error format.
     - It offers the ASGI extensions for direct writes and disconnects.
     - It sends response headers together with the first chunk.

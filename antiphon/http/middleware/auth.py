@@ -103,7 +103,8 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
       no limit per tenant.
     - ``max_queued_requests``: maximum number of waiting requests. Further requests get the status
       429.
-    - ``retry_after_s``: the seconds after which the client of such a refused request may try again.
+    - ``retry_after_s``: the seconds after which the client of a request refused with 429 may try
+      again.
     - ``requests_per_minute``: the limit of each key that has no limit of its own. On a server
       without keys, it is the limit of the whole server. None means no limit.
     """
@@ -202,8 +203,8 @@ class AuthMiddleware:
         """Return whether the request may read the metrics without a key.
 
         The setting ``metrics`` must admit the client. In addition, the Host header must be allowed;
-        see ``_unknown_host``. Only if ``metrics`` is ``everybody`` and the server has keys, every
-        Host header is allowed.
+        see ``_unknown_host``. The Host header is not checked if ``metrics`` is ``everybody`` and
+        the server has keys.
         """
         allowed = self._access.metrics
         if allowed == "everybody" and self._access.requires_key:
@@ -321,8 +322,8 @@ def _is_local_name(name: str) -> bool:
 
 def _request_headers(permits: Sequence[Permit]) -> list[tuple[bytes, bytes]]:
     """Return OpenAI's ``x-ratelimit`` headers about requests. They describe the limit with the
-    fewest remaining requests. ``permits``: the decisions of all limits that apply to the request.
-    """
+    fewest remaining requests. ``permits``: one permit for each limit that applies to the
+    request."""
     permit = min(permits, key=lambda each: each.remaining, default=None)
     if permit is None:
         return []

@@ -37,8 +37,8 @@ def is_messages_client(scope: Scope) -> bool:
 
 
 def send_for_client(scope: Scope, send: Send) -> Send:
-    """Return ``send`` for clients that read OpenAI's error format. For other clients, return a
-    wrapper of ``send`` that rewrites error bodies."""
+    """Return ``send`` itself for clients that read OpenAI's error format. For other clients, return
+    a wrapper of ``send`` that rewrites error bodies."""
     if scope["type"] != "http":
         return send
     if is_messages_client(scope):

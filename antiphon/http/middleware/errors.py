@@ -169,7 +169,8 @@ def unknown_url(method: str, path: str) -> NotFound:
 
 
 def _routing_reply(error: HTTPException, scope: Scope) -> Reply:
-    """Build the response for an error raised by Starlette's router, usually a wrong method."""
+    """Build the response for an error raised by Starlette's router, usually because the request has
+    a wrong method."""
     if error.status_code != 405:
         return error_reply(error.status_code, error.detail)
     return error_reply(
@@ -183,8 +184,8 @@ def _routing_reply(error: HTTPException, scope: Scope) -> Reply:
 def _allowed_methods(scope: Scope) -> set[str]:
     """Return the methods that the path accepts.
 
-    Each route has one method, and several routes may have the same path. Starlette's error only
-    knows the method of the first route.
+    Several routes, each with one method, may have the same path. The methods of all these routes
+    are returned, because Starlette's error names only the method of the first route.
     """
     routes: list[Route] = [each for each in scope["router"].routes if isinstance(each, Route)]
     path = scope["route"].path

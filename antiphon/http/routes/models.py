@@ -1,8 +1,8 @@
-"""Endpoints of ``/v1/models``. One body contains OpenAI's list of models and Codex's model catalog.
-Clients of the Messages API get Anthropic's list instead.
+"""Endpoints of ``/v1/models``. The same response contains OpenAI's list of models and Codex's model
+catalog. Clients of the Messages API get Anthropic's list instead.
 
-Each alias is listed like a model. Some clients choose their behaviour by a model name that they
-know, and an alias can have such a name.
+Each alias is listed like a model. Some clients know certain model names and change their behaviour
+for them. An operator can give a model such a name as an alias.
 """
 
 from __future__ import annotations

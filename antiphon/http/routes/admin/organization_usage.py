@@ -166,9 +166,10 @@ class OrganizationUsageRoutes:
 def _page_start(page: str | None, first: int, end: int, width: _Width) -> int:
     """Return the Unix time at which a page starts.
 
-    ``page``: the name of the page, which contains this time; None for the first page. ``first``:
-    the start of the first page. ``end``: the end of the last page. ``width``: the width of the
-    buckets. Raises ``InvalidRequest`` if no page of this query can start at the time in the name.
+    ``page``: the name of the page as the client sent it; the name contains the start time. None
+    means the first page. ``first``: the start of the first page. ``end``: the end of the last page.
+    ``width``: the width of the buckets. Raises ``InvalidRequest`` if no page of this query starts
+    at the time in the name.
     """
     if page is None:
         return first
