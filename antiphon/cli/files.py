@@ -1,5 +1,6 @@
-"""``antiphon files``: move the contents of uploaded files, and delete contents that crashes left
-behind."""
+"""``antiphon files``: move the contents of uploaded files to another storage, and delete stored
+contents that belong to no file. Such contents remain, for example, if a server crashes during an
+upload."""
 
 from __future__ import annotations
 

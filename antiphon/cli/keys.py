@@ -1,8 +1,8 @@
 """``antiphon key … --store``: manage API keys in the store, whether or not a server runs.
 
-Usually the command opens the store itself. A store in memory belongs to the server's process, so
-the command asks the running server. The command also asks the running server if the server has
-opened a SQLite store, because only one process can open such a store.
+Usually the command opens the store itself. In two cases it sends requests to the running server
+instead: if the store is in the memory of the server's process, or if the server has opened a SQLite
+store, which only one process can open at a time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """``antiphon launch``: start a coding agent against a running server.
 
 The agent gets a temporary configuration, which is deleted when the agent ends. The user's own
-configuration of the agent is neither read nor written. The agent would also send requests to other
-servers (usage statistics, checks for updates). Settings that the agent documents switch these
-requests off.
+configuration of the agent is neither read nor written. By default, such agents also send requests
+to other servers (usage statistics, checks for updates). Antiphon turns these requests off with
+documented settings of the agent.
 """
 
 from __future__ import annotations

@@ -448,7 +448,8 @@ def _chat_arguments(loaded: LoadedSettings, url: str) -> str:
 
 
 def _silent(_: Any) -> None:
-    """Print nothing. Used if the log is in JSON. The log then contains what a start would print."""
+    """Print nothing. Used in place of a print function if the log is in JSON: the log then contains
+    the information that a start would print."""
 
 
 def _chat(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:

@@ -54,8 +54,8 @@ def delete_tenant(loaded: LoadedSettings, name: str, *, confirm: Callable[[], st
 def list_audit_events(
     loaded: LoadedSettings, filters: Mapping[str, str], *, count: int
 ) -> list[str]:
-    """Return the latest administrative acts, one line for each act, newest first. ``filters``:
-    query parameters of ``GET /antiphon/audit``. Raises ``SetupError``."""
+    """Return the latest administrative actions, one line for each action, newest first.
+    ``filters``: query parameters of ``GET /antiphon/audit``. Raises ``SetupError``."""
     server = find_server(loaded)
     lines: list[str] = []
     query: dict[str, Any] = dict(filters)

@@ -1,5 +1,5 @@
-"""Run the demo: start a server with the scripted model, and send it the requests of a tour of the
-API."""
+"""Run the demo: start a server with the scripted model, and send it the requests of the tour. The
+tour is a fixed series of requests that shows what the API can do."""
 
 from __future__ import annotations
 
