@@ -42,8 +42,9 @@ def read_messages(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) ->
 
 
 class _MessageReader:
-    """Translates messages one by one and adds the results to ``items``. For error messages,
-    ``paths`` records for each field of an item the field of the message from which it comes."""
+    """Translates messages one by one and adds the results to ``items``. ``paths`` records from
+    which field of the client's messages each item was read, so that error messages can name the
+    client's field."""
 
     def __init__(self, paths: ErrorPaths, limits: BodyLimits) -> None:
         self.items: list[Json] = []
@@ -216,8 +217,8 @@ def _part(raw: Any, path: str, kinds: Mapping[str, Callable[[Json, str], Json]])
 
 
 def _inner(fields: Json, name: str, path: str) -> Json:
-    """Return the object in the field ``name`` of a part. This field has the same name as the part's
-    type and holds its content, such as ``file``."""
+    """Return the content of a part. It is the object in the field ``name``, which has the same name
+    as the part's type, such as ``file``."""
     if name not in fields:
         raise missing_parameter(f"{path}.{name}")
     return read_object(fields[name], f"{path}.{name}")

@@ -1,5 +1,5 @@
-"""Translate the body of ``POST /completions`` to prompts, and to Responses requests with the
-sampling options.
+"""Translate the body of ``POST /completions``. The result is a list of prompts and a list of
+Responses requests. These requests contain no input, only the options, such as the sampling options.
 
 The accepted fields are the fields of the ``openai`` SDK 3.54 and the sampling extensions in
 ``wire.request``.
@@ -60,8 +60,8 @@ class CompletionRequest(Struct, frozen=True, kw_only=True):
         return replace(self, requests=traced)
 
     def echoed_text(self, index: int) -> str:
-        """Return the prompt that a choice's text starts with. ``index``: index of the choice.
-        Returns "" if the request does not set ``echo``."""
+        """Return the prompt that must be repeated at the start of a choice's text. ``index``: index
+        of the choice. Returns "" if the request does not set ``echo``."""
         prompt = self.prompts[index]
         return prompt if self.echo and isinstance(prompt, str) else ""
 

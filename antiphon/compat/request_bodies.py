@@ -54,7 +54,7 @@ class ChatStreamOptions(Struct, frozen=True, kw_only=True):
 
 
 class ChatPart(Struct, frozen=True, kw_only=True):
-    """A part of a message. Its content is in the field that has the name of its ``type``."""
+    """A part of a message. Its content is in the field whose name equals ``type``."""
 
     type: Literal["text", "image_url", "input_audio", "file", "video_url", "refusal"]
     text: str | UnsetType = UNSET
@@ -66,21 +66,22 @@ class ChatPart(Struct, frozen=True, kw_only=True):
 
 
 class ChatCalledFunction(Struct, frozen=True, kw_only=True):
-    """A called function. ``arguments``: JSON text."""
+    """A call of a function: its name and its arguments. ``arguments``: JSON text."""
 
     name: str
     arguments: str | None = None
 
 
 class ChatCalledCustom(Struct, frozen=True, kw_only=True):
-    """A called custom tool."""
+    """A call of a custom tool: the tool's name and the input that the model wrote."""
 
     name: str
     input: str
 
 
 class ChatInputCall(Struct, frozen=True, kw_only=True):
-    """A call in an earlier message of the model."""
+    """A tool call in an earlier message of the model. Its content is in ``function`` or ``custom``,
+    depending on ``type``."""
 
     id: str
     type: Literal["function", "custom"] = "function"
@@ -121,7 +122,7 @@ class ChatCustomTool(Struct, frozen=True, kw_only=True):
 
 
 class ChatTool(Struct, frozen=True, kw_only=True):
-    """A tool. Its definition is in the field that has the name of its ``type``."""
+    """A tool. Its definition is in the field whose name equals ``type``."""
 
     type: Literal["function", "custom"]
     function: ChatFunction | UnsetType = UNSET

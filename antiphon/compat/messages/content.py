@@ -80,8 +80,9 @@ def read_messages(
 
 
 class _MessageReader:
-    """Translates messages one by one and adds the results to ``items``. For error messages,
-    ``paths`` records for each field of an item the field of the message from which it comes."""
+    """Translates messages one by one and adds the results to ``items``. ``paths`` records from
+    which field of the client's messages each item was read, so that error messages can name the
+    client's field."""
 
     def __init__(self, tools: ToolCollector, paths: ErrorPaths, limits: BodyLimits) -> None:
         self.items: list[Json] = []

@@ -230,8 +230,8 @@ def _conversation(raw: Json, paths: ErrorPaths, limits: BodyLimits) -> Json:
 
 
 def _thinking_turns(raw: Any) -> int | None:
-    """Read ``context_management``. Returns the number of most recent answers whose thinking is
-    kept, or None to keep the thinking of all answers. Raises ``InvalidRequest``."""
+    """Return how many of the most recent answers keep their thinking in the conversation, as the
+    field ``context_management`` requests. None means all answers. Raises ``InvalidRequest``."""
     if raw is None:
         return None
     path = "context_management.edits"
