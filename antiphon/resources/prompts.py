@@ -1,9 +1,8 @@
 """Stored prompts, to which requests refer by id. They are template files in a folder.
 
-``FOLDER/ID/VERSION.toml`` (or ``.json``) is one version of a prompt. It has fields of a request and
-the values that the version sets for them. ``{{name}}`` in a text is a variable. Prompts belong to
-the operator and are shared by all tenants. A version that was written through the API never
-changes.
+``FOLDER/ID/VERSION.toml`` (or ``.json``) is one version of a prompt. The file contains fields of a
+request with their values. ``{{name}}`` in a text is a variable. Prompts belong to the operator and
+are shared by all tenants. A version that was written through the API never changes.
 """
 
 from __future__ import annotations

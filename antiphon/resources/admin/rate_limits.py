@@ -3,8 +3,9 @@
 A scope is an API key or a tenant that has limits. Each scope has a token bucket in the store. Each
 process keeps a local copy of the bucket and uses this copy to admit requests. A few times a second,
 the process reports to the store how many requests it has admitted, and reads how many requests the
-other processes have admitted. So most requests need no round trip to the store. Only the first
-request after two seconds without requests of its scope waits for the store.
+other processes have admitted. So most requests need no round trip to the store. A request waits for
+the store only if the local copy is more than two seconds old. This happens if the scope was not in
+use.
 
 Between two reports, all processes together may admit more requests than the bucket holds. The level
 of the bucket is then negative, and no request is admitted until the bucket has refilled. So the
@@ -44,7 +45,8 @@ _RETRY_S = 1
 
 
 class Permit(Struct, frozen=True):
-    """The decision of one scope about a request, with the numbers for the rate limit headers.
+    """The result of checking a request against the limit of one scope, with the numbers for the
+    rate limit headers.
 
     - ``limit``: maximum number of requests per minute.
     - ``remaining``: number of further requests that would be admitted now.
