@@ -112,8 +112,8 @@ def _fault(cls: type[_Row], table: dict[str, Any], error: msgspec.ValidationErro
 
 
 def _accepts(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> bool:
-    """Return whether a format is valid if the keys that ``_only`` removes are ignored. ``path``:
-    see ``_only``. This shows whether msgspec's error refers to a key on this path."""
+    """Return whether a format is valid after ``_only`` has removed entries that are not on
+    ``path``. If it is still not valid, msgspec's error refers to a key on this path."""
     try:
         msgspec.convert(_only(table, path), cls)
     except msgspec.ValidationError:
@@ -122,11 +122,13 @@ def _accepts(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> 
 
 
 def _only(table: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
-    """Return a copy of ``table`` without the entries of inner tables that are not on ``path``.
+    """Return a copy of a format in which each inner table on ``path`` has only one entry: the next
+    entry on ``path``.
 
-    Example: for the path ``["states", "name", "on", "x"]``, the table ``states`` keeps only the
-    state "name", and the table ``on`` of this state keeps only the key "x". All other fields of the
-    format and of the state are kept.
+    ``table``: the format. ``path``: alternately the name of a field that holds an inner table, and
+    a key of this inner table. Example: for the path ``["states", "name", "on", "x"]``, the table
+    ``states`` of the copy contains only the state "name", and the table ``on`` of this state
+    contains only the key "x". All other fields of the format and of the state are copied.
     """
     if not path:
         return table
