@@ -182,7 +182,7 @@ def _drop_privileges() -> None:
 
 def _set_limits() -> None:
     """Set the limits of this process, like ``ipc.worker_program.limit_program``. This file cannot
-    import that function: in a sandbox, it is the only file of Antiphon."""
+    import that function, because a sandbox contains no other file of Antiphon."""
     try:
         import resource
     except ImportError:  # not a Unix
