@@ -36,8 +36,8 @@ __all__ = ["CHECKS", "Check", "DialectUnderTest", "check_dialect"]
 
 
 class DialectUnderTest(Struct, frozen=True):
-    """A dialect and its tokenizer. ``fingerprint``: the fingerprint of the tokenizer, as in the
-    model card."""
+    """A dialect and its tokenizer. ``fingerprint``: the fingerprint of the tokenizer, as in
+    ``ModelCard``."""
 
     dialect: Dialect
     tokenizer: Tokenizer
@@ -283,9 +283,9 @@ def _encode(model: DialectUnderTest, text: str) -> list[int]:
 
 
 def _letter_by_letter(model: DialectUnderTest, text: str) -> list[int]:
-    """Return token ids for a text that a tokenizer would not choose: the ids of its single
-    characters. A model may sample such ids. If these ids do not decode to the same text, return the
-    usual ids."""
+    """Encode each character of a text separately and return the token ids. A tokenizer would choose
+    other ids for the whole text, but a model may sample these ids. If they do not decode to the
+    same text, return the tokenizer's ids for the whole text."""
     ids = [id for letter in text for id in _encode(model, letter)]
     return ids if model.spell(ids) == text else _encode(model, text)
 

@@ -95,7 +95,7 @@ async def _check_previews(generator: ImageGenerator, task: ImageTask) -> None:
 
 async def _check_cancellation(generator: ImageGenerator, task: ImageTask) -> None:
     """Check that a generation ends when it is cancelled, and that later generations still work. The
-    check cancels several generations, each at another moment."""
+    check cancels several generations, each after a different delay."""
 
     async def generate() -> None:
         try:

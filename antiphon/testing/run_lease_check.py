@@ -106,8 +106,8 @@ async def requeues_released_runs(store: Store) -> None:
 
 
 async def claims_again_what_its_owner_does_not_hold(store: Store) -> None:
-    """Check that a server can claim a run again that it owns but does not hold. This happens if the
-    store records a claim but its answer to the server is lost."""
+    """Check that a server can claim a run a second time if it does not know about its first claim.
+    This happens if the store records the claim but its answer does not reach the server."""
     for name in "ab":
         await store.runs.create(job(name), queued_response(name), batch(0, 2))
     first, lost = await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S, held=())
@@ -287,7 +287,8 @@ async def begins_no_run_without_the_lock(store: Store) -> None:
 
 async def only_its_end_unlocks_the_conversation_of_a_run(store: Store) -> None:
     """Check that ``unlock_conversation`` has no effect while an unended run holds the lock. A
-    server calls it if it got no answer to ``create``. But the store may have created the run."""
+    server calls ``unlock_conversation`` if it got no answer to ``create``, but the store may have
+    created the run."""
     hold, lock = store.runs.lock_conversation, ConversationLock("conv_a", "one")
     assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is True
     assert await store.runs.create(job("a"), queued_response("a"), batch(0), lock=lock) is True

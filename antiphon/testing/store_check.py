@@ -280,9 +280,8 @@ async def expires_an_ancestor_under_its_descendants(store: Store) -> None:
 
 
 async def frees_unreferenced_ancestors(store: Store) -> None:
-    """Check which deleted responses count for the limit on bytes. A deleted response counts as long
-    as a later response continues it. It does not count if all responses of its chain are deleted.
-    """
+    """Check when a deleted response counts towards the limit on bytes. It counts as long as a later
+    response continues it. It no longer counts when all responses of its chain are deleted."""
     large, bound = "y" * 50_000, Retention(max_bytes=150_000)
     for n, (name, previous) in enumerate((("a", None), ("b", "a"), ("c", None), ("d", None))):
         await store.save("t", make_response(name, previous, created_at=n, text=large))
