@@ -64,7 +64,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "conversation_locked": ErrorCode(
         400,
-        "Another response is being added to the conversation.",
+        "Another response in this conversation is still running.",
         "Wait for it to end, and send the request again.",
     ),
     "decimal_above_max_value": ErrorCode(
@@ -116,19 +116,19 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "file_too_large": ErrorCode(
         400,
-        "The file, or the text in it, is larger than the server reads.",
+        "The file, or the text in it, is larger than the limit.",
         "Send a smaller file. Operator: see `max_file_bytes`.",
         other_statuses=(413,),
     ),
     "host_not_allowed": ErrorCode(
         400,
-        "The request names a host that is not this machine. A web page may have rebound its name.",
+        "The host in the `Host` header is not allowed. A web page may use DNS rebinding.",
         "Operator: add the host to `allowed_hosts`, or configure API keys.",
     ),
     "http_error": ErrorCode(
         424,
         "An MCP server cannot be reached or refuses to list its tools.",
-        "Check URL and authorization of the server. Operator: see `mcp_unreachable`.",
+        "Check the URL and the authorization. Operator: see `mcp_unreachable`.",
     ),
     "image_content_policy_violation": ErrorCode(
         400,
@@ -169,7 +169,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "insufficient_quota": ErrorCode(
         429,
         "A quota of the tenant is used up, or the upstream has no credit left.",
-        "Do not retry; delete what you do not need. Operator: see the quotas.",
+        "Do not retry. Delete stored objects. Operator: raise the quota, or add credit.",
         fails_run=True,
     ),
     "integer_above_max_value": ErrorCode(
@@ -195,7 +195,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "invalid_content_encoding": ErrorCode(
         400,
-        "The body is not what its `content-encoding` says.",
+        "The body is not compressed as its `content-encoding` says.",
         "Compress it again, or send it uncompressed.",
     ),
     "invalid_content_type": ErrorCode(
@@ -205,7 +205,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "invalid_encrypted_content": ErrorCode(
         400,
-        "An encrypted item was not made by this server, or its key is gone.",
+        "This server did not encrypt the item, or no longer has the key.",
         "Leave the item out. Operator: see `encryption_keys`.",
     ),
     "invalid_file": ErrorCode(
@@ -220,7 +220,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "invalid_file_url": ErrorCode(
         400,
-        "The URL of the file is not one that the server fetches.",
+        "The server does not fetch files from this URL.",
         "Use http or https and a public address. Operator: see `fetch_urls`.",
     ),
     "invalid_grammar": ErrorCode(
@@ -248,13 +248,13 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "invalid_image_mode": ErrorCode(
         400,
-        "The colours of the image are in a form that is not supported.",
-        "Convert it to RGB.",
+        "The colour mode of the image is not supported.",
+        "Convert the image to RGB.",
         fails_run=True,
     ),
     "invalid_image_url": ErrorCode(
         400,
-        "The URL of the image is not one that the server fetches.",
+        "The server does not fetch images from this URL.",
         "Use http, https or a data URL. Operator: see `fetch_urls`.",
         fails_run=True,
     ),
@@ -345,7 +345,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "previous_response_not_found": ErrorCode(
         400,
         "The previous response does not exist, was not stored, or expired.",
-        "Send the conversation as `input`. Operator: see the settings of retention.",
+        "Send the conversation as `input`. Operator: see the settings `retention_…`.",
     ),
     "prompt_not_found": ErrorCode(
         404,
@@ -354,23 +354,23 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "range_not_satisfiable": ErrorCode(
         416,
-        "The `Range` header names bytes behind the end of the file.",
-        "Ask for a range within the file; `content-range` says how large it is.",
+        "The range in the `Range` header begins after the end of the file.",
+        "Request a range within the file; `content-range` has the size of the file.",
     ),
     "rate_limit_exceeded": ErrorCode(
         429,
-        "The key, the server or its upstream is at its rate limit.",
+        "The key, the server or its upstream has reached its rate limit.",
         "Try again after `retry-after` seconds. Operator: see `requests_per_minute`.",
         fails_run=True,
     ),
     "request_too_large": ErrorCode(
         413,
         "The body is larger than the server accepts.",
-        "Send less. Operator: see `max_body_bytes`.",
+        "Send a smaller body. Operator: see `max_body_bytes`.",
     ),
     "server_error": ErrorCode(
         500,
-        "The server failed (500), or the model or its upstream (502), or the server stops (503).",
+        "The server (500), or the model or its upstream (502) failed, or the server stops (503).",
         "Try again. Operator: the log has the cause under the `x-request-id`.",
         fails_run=True,
         other_statuses=(502, 503),
@@ -383,12 +383,12 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "steering_not_supported": ErrorCode(
         400,
-        "A WebSocket frame tries to steer a response in progress.",
+        "A WebSocket frame tries to change a response while it runs.",
         "Wait for the end of the response.",
     ),
     "storage_limit_exceeded": ErrorCode(
         413,
-        "The file is larger than all that the tenant may store.",
+        "The file alone is larger than the storage limit of the tenant.",
         "Send a smaller file. Operator: see `max_files_bytes`.",
     ),
     "string_above_max_length": ErrorCode(
@@ -409,7 +409,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     "unknown_url": ErrorCode(
         404,
         "The path does not exist.",
-        "Check method and path; `/docs` lists all.",
+        "Check method and path; `/docs` lists all endpoints.",
     ),
     "unsupported_content_encoding": ErrorCode(
         400,
@@ -429,12 +429,12 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "unsupported_model": ErrorCode(
         400,
-        "The model cannot do what the endpoint is for.",
+        "The model does not support this endpoint.",
         "Use another model, or another endpoint.",
     ),
     "unsupported_parameter": ErrorCode(
         400,
-        "The field is known, but this server or model cannot honour it.",
+        "The field is known, but this server or model does not support it.",
         "Leave the field out.",
         fails_run=True,
     ),
@@ -445,7 +445,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "unsupported_value": ErrorCode(
         400,
-        "The value is known, but this server or model cannot honour it.",
+        "The value is known, but this server or model does not support it.",
         "Send another value.",
         fails_run=True,
     ),
@@ -471,7 +471,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     ),
     "websocket_connection_limit_reached": ErrorCode(
         400,
-        "The connection is an hour old.",
+        "The connection has reached its maximum age of one hour.",
         "Open another connection.",
     ),
     "websocket_not_supported": ErrorCode(

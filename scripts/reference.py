@@ -73,8 +73,8 @@ def _operation(view: OperationView) -> str:
     if view.form:
         fields = ", ".join(_field(row) for row in view.form)
         lines.append(f"- Body: `multipart/form-data`: {fields}")
-    lines += [f"- Answer: `{kind}` {_spans(body)}" for kind, body in view.answers.items()]
-    lines += [f"- Header of the answer: `{name}`. {text}" for name, text in view.headers.items()]
+    lines += [f"- Response: `{kind}` {_spans(body)}" for kind, body in view.answers.items()]
+    lines += [f"- Response header: `{name}`. {text}" for name, text in view.headers.items()]
     lines.append(f"- Errors: {', '.join(view.errors)}")
     return "\n".join([*lines, ""])
 

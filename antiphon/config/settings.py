@@ -718,8 +718,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         float,
         _tools(
             (
-                "Maximum number of seconds of computation of a program between two tool "
-                "calls. Time in which a program waits for tool calls does not count."
+                "Maximum number of seconds that a program computes between two tool calls. Time "
+                "in which a program waits for tool calls does not count."
             ),
             gt=0,
         ),

@@ -201,8 +201,8 @@ class FileSearchCall(ItemBase, frozen=True, kw_only=True, tag="file_search_call"
     """A search of files. ``results`` is set only if the request asks for it with ``include``.
 
     ``passage_files`` is an extension. It lists ``file_id`` and ``filename`` of each passage that
-    the model was shown, in order. With this list, later responses can cite the passages of an item
-    without ``results``.
+    the model was shown, in order. If an item has no ``results``, later responses need this list to
+    cite its passages.
     """
 
     queries: tuple[str, ...]
@@ -212,7 +212,8 @@ class FileSearchCall(ItemBase, frozen=True, kw_only=True, tag="file_search_call"
 
 
 class WebSearchCall(ItemBase, frozen=True, kw_only=True, tag="web_search_call"):
-    """A call of the web search. ``action`` is a search, an open_page or a find_in_page."""
+    """A call of the web search. The type of ``action`` is ``search``, ``open_page`` or
+    ``find_in_page``."""
 
     status: Literal["in_progress", "searching", "completed", "incomplete", "failed"] = "completed"
     action: Json | UnsetType = UNSET

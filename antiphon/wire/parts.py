@@ -42,8 +42,8 @@ _FileContent = Annotated[str, Meta(max_length=73_400_320)]
 
 
 class TopLogprob(Struct, frozen=True, kw_only=True):
-    """An alternative token. ``logprob`` is a natural logarithm. ``bytes``: the UTF-8 bytes of the
-    token."""
+    """A likely alternative to the sampled token. ``logprob`` is a natural logarithm. ``bytes``:
+    the UTF-8 bytes of the token."""
 
     token: str
     logprob: float

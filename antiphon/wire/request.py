@@ -40,8 +40,8 @@ __all__ = [
 Json = dict[str, Any]
 
 #: How the server treats a field. ``honoured``: it changes the answer. ``echoed``: it is returned in
-#: the response. ``hint``: it may change the speed, never the answer. ``refused``: it causes a 400
-#: that names the field.
+#: the response. ``hint``: it may change the speed, never the answer. ``refused``: the request
+#: returns 400 with an error that names the field.
 FieldTreatment = Literal["honoured", "echoed", "hint", "refused"]
 
 Include = Literal[
@@ -65,7 +65,8 @@ _Key = Annotated[str, Meta(max_length=256)]
 
 
 class StreamOptions(Struct, frozen=True, kw_only=True):
-    """Options of a stream. ``include_obfuscation`` asks for padding; servers may omit it."""
+    """Options of a stream. ``include_obfuscation`` requests padding of deltas. The API lets servers
+    omit padding, and Antiphon never sends it."""
 
     include_obfuscation: bool | None = None
 

@@ -45,8 +45,8 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class InputTokensDetails(Struct, frozen=True, kw_only=True):
-    """Details of the input tokens. The tuple fields are vLLM's and are set only if the request asks
-    for them."""
+    """Details of the input tokens. The fields with arrays are vLLM's. They are set only if the
+    request asks for them."""
 
     cached_tokens: int = 0
     cache_write_tokens: int = 0
@@ -55,8 +55,8 @@ class InputTokensDetails(Struct, frozen=True, kw_only=True):
 
 
 class OutputTokensDetails(Struct, frozen=True, kw_only=True):
-    """Details of the output tokens. ``tool_output_tokens`` and the tuple fields are vLLM's and are
-    set only if the request asks for them."""
+    """Details of the output tokens. ``tool_output_tokens`` and the fields with arrays are vLLM's.
+    They are set only if the request asks for them."""
 
     reasoning_tokens: int = 0
     tool_output_tokens: int | UnsetType = UNSET
@@ -152,9 +152,9 @@ class ContextManagement(Struct, frozen=True, kw_only=True):
 class InputTransformation(Struct, frozen=True, kw_only=True):
     """A report that an input item was removed, so the model did not see it.
 
-    Antiphon reports items of reasoning and compaction that it cannot decrypt, because another
-    server encrypted them. The reason is then ``organization_mismatch``, as in OpenAI's API. OpenAI
-    reports only items of reasoning.
+    Antiphon reports reasoning and compaction items that it cannot decrypt, because another server
+    encrypted them. The reason is then ``organization_mismatch``, as in OpenAI's API. OpenAI reports
+    only reasoning items.
     """
 
     id: str

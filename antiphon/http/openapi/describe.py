@@ -19,8 +19,8 @@ _BOUNDS: Mapping[str, str] = {
     "minLength": "at least {} characters",
     "maxLength": "at most {} characters",
     "pattern": "matches `{}`",
-    "minItems": "at least {}",
-    "maxItems": "at most {}",
+    "minItems": "at least {} entries",
+    "maxItems": "at most {} entries",
     "maxProperties": "at most {} entries",
 }
 
@@ -142,7 +142,7 @@ def type_spans(schema: Json, *, nullable: bool = True) -> tuple[TextSpan, ...]:
     if "enum" in schema:
         return (TextSpan(" or ".join(f"`{_literal(value)}`" for value in schema["enum"])),)
     kind = schema.get("type", "any")
-    bounds = ", ".join(text.format(schema[key]) for key, text in _BOUNDS.items() if key in schema)
+    bounds = ", ".join(_bound(key, schema[key]) for key in _BOUNDS if key in schema)
     tail = (TextSpan(f" ({bounds})"),) if bounds else ()
     if kind == "array":
         return (TextSpan("array of "), *type_spans(schema.get("items", {})), *tail)
@@ -151,6 +151,14 @@ def type_spans(schema: Json, *, nullable: bool = True) -> tuple[TextSpan, ...]:
     if "contentMediaType" in schema:
         kind = "file"
     return (TextSpan(kind), *tail)
+
+
+def _bound(keyword: str, value: Any) -> str:
+    """Describe a bound in words. ``keyword``: the keyword of the schema."""
+    text = _BOUNDS[keyword].format(value)
+    if value == 1:
+        text = text.replace("characters", "character").replace("entries", "entry")
+    return text
 
 
 def _literal(value: Any) -> str:

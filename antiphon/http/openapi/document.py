@@ -46,7 +46,7 @@ _UNIONS: Mapping[str, Any] = {
 _FORMS: AcceptedForms = {**ACCEPTED_FORMS, (EmbeddingsRequest, "input"): AnyTextInput}
 
 _HEAD = """\
-The OpenAI Responses API for the models you run yourself, with the APIs around it.
+The OpenAI Responses API for the models you run yourself, and related APIs.
 
 Optional fields of requests may be null, which means "not given". Unknown fields of requests are \
 ignored unless ignoring them would change the answer. New fields and events may be added at any \
@@ -55,18 +55,18 @@ time."""
 #: Start of a path → tag, and description of the tag. The first entry that matches a path counts.
 _TAGS: Mapping[str, tuple[str, str]] = {
     "/v1/responses": ("Responses", "Create, retrieve, follow and cancel responses."),
-    "/v1/conversations": ("Conversations", "Items that responses read and extend."),
+    "/v1/conversations": ("Conversations", "Lists of items that responses read and extend."),
     "/v1/prompts": ("Prompts", "Stored prompts of the operator."),
     "/v1/files": ("Files", "Uploaded files."),
     "/v1/uploads": ("Uploads", "Files uploaded in parts."),
-    "/v1/vector_stores": ("Vector stores", "Files to search."),
+    "/v1/vector_stores": ("Vector stores", "Collections of files that can be searched."),
     "/v1/containers": ("Containers", "Sandboxes in which code written by the model runs."),
     "/v1/skills": ("Skills", "Folders of instructions for the shell."),
     "/v1/models": ("Models", "The served models."),
-    "/v1/embeddings": ("Embeddings", "Vectors of texts."),
-    "/v1/chat": ("Chat Completions", "OpenAI's older APIs, translated to responses."),
+    "/v1/embeddings": ("Embeddings", "Embedding vectors of texts."),
+    "/v1/chat": ("Chat Completions", "OpenAI's older APIs."),
     "/v1/completions": ("Chat Completions", ""),
-    "/v1/messages": ("Messages", "Anthropic's Messages API, translated to responses."),
+    "/v1/messages": ("Messages", "Anthropic's Messages API."),
     "/v1/organization": ("Usage", "The usage of all tenants, for operators."),
     "/v1": ("Other", "Further endpoints."),
     "/antiphon": ("Administration", "Endpoints of this server that OpenAI's API does not have."),
@@ -78,7 +78,7 @@ _STATUS_TEXTS: Mapping[int, str] = {
     401: "The API key is missing or unknown.",
     403: "The API key may not do this.",
     404: "The object does not exist, or belongs to another tenant.",
-    405: "The method is not allowed here. WebSockets need an upgrade.",
+    405: "The endpoint does not support this method. A WebSocket needs an upgrade request.",
     409: "The request conflicts with the current state.",
     413: "The body is too large, or this object alone exceeds a quota.",
     416: "The range is outside the file.",
@@ -93,7 +93,18 @@ _PATH_PARAM = re.compile(r"\{(\w+)(?::\w+)?\}")
 _FIELD_TREATMENTS: Mapping[str, str] = {
     "echoed": "Returned in the response.",
     "hint": "May change the speed, never the answer.",
-    "refused": "Not supported: a value with an effect is refused.",
+    "refused": "Not supported: only null is accepted.",
+}
+#: Refused field → description, if the field accepts other values than null.
+_ACCEPTED_VALUES: Mapping[str, str] = {
+    "image": (
+        "Not supported: only null is accepted, and an object whose `context_compression` is"
+        " missing, `auto` or `disabled`."
+    ),
+    "multi_agent": (
+        "Not supported: only null is accepted, and an object whose `enabled` is missing or false."
+    ),
+    "skip_special_tokens": "Only null and true are accepted.",
 }
 
 
@@ -399,7 +410,7 @@ def _with_treatments(components: Mapping[str, Json]) -> dict[str, Json]:
     name = CreateResponse.__name__
     request = components[name]
     properties = {
-        field: {**schema, "description": text}
+        field: {**schema, "description": _ACCEPTED_VALUES.get(field, text)}
         if (text := _FIELD_TREATMENTS.get(FIELDS.get(field, "honoured")))
         else schema
         for field, schema in request["properties"].items()

@@ -1,6 +1,6 @@
 """Parse request bodies: bytes to a JSON object, within limits.
 
-Invalid, deeply nested and hostile bodies cause a short 400.
+For an invalid, deeply nested or hostile body, a short error with status 400 is raised.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Parse request bodies into frozen values, or raise a 400 with the path of the faulty field.
+"""Parse request bodies into frozen values.
+
+An invalid body raises an error with status 400 and the path of the faulty field.
 
 Null means "not given". Unknown fields are ignored, with two exceptions. A field of the Chat
 Completions API causes an error that names the field that replaces it. A field of another API that

@@ -115,8 +115,8 @@ class TextPart(Struct, frozen=True, kw_only=True):
 
 
 class VectorStoreSearchResult(Struct, frozen=True, kw_only=True):
-    """One search result. ``score`` is between 0 and 1. A score of 1 means that every ranking puts
-    this result first."""
+    """One search result. ``score``: a number from 0 to 1. Without a reranking model, 1 means that
+    the result is first in the ranking by vectors and in the ranking by words."""
 
     file_id: str
     filename: str
