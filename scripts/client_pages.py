@@ -21,10 +21,10 @@ _OBSERVED = _ROOT / "tests" / "clients" / "seen.json"
 
 #: Fate of a field in ``FIELDS`` → what the page says.
 _FATES: Mapping[str, str] = {
-    "honoured": "has its effect",
+    "honoured": "supported",
     "echoed": "accepted, and returned in the response where OpenAI's API returns it",
     "hint": "accepted; a hint that may have no effect",
-    "refused": "rejected unless its value has no effect",
+    "refused": "rejected, unless the value has no effect",
 }
 #: API → its module, and the table of its fields.
 _APIS: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -52,7 +52,7 @@ def _page(client: Mapping[str, Any]) -> str:
         f" How to connect: [clients.md](../clients.md#{client['section'].replace(' ', '-')}).",
         "## What was tried",
         _checks([(each, "") for each in client["tried"]]),
-        "A ticked line is tested by `make clients`, with the requests below.",
+        "`make clients` tests each ticked line. The next sections list what these tests sent.",
         "## Fields of its requests",
         _checks([(f"`{name}`", _fate(name, treatments)) for name in fields]),
     ]
@@ -66,7 +66,7 @@ def _page(client: Mapping[str, Any]) -> str:
             parts += [f"## {heading}", _checks([(f"`{each}`", "") for each in client[key]])]
     parts.append("## What does not work")
     parts.append(
-        "\n".join(f"- [ ] {each}" for each in client["fails"]) or "Nothing that was tried."
+        "\n".join(f"- [ ] {each}" for each in client["fails"]) or "Everything that was tried works."
     )
     return "\n\n".join(parts) + "\n"
 

@@ -107,30 +107,30 @@ One state machine covers the response. Another one covers each item, from `outpu
 
 
 _EVENTS_ENDS = """\
-## A model that says nothing
+## A model that generates nothing
 
-A completed response always has an answer or a call. If the model ends at once, or after its
-reasoning, the output ends with a message whose one part is an empty text: clients fail on an empty
-`output`. A response that a limit ended before the first text is `incomplete`, and its output may be
-empty. So is the output of a request with `generate: false`.
+A completed response always has an answer or a call, because clients fail on an empty `output`. If
+the model generates nothing, or only reasoning, the output ends with a message that has one part
+with an empty text. If a limit ends a response before the first text, its status is `incomplete`,
+and its output may be empty. The output of a request with `generate: false` is always empty.
 
 ## How a stream ends
 
-A stream that has ended says so twice: its last event is `completed`, `incomplete` or `failed`, and
-`data: [DONE]` follows. Three other ends are possible:
+At the end of a complete stream, the last event is `completed`, `incomplete` or `failed`, and
+`data: [DONE]` follows. A stream can also end in three other ways:
 
 - **cancelled**: the background response was cancelled. Its open items are closed as `incomplete`,
   there is no terminal event, and `data: [DONE]` follows. Retrieve the response: its status is
   `cancelled`.
-- **deleted**: nothing is closed, there is no terminal event, and `data: [DONE]` follows. Retrieving
-  the response returns 404.
-- **truncated**: there is no `data: [DONE]`. The connection breaks or the body has no end, but a
-  background response goes on. Resume with `starting_after`.
+- **deleted**: the background response was deleted. Its open items are not closed, there is no
+  terminal event, and `data: [DONE]` follows. Retrieving the response returns 404.
+- **truncated**: the connection broke, and there is no `data: [DONE]`. A background response
+  continues without its readers. Resume its stream with `starting_after`.
 
 OpenAI has no terminal event for `cancelled` either: the stream of a cancelled response just ends.
 Strict clients reject event types that OpenAI does not send. The official SDKs hide `[DONE]`. With
-them, a loop that ends without a terminal event was cancelled or deleted; a truncation raises an
-exception.
+these SDKs, if the loop over the events ends without a terminal event, the response was cancelled or
+deleted. A truncated stream raises an exception.
 """
 
 
