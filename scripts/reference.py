@@ -153,9 +153,9 @@ _METRICS_HEAD = """\
 Generated from `antiphon/http/metrics.py` by `make docs`.
 
 `GET /metrics` returns the metrics in Prometheus' or OpenMetrics' text format. The setting
-`metrics` says who may read them without an API key. Labels never contain text that clients send; tenants
-that the settings do not name share the label `other`. A counter's name ends with `_total`, a
-histogram has `_bucket`, `_sum` and `_count`. `metrics_names` shows other names as well.
+`metrics` says who may read them without an API key. Labels never contain text that clients send;
+tenants that the settings do not name share the label `other`. A counter's name ends with `_total`,
+a histogram has `_bucket`, `_sum` and `_count`. `metrics_names` shows other names as well.
 [monitoring.md](monitoring.md) explains how to use them.
 
 With `metrics_export = "otlp"` (extra `otel`), `gen_ai.server.request.duration`,
