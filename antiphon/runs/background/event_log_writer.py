@@ -40,9 +40,9 @@ _RETRY_S, _RETRY_MAX_S = 0.05, 2.0
 #: The time between the starts of two appends is this many times the duration of a fast append. An
 #: append for several runs costs little more than an append for one run.
 _PERIOD_FACTOR = 3
-#: The least duration of a fast append in seconds. It grows by this factor with each append that
-#: takes longer.
-_MIN_APPEND_S, _APPEND_GROWTH = 0.001, 1.1
+#: The least duration of a fast append in seconds, and the factor by which this duration grows with
+#: each append that takes longer.
+_MIN_APPEND_S, _APPEND_GROWTH = 0.001, 1.02
 
 
 class EventLogWriter:

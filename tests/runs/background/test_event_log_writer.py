@@ -69,7 +69,7 @@ async def test_appends_begin_three_milliseconds_apart_on_a_fast_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rests = await rests_after((0, 0.0005, 0.002, 0.004), monkeypatch)
-    assert rests == pytest.approx([0, 0.003, 0.0025, 0.0013, 0], abs=1e-6)
+    assert rests == pytest.approx([0, 0.003, 0.0025, 0.00106, 0], abs=1e-6)
 
 
 async def test_slow_store_lengthens_the_pause_with_each_append(
@@ -77,21 +77,22 @@ async def test_slow_store_lengthens_the_pause_with_each_append(
 ) -> None:
     """One slow append may have waited for a processor. Many slow appends mean a slow store, and an
     append and its pause last three times as long as the append."""
-    rests = await rests_after((0.01,) * 40, monkeypatch)
-    assert rests[:12] == pytest.approx([0] * 12)
-    assert rests[12:] == sorted(rests[12:])
+    rests = await rests_after((0.01,) * 200, monkeypatch)
+    assert rests[:50] == pytest.approx([0] * 50)
+    growing = [round(rest, 9) for rest in rests[50:]]
+    assert growing == sorted(growing)
     assert rests[-1] == pytest.approx(0.02)
 
 
 async def test_one_fast_append_shortens_the_pause_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rests = await rests_after((*(0.01,) * 40, 0.001, 0.01), monkeypatch)
+    rests = await rests_after((*(0.01,) * 200, 0.001, 0.01), monkeypatch)
     assert rests[-2:] == pytest.approx([0.002, 0])
 
 
 async def test_appends_begin_at_most_flush_s_apart_unless_they_take_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rests = await rests_after((*(4.0,) * 100, 7, 9), monkeypatch)
+    rests = await rests_after((*(4.0,) * 500, 7, 9), monkeypatch)
     assert rests[-3:] == pytest.approx([FLUSH_S - 4, FLUSH_S - 7, 0])
