@@ -57,7 +57,8 @@ Prepare = Callable[[Backend], Awaitable[Reply]]
 
 
 class _Skipped(SetupError):
-    """The model was not loaded, because other models would have to be unloaded first."""
+    """Raised if the model does not fit into the free memory, and the caller does not allow that
+    other models are unloaded."""
 
 
 class _Unloaded(Backend):

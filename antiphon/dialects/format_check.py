@@ -42,8 +42,8 @@ def round_trip_failure(form: ToolFormat) -> str | None:
     """Render two sample calls in a tool format and parse them again. Returns None if the parser
     finds the same calls, and otherwise the rendered text.
 
-    Also returns None for every format in which the prompt starts the reply (``begins``). Only
-    control tokens mark the calls of such a format, and the check has no control tokens.
+    Formats that set the field ``begins`` cannot be checked: only control tokens mark their calls,
+    and the tokenizer of this check has no control tokens. For these formats, returns None.
     """
     how = form.written
     text = how.render_calls((_NAME, how.render_arguments(call)) for call in _CALLS)

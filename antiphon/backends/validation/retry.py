@@ -171,10 +171,10 @@ class RetryingReply(ReplyWrapper):
     ) -> AsyncGenerator[Delta, None]:
         """Run one attempt, and yield its valid deltas.
 
-        From the first item that must be valid, all deltas are held back until the end of the
-        attempt. They are yielded only if they are valid. If the reply has a call, its text is not
-        checked as an answer. If the reply was cut off, for example at the token limit, nothing is
-        checked.
+        When the first answer or call that must be checked begins, its deltas and all later deltas
+        are held back until the end of the attempt. They are yielded only if they are valid. If the
+        reply has a call, its text is not checked as an answer. If the reply was cut off, for
+        example at the token limit, nothing is checked.
         """
         held: list[Delta] = []
         self._fault, has_called = "", False

@@ -1,5 +1,5 @@
-"""Program that validates one text by a JSON schema or a grammar. It is started by the path of this
-file.
+"""Program that validates one text by a JSON schema or a grammar. Antiphon starts this file as a
+script in a separate process.
 
 It reads a request as JSON from standard input, and writes the result as JSON to standard output.
 Schemas, grammars and texts come from clients, and a malicious client can make the validation take

@@ -1,8 +1,8 @@
 """The table of tool formats: one row for each way in which model families write tool calls.
 
 A terminal is a text or special token that has a meaning in a format. If a terminal is a special
-token of the model, the parser matches its token id. The same characters as ordinary tokens are then
-plain text. The parser matches all other terminals as text.
+token of the model, the parser matches its token id. If the model writes the same characters with
+ordinary tokens, they are plain text. The parser matches all other terminals as text.
 
 Sources: the chat templates published with the models, and the parsers of vLLM and SGLang.
 """

@@ -214,11 +214,12 @@ def _with_right_patterns(key: str, value: Any) -> Any:
 
 
 def _exclude_nul(pattern: str) -> str:
-    """Add NUL to the negated character classes of a pattern, such as ``[^"]``.
+    """Change the negated character classes of a pattern, such as ``[^"]``, so that they no longer
+    match NUL.
 
-    This works around an error in llguidance. If such a class contains all control characters, it
-    also matches an escaped quote or backslash in a JSON string, even if the class excludes this
-    character. Without NUL, the class no longer contains all control characters.
+    This works around an error in llguidance. If a negated class matches all control characters, it
+    also matches an escaped quote or backslash in a JSON string, even if the class excludes the
+    quote or backslash. A class that does not match NUL does not have this error.
     """
     parts: list[str] = []
     in_class = False

@@ -146,8 +146,8 @@ class Parameters:
         """Return the rule for a parameter that is written between the texts ``json`` and
         ``json_end`` of the syntax. ``value``: the rule for its value.
 
-        Most of these values are not strings. A string is written this way if the syntax is
-        ``quoted`` or the string matches ``plain``.
+        All values that are not strings are written this way. A string is written this way only if
+        the syntax is ``quoted`` or the string matches ``plain``.
         """
         form, spelling = self._form, self._spelling
         head = spelling.fill_template(form.before + key + form.json, key=key)

@@ -50,7 +50,8 @@ def structural_tag_rules(definition: str, prefix: str, path: str) -> tuple[str, 
 
 
 def _from_structures(tag: Json, path: str) -> Json:
-    """Convert a structural tag of the older structure to a format of the current structure."""
+    """Convert a structural tag with the older fields ``structures`` and ``triggers`` to the current
+    format ``triggered_tags``."""
     tags = [
         {
             "begin": _field(each, "begin", f"{path}.structures[{at}]"),
@@ -68,7 +69,7 @@ class _Writer:
     such as ``any_text`` or ``json_schema``.
 
     Several methods have these parameters. ``path``: the path of the format in the request.
-    ``ends``: texts of which one must follow the format. The returned rule also matches this text.
+    ``ends``: one of these texts must follow the format. The returned rule also matches this text.
     ``depth``: the nesting depth of the format.
     """
 

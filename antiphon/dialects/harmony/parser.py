@@ -51,7 +51,7 @@ class TokenCodes(Struct, frozen=True):
     """The meaning of the token ids of one tokenizer.
 
     - ``controls``: id of a control token of harmony → its name.
-    - ``marks``: id of a special token → the text that it stands for. This is always ``""``.
+    - ``marks``: id of a special token → ``""``, so the detokenizers add no text for it.
     - ``text_cache``: id of any other token → its text. The detokenizers add entries.
     """
 
@@ -173,8 +173,11 @@ class HarmonyParser:
     # --- the machine ------------------------------------------------------------------------------
 
     def _is_text(self, control: ControlName) -> bool:
-        """Return whether a control token is text because it stands inside a JSON string that the
-        engine enforces. The grammar allows such tokens there."""
+        """Return whether a control token is read as text. This is the case inside a JSON string if
+        the engine enforces the JSON, because its grammar allows control tokens there.
+
+        The control tokens ``return`` and ``call`` end the reply, so they are never text.
+        """
         in_string = self._json_span is not None and self._json_span.in_string
         return in_string and control not in ("return", "call")
 
@@ -371,8 +374,8 @@ class HarmonyParser:
         self._logprobs.clear()
 
     def _rescue_header(self, *, is_cut: bool) -> None:
-        """Emit the words of a header that no message follows as text of the reply. ``is_cut``:
-        whether the output was cut off.
+        """Handle a header without a message after it: emit the header's words as text of the
+        reply. ``is_cut``: whether the output was cut off.
 
         Words that form a valid header are not emitted. Exception: if the header contains no control
         token and its words can be an answer, all of them are emitted.

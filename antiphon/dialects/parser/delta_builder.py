@@ -2,8 +2,8 @@
 content.
 
 White space is kept where it is text. It is dropped where it only separates text from tags and
-special tokens: at the start and end of reasoning, before a call, and before an answer up to the
-last line end.
+special tokens: at the start and end of reasoning, and before a call. Before an answer, only the
+white space up to its last line end is dropped.
 """
 
 from __future__ import annotations

@@ -196,9 +196,9 @@ class JsonCallReader:
         return at + 1
 
     def _is_parameter(self, char: str) -> bool:
-        """Return whether the current key, such as ``input``, is the name of one parameter. Such a
-        key may also stand before the object with all arguments. ``char``: the first character of
-        the value.
+        """Return whether the current key is the name of one parameter. The key is a word such as
+        ``input``, which may also be the key of the object with all arguments. ``char``: the first
+        character of the value.
 
         The key is the name of one parameter in two cases:
 

@@ -368,7 +368,8 @@ class FormatParser:
         results.
 
         - If text or a call precedes the tag, the reply ends.
-        - If the tag comes first, the model puts its answer into the tag. Only the tag is dropped.
+        - If the tag comes first, the model's answer follows inside the tag. So only the tag is
+          dropped, and the reply goes on.
         """
         self._sink.mark_reasoning_tag()
         if self._state == TEXT or self._markup.call_count:

@@ -127,8 +127,9 @@ class ResumableGeneration:
     async def continue_after(self, error: BackendError) -> bool:
         """Prepare the next request after a failure.
 
-        Returns whether tokens were sampled since the previous failure. Raises ``error`` if the
-        generation cannot be continued.
+        Returns whether tokens were sampled since the previous failure. If so, the
+        caller's retry policy forgets earlier failures. Raises ``error`` if the generation cannot be
+        continued.
         """
         has_progress = len(self._sampled) > self._sampled_at_failure
         self._sampled_at_failure = len(self._sampled)

@@ -1,9 +1,11 @@
 """Rewrite a GGUF file with its Q4_1 weights converted to Q8_0.
 
 llama.cpp has fast kernels only for Q8_0, not for Q4_1. With Q8_0, prompts are processed about 1.6
-times as fast, and the file takes about 1.5 times the memory. The weights are equal within Q8_0's
-rounding. Tensors of other types stay unchanged. The Python binding of llama.cpp has no
-``llama_model_quantize``, but it exports the functions that convert one row of numbers.
+times as fast, and the file takes about 1.5 times the memory. The converted weights differ from the
+original weights only by the rounding of Q8_0. Tensors of other types stay unchanged.
+
+The Python binding of llama.cpp has no ``llama_model_quantize``, the function that converts a whole
+file. But it exports the functions that convert one row of numbers, so this module calls them.
 """
 
 from __future__ import annotations

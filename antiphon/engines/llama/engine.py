@@ -2,8 +2,8 @@
 
 llama.cpp's server loop runs on its own thread and is controlled by function calls. The HTTP
 listener of this server is bound to a private socket file. The file is removed immediately, so no
-process can connect to the socket. Only if the model has an image encoder, the file is kept, because
-requests with images are sent through the socket (``socket_client``).
+process can connect to the socket. There is one exception: if the model has an image encoder, the
+file is kept, because requests with images are sent through the socket (``socket_client``).
 """
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ class _ModelParams(ctypes.Structure):
     """The fields of the C struct ``llama_model_params`` up to ``use_extra_bufts``. Padding stands
     for the other fields.
 
-    A large struct is passed by a hidden pointer or on the stack. In both cases, a struct that is
-    longer than the called function expects is harmless. So only the offsets of the fields named
-    here matter.
+    Because of the padding, this struct may be longer than llama.cpp's. This is harmless, because a
+    large struct is passed by a hidden pointer or on the stack. So only the offsets of the fields
+    named here must be right.
     """
 
     _fields_ = (

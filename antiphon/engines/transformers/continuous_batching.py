@@ -101,9 +101,12 @@ class BatchRunner:
             self._manager.output_router.result_handlers.pop(name, None)
 
     def _on_result(self, name: str, result: Any) -> None:
-        """If transformers reports an error in ``result``, end the generation with this error.
+        """Handle a result that transformers reports for the generation ``name``. If the result
+        contains an error, end the generation with this error.
 
-        A generation without an error ends only when ``cancel`` is called.
+        All other results are ignored. Transformers gets no end token and no token limit, so it
+        never ends a generation by itself. Antiphon checks the stop conditions, and then calls
+        ``cancel``.
         """
         if result.error and (generation := self._generations.get(name)) is not None:
             generation.fail(BackendError(f"The engine failed: {result.error}"))

@@ -159,8 +159,8 @@ def _create_batch_runner(
 ) -> BatchRunner | None:
     """Create the batch runner. ``required``: whether the model must support batching.
 
-    If the model does not support batching, the function raises ``SetupError`` if ``required`` is
-    set. Otherwise, it returns None.
+    For a model that does not support batching, the function raises ``SetupError`` if ``required``
+    is True, and returns None if ``required`` is False.
     """
     try:
         return BatchRunner(model, card.context_size, parallel)

@@ -67,10 +67,10 @@ def parse_lark(lark: str) -> dict[str, Node]:
 def _rules_before_token(rules: Mapping[str, Node]) -> Iterator[str]:
     """Yield the names of the rules that are repeated without limit directly before a control token.
 
-    Such a rule matches a text and its terminator. Because of the repetition, the terminator may
-    occur many times before the control token. But every terminator of the grammar is excluded from
-    all ``AnyText`` nodes. So ``parse_lark`` removes the terminator from the ``AnyText`` node of the
-    rule.
+    Such a rule matches a text and the terminator after it. Because the rule is repeated, the
+    terminator may occur any number of times before the control token. So the ``AnyText`` node of
+    the rule need not exclude the terminator, and ``parse_lark`` removes the terminator from this
+    node. If it stayed, all ``AnyText`` nodes of the grammar would exclude it.
     """
     for rule in rules.values():
         for row in walk(rule):

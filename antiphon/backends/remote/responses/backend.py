@@ -207,8 +207,8 @@ def _instructions(options: Options, flavour: ResponsesFlavour) -> list[str]:
 
 
 def _set_fields(value: Any) -> dict[str, Any]:
-    """Return the fields of ``value`` that are set. Return no fields if only the text format is set,
-    to its default."""
+    """Return the fields of ``value`` that are set. ``value``: the option ``reasoning`` or ``text``.
+    If its only set field is the text format, with the default value, return no fields."""
     fields: dict[str, Any] = msgspec.to_builtins(value)
     values = {name: inner for name, inner in fields.items() if inner is not None}
     return {} if values == {"format": {"type": "text"}} else values

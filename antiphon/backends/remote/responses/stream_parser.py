@@ -403,9 +403,9 @@ class ResponsesStreamParser:
         """Report a progress event of a hosted tool. ``name``: the last part of the event type, such
         as ``searching``.
 
-        The event is reported only if Antiphon's event grammar allows it now. If the event comes
-        before the end of the tool's input text, it is reported after this end. Any other event that
-        is not allowed is dropped.
+        The event is reported only if Antiphon's rules for the order of events allow it now. If the
+        event comes before the end of the tool's input text, it is reported after this end. Any
+        other event that is not allowed is dropped.
         """
         edge = ITEM[item_state.tag].get((item_state.state, f"{item_state.tag}.{name}"))
         if edge is None:
