@@ -261,8 +261,8 @@ class ToolError(RunError):
 
 class ConnectorError(ToolError):
     """The tools of an MCP server cannot be listed, which ends the response: HTTP 424, with OpenAI's
-    error message. The error code is ``invalid_prompt``, because it makes clients of a stream stop
-    and show the message."""
+    error message. The error code is ``invalid_prompt``, because this code makes clients of a
+    stream stop and show the message."""
 
     type = "external_connector_error"
 

@@ -1,7 +1,7 @@
-"""Fetch URLs of requests from the public internet, within limits of size and time.
+"""Download the content of URLs from the public internet, with limits on size and time.
 
-Every IP address is checked when its socket is created, also after a redirect. No cookies and no
-credentials are sent.
+For each connection, also after a redirect, the IP address of the server is checked when the socket
+is created. No cookies and no credentials are sent.
 """
 
 from __future__ import annotations

@@ -154,12 +154,13 @@ class Preparer:
         claim: bool,
         max_past_tokens: int | None,
     ) -> PreparedRequest:
-        """Check and render a request. ``max_past_tokens``: as in ``load_context``.
+        """Check and render a request.
 
-        Because of this limit, some older items may not be loaded (``context.is_partial``). This
-        does no harm if the loaded items alone are too long for the context: the reply then drops
-        items, or the request is rejected. In any other case the caller has to call this method
-        again with all items.
+        ``max_past_tokens``: the number of tokens after which no older items of the conversation are
+        loaded; None loads all items. If the limit left out items (``context.is_partial``) and the
+        loaded items fit the model's context, the caller has to call this method again with None. If
+        the loaded items alone are too long, the items that were left out do not matter: the reply
+        drops even more items, or the request is rejected.
         """
         resolved, tools = self._select_tools(request, model)
         self._ignored_tools.report(tools.ignored_tools)

@@ -401,8 +401,8 @@ class Service:
         claim: bool = True,
     ) -> _Accepted:
         """Check that the client may use the model and the tools. Then lock the conversation of the
-        request, reserve room for its response, and prepare the request. ``claim``: as in
-        ``Preparer.prepare``."""
+        request, reserve room for its response, and prepare the request. ``claim``: whether
+        the response will run the calls that the request approves."""
         self._supervisor.admit()
         resolved = await self.prompts.resolve(request)
         request = resolved.request

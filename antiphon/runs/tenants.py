@@ -224,8 +224,8 @@ def _line(type: str, data: Any) -> bytes:
 
 
 async def _pieces(of: dict[str, str], chunks: AsyncIterator[bytes]) -> AsyncIterator[_Entry]:
-    """Yield the content of a file in pieces. ``of``: the id of the object that has the content, as
-    field name → id."""
+    """Yield the content of a file or a skill version in pieces. ``of``: the fields that each piece
+    gets to identify its object: ``{"file": ID}`` or ``{"skill_version": ID}``."""
     offset = 0
     async for chunk in chunks:
         for start in range(0, len(chunk), _PIECE_BYTES):

@@ -200,5 +200,6 @@ def _limit_output(on_output: OutputCallback, max_chars: int) -> OutputCallback:
 
 
 def is_relative_path(path: str) -> bool:
-    """Whether a path is relative and contains no ``..``. So it cannot lead out of its folder."""
+    """Whether a path is relative and contains no ``..``. Joined to a folder, such a path stays
+    inside the folder."""
     return bool(path) and not path.startswith("/") and ".." not in path.split("/")

@@ -1,8 +1,8 @@
 """Deltas: the interface between backends and runs.
 
-A backend turns the output of a model into a sequence of deltas. A delta opens an item, adds text to
-the open item or closes it, for example. The last delta is ``Finish``, which comes exactly once.
-Deltas carry no event names, item ids or indexes, because ``ResponseWriter`` adds them.
+A backend turns the output of a model into a sequence of deltas. For example, a delta opens an
+item, adds text to the open item, or closes it. The last delta is ``Finish``, which comes exactly
+once. Deltas carry no event names, item ids or indexes, because ``ResponseWriter`` adds them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Open(Struct, frozen=True):
 
 class Text(Struct, frozen=True):
     """Add text to the open item. Depending on the type of the item, the text belongs to the answer,
-    the reasoning, the arguments or the input. ``channel``: see ``Channel``."""
+    the reasoning, the arguments or the input. ``channel``: ``refusal`` for the text of a refusal,
+    ``summary`` for the text of a reasoning summary, otherwise ``text``."""
 
     text: str
     logprobs: tuple[Logprob, ...] = ()
@@ -111,12 +112,9 @@ class SampledTokens(Struct, frozen=True):
 
 
 class NewPrompt(Struct, frozen=True):
-    """Start the next model call of the reply, for example after tools have run. ``ids``: the token
-    ids of its prompt.
-
-    If the prompt does not contain the tokens that earlier model calls have sampled, the model no
-    longer sees those tokens.
-    """
+    """Start the next model call of the reply, for example after tools have run. ``ids``: all token
+    ids of the prompt of this call. The prompt need not begin with the previous prompt and the
+    tokens that were sampled after it."""
 
     ids: tuple[int, ...]
 

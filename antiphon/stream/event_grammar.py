@@ -110,7 +110,7 @@ def _call_text(name: str, field: str) -> tuple[tuple[str, str, str], ...]:
 
 def _summary(outer: str, state: str, *source: str) -> tuple[tuple[str, ...], ...]:
     """Return the edges for one part of a reasoning summary. The edges lead from the state ``outer``
-    back to ``outer``."""
+    back to ``outer``. ``state``: the state while the part is written."""
     return (
         (outer, "reasoning_summary_part.added", state, *source),
         (state, "reasoning_summary_text.delta", state, *source),

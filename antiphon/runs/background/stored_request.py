@@ -43,8 +43,9 @@ class StoredRequest(CreateResponse, frozen=True, kw_only=True):
         *,
         api_key: str | None = None,
     ) -> StoredRequest:
-        """Return the form of a request that is stored: its secrets are encrypted and its input is
-        removed. ``public_tools``: the tools without secrets. ``seal``: encrypts the secrets."""
+        """Return the form of ``request`` that is stored. It has no input, and the secrets of its
+        tools are encrypted with ``seal``. ``public_tools``: the request's tools in a form without
+        secrets. They are stored unencrypted."""
         sealed = None
         if request.tools != public_tools:
             sealed = seal.encrypt(_encode(request.tools), purpose=_PURPOSE, tenant=tenant)

@@ -224,7 +224,7 @@ class Recorder:
 
     @property
     def _is_silent(self) -> bool:
-        """Whether the output has no item that answers the client."""
+        """Whether the output has only items that do not answer the client, such as reasoning."""
         return all(isinstance(item, _SILENT_TYPES) for item in self._writer.items) and all(
             isinstance(item.shell, _SILENT_TYPES) for item in self._writer.open_items
         )

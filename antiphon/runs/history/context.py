@@ -54,8 +54,9 @@ class ConversationContext(Struct, frozen=True, kw_only=True):
 
     @property
     def items(self) -> tuple[it.Item, ...]:
-        """The items that the model sees. The request's own items come last, because error messages
-        refer to them by their index in the input."""
+        """The items that the model sees: first the earlier items, then the items of the request.
+        The order matters: error messages count the position of an item in the request's input
+        from the end of the earlier items."""
         return (*self.prompt_items, *self.visible.items)
 
     @property
@@ -94,9 +95,10 @@ async def load_context(
     """Load the conversation that a request continues. It is either a chain of responses or a stored
     conversation. The chain comes from the store or from ``session_chains``.
 
-    ``prompt_items`` and ``client_tokens``: as in ``ConversationContext``. ``max_past_tokens``: the
-    newest items of a stored conversation are loaded until they have this many tokens; None means
-    that all items are loaded.
+    ``prompt_items``: the items of the stored prompt that the request names. ``client_tokens``: the
+    token ids that the client sent with raw messages. ``max_past_tokens``: the newest items of a
+    stored conversation are loaded until they have this many tokens; None means that all items are
+    loaded.
 
     Raises ``InvalidRequest`` for an unknown or unfinished previous response, for an output without
     its call, and for a call without its output. Raises ``NotFound`` for an item that is not stored.

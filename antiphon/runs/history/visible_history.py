@@ -155,9 +155,10 @@ def build_visible_history(
 ) -> VisibleHistory:
     """Build the visible history of a request.
 
-    ``past``: earlier items. ``own``: items of the request. ``user_token_budget``: as in
-    ``VisibleHistory``. ``refuse``: if true, an item that cannot be decrypted raises
-    ``InvalidRequest``. If false, such an item is left out.
+    ``past``: earlier items. ``own``: items of the request. ``user_token_budget``: maximum number of
+    tokens of the user's messages that the model still sees from before a compaction. ``refuse``: if
+    true, an item that cannot be decrypted raises ``InvalidRequest``. If false, such an item is left
+    out.
     """
     items = (*past, *own)
     if it.CompactionTrigger in map(type, items):

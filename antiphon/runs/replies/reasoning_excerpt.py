@@ -38,8 +38,8 @@ class Excerpt:
 
     A heading is a Markdown heading or a line in bold. A first sentence is the first sentence of a
     paragraph. Each heading and each first sentence becomes a part of the summary. It does not
-    matter where one piece of the text ends and the next one begins. ``level``: a key of
-    ``_INTERVALS``.
+    matter where one piece of the text ends and the next one begins. ``level``: how detailed the
+    summary is (``concise``, ``auto`` or ``detailed``).
     """
 
     def __init__(self, level: str) -> None:
@@ -145,9 +145,9 @@ def _shortened(text: str) -> str:
 class ExcerptedReply(ReplyWrapper):
     """``Reply`` with excerpts of its reasoning as summaries.
 
-    ``level``: a key of ``_INTERVALS``. ``waits``: whether the backend may summarize its reasoning
-    itself. If true, excerpts are held back until the reasoning ends. If the backend then has sent a
-    summary, the excerpts are dropped.
+    ``level``: how detailed the summaries are (``concise``, ``auto`` or ``detailed``). ``waits``:
+    whether the backend may summarize its reasoning itself. If true, excerpts are held back until
+    the reasoning ends. If the backend has sent a summary by then, the excerpts are dropped.
     """
 
     def __init__(self, reply: Reply, level: str, *, waits: bool = False) -> None:

@@ -71,9 +71,9 @@ def interrupted_in_summary(log: Fold) -> bool:
 
 
 class Summarizer(Struct, frozen=True, kw_only=True):
-    """Summarizes reasoning with the model of ``backend``. ``level``: a key of ``_LEVELS``.
-    ``defaults``: the model's sampling defaults. ``cache_scope`` and ``tenant``: as in
-    ``Options``."""
+    """Summarizes reasoning with the model of ``backend``. ``level``: how detailed the summary is
+    (``concise``, ``auto`` or ``detailed``). ``defaults``: the model's sampling defaults.
+    ``cache_scope`` and ``tenant``: the options of these names in each model call."""
 
     backend: Backend
     level: str

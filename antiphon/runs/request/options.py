@@ -61,8 +61,10 @@ def build_options(
     tenant: str = "",
     session: Session | None = None,
 ) -> Options:
-    """Build the backend's options from a tenant's request, without the tools. ``cache_scope`` and
-    ``session``: see ``RunDependencies``. Raises ``InvalidRequest``."""
+    """Build the backend's options from a tenant's request, without the tools. ``cache_scope``: the
+    scope in which the prompt is cached; None if tenants share their caches. ``session``: the
+    conversation of the request, by which a router chooses an engine. Raises
+    ``InvalidRequest``."""
     return Options(
         parallel_tool_calls=request.parallel_tool_calls is not False,
         text=_format(request),

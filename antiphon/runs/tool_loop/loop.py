@@ -71,8 +71,9 @@ class ToolLoopSpec(Struct, frozen=True, kw_only=True):
 
     ``conversation`` and ``options``: the conversation and the options of the first reply.
     ``prepare`` prepares the reply of a later turn. ``ids`` returns a new id with a prefix.
-    ``include``: the request's ``include``. ``spent_approvals``, ``conversation_id``: as in
-    ``ResponseContext``.
+    ``include``: the request's ``include``. ``spent_approvals``: ids of approval requests whose call
+    another response has already run. ``conversation_id``: id of the conversation that the response
+    continues; empty if it continues nothing.
     """
 
     conversation: Conversation

@@ -82,9 +82,9 @@ class _OutputBuffer:
         del self.last[: -self.half]
 
     def new_text(self, ended: bool = False) -> str:
-        """Return the text that has arrived since the last call. After the buffer has dropped bytes
-        in the middle, only text before the dropped bytes is returned. ``ended``: whether the output
-        is complete."""
+        """Return the text that has arrived since the last call. Once the buffer has dropped bytes
+        in the middle, the text after them is not returned. ``ended``: whether the output is
+        complete."""
         kept = bytes(self.first + self.last) if self.size <= 2 * self.half else bytes(self.first)
         piece = kept[self.reported_bytes :]
         self.reported_bytes += len(piece)

@@ -196,7 +196,8 @@ class LocalContainers:
         return container is not None
 
     async def close(self, container: Container) -> None:
-        """Close a container whose directory record another process has deleted."""
+        """Close a container and remove it from this process. Another process has already deleted
+        the container's record in the directory."""
         self._forget(container.id)
         await container.close()
 

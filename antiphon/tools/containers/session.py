@@ -107,8 +107,8 @@ class ContainerSession:
         return self._local.get(tenant, container_id).expire_if_replaceable()
 
     async def close(self, tenant: str, container_id: str) -> None:
-        """Close the container's sandbox box and remove the container from this process. Another
-        process has already deleted the container's record."""
+        """Close the container's sandbox box and remove the container from this process. The
+        caller must have deleted the container's record in the container directory before."""
         await self._local.close(self._local.get(tenant, container_id))
 
     def _active(self, tenant: str, container_id: str) -> Container:
