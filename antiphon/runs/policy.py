@@ -21,7 +21,8 @@ class Policy(Struct, frozen=True, kw_only=True):
       still be rejected.
     - ``timeout_s``: time limit of a run; None means no limit.
     - ``unavailable_tools``: ``ignore`` or ``refuse`` tools that nobody can run.
-    - ``reasoning_events``: names of the reasoning events, as in ``openai`` or ``open_responses``.
+    - ``reasoning_events``: whether reasoning events have OpenAI's names (``openai``) or those of
+      Open Responses (``open_responses``).
     - ``undecryptable_items``: ``drop`` items that cannot be decrypted, or ``refuse`` the request.
     - ``reasoning_summaries``: with ``excerpt``, summaries are excerpts of the reasoning. With
       ``model``, ``summary_model`` writes them.

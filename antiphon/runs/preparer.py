@@ -208,8 +208,8 @@ class Preparer:
     async def _claim_approvals(
         self, calls: Sequence[ApprovedCall], tool_context: ResponseContext
     ) -> ResponseContext:
-        """Record that the response uses the approvals of these calls. In the returned context,
-        ``spent_approvals`` contains the approvals that other responses have used already. Raises
+        """Record that the response uses the approvals of these calls. Return ``tool_context`` with
+        ``spent_approvals`` set: the approvals that other responses have used already. Raises
         ``InvalidRequest``."""
         spent = await claim_approvals(
             self._store,

@@ -176,8 +176,8 @@ def limits_request(limits: Limits) -> dict[str, Any]:
 
 def decode_answer(raw: bytes, kind: type[_T]) -> _T:
     """Decode an answer of the agent (the program inside a box). ``kind``: the expected type. Raises
-    ``ToolError`` if the agent reports an error, and ``msgspec.DecodeError`` for any other
-    answer."""
+    ``ToolError`` if the agent reports an error. Raises ``msgspec.DecodeError`` if the answer is
+    neither of the expected type nor an error."""
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.DecodeError:

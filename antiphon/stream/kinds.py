@@ -161,9 +161,9 @@ def _reasoning(delta: type[ev.Event], done: type[ev.Event]) -> ItemKind:
 def _whole_text(
     delta: type[ev.Event], done: type[ev.Event], field: str
 ) -> Mapping[Channel, TextChannel]:
-    """Return the only channel of an item type without parts: a mapping with the key ``text``. The
-    text is the arguments, input or code of a call. ``field``: the field of the item that contains
-    the text."""
+    """Return the channels of an item type without parts. There is one channel, with the key
+    ``text``, for the arguments, input or code of a call. ``field``: the field of the item that
+    contains this text."""
     return {"text": TextChannel(delta=delta, done=done, field=field)}
 
 

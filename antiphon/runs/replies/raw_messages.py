@@ -154,8 +154,8 @@ def _with_turns(usage: Usage, turns: Sequence[Usage]) -> Usage:
 def _message(
     backend: Backend, tokenizer: str | None, ids: Sequence[int], items: tuple[Item, ...]
 ) -> dict[str, Any]:
-    """Return a raw message with vLLM's fields and two more fields, ``tokenizer`` and ``items``. They
-    are needed if a later request sends the message back."""
+    """Return a raw message with vLLM's fields and two more fields, ``tokenizer`` and ``items``.
+    These two are needed if a later request sends the message back."""
     return {
         "type": RAW_MESSAGE_TYPE,
         "message": backend.detokenize(ids),

@@ -215,7 +215,7 @@ def _search_request(tool: Any, queries: tuple[str, ...], path: str) -> SearchReq
 
 
 def _call_fields(arguments: str) -> Mapping[str, Any]:
-    """Return the fields for the item of a failed call."""
+    """Return the fields for the item of a failed call: its queries, if they can be parsed."""
     try:
         return {"queries": _parse_queries(arguments)}
     except ToolError:

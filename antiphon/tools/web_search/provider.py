@@ -174,8 +174,8 @@ async def _run(
 
 
 def _call_fields(name: str, arguments: str) -> Mapping[str, Any]:
-    """Return the fields for the item of a failed call. ``name``: the name of the called
-    function."""
+    """Return the fields for the item of a failed call: the action that the model asked for.
+    ``name``: the name of the called function."""
     action = dict(_INITIAL_ACTIONS[name])
     try:
         parsed = parse_arguments(arguments)
