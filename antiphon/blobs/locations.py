@@ -31,8 +31,8 @@ class _Service(Struct, frozen=True, kw_only=True):
     - ``credentials``: sets of option names. All options of one of the sets must be configured.
     - ``address``: names of options that locate the storage. One of them must be configured. The
       first one is a URL.
-    - ``default_address``: template of this URL, for the case that it is not configured. The values
-      of the other options are filled in.
+    - ``default_address``: the URL to use if this URL is not configured. It is a template with names
+      of other options in braces, which are replaced by the values of these options.
     """
 
     store: str

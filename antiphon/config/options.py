@@ -258,7 +258,7 @@ def literal(value: Any) -> str:
 
 
 def _bare(info: inspect.Type) -> inspect.Type:
-    """Return a type without its metadata and without the alternative None."""
+    """Return a type without its metadata. For a type such as ``int | None``, return ``int``."""
     if isinstance(info, inspect.Metadata):
         return _bare(info.type)
     if isinstance(info, inspect.UnionType):

@@ -215,7 +215,7 @@ class Metrics:
     - ``tenants``: tenants with their own label value; all other tenants count as ``other``.
     - ``names``: the set of alternative names under which some metrics are exported a second time;
       ``antiphon`` means that each metric is exported only once.
-    - ``exporter``: receives the metrics of requests that OpenTelemetry's conventions define.
+    - ``exporter``: receives those metrics of requests that OpenTelemetry's conventions define.
     """
 
     _collect: CollectMetrics | None = None

@@ -487,8 +487,8 @@ class _BufferedTransport:
     """A transport for responses. It holds headers back until the next write, at most until the next
     iteration of the event loop.
 
-    Headers and body are then sent in one packet. A second packet would cost more time than building
-    headers and body, because the system call and waking the reader take time.
+    Headers and body are then sent in one packet. A second packet would need a second system call
+    and would wake the reader a second time. This takes longer than building headers and body.
     """
 
     __slots__ = ("_flow", "_head", "_transport", "is_closing")

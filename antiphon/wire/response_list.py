@@ -107,8 +107,9 @@ def is_call(item: Item) -> bool:
 
 @cache
 def _called_tool(kind: type[ItemBase]) -> str | None:
-    """Return the kind of call for an item type, such as ``web_search``. Return None if items of
-    this type are not calls."""
+    """Return the type of an item without its ending ``_call``, such as ``web_search`` for
+    ``web_search_call``. Return None if items of this class are not calls. ``kind``: the class of
+    the item."""
     tag = str(kind.__struct_config__.tag)
     return tag.removesuffix(_CALL) if tag.endswith(_CALL) else None
 

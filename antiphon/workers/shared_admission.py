@@ -23,10 +23,12 @@ class SharedAdmission:
     """``Admission`` that takes its slots from the hub. It counts the running and waiting requests
     of this worker.
 
-    An RPC call to the hub takes a tenth of the time of a short request. So while most slots are
-    free, the worker keeps a slot for a moment after a request and uses it for the next request of
-    the same tenant. ``hub``: client for RPC calls to the hub. ``on_admitted``: called with the
-    seconds that a request has waited. ``clock``: returns seconds.
+    An RPC call to the hub takes a tenth of the time of a short request. To save such calls, the
+    worker keeps a slot for a moment after a request while most slots are free. It uses the slot for
+    the next request of the same tenant.
+
+    ``hub``: client for RPC calls to the hub. ``on_admitted``: called with the seconds that a
+    request has waited. ``clock``: returns seconds.
     """
 
     def __init__(

@@ -106,8 +106,8 @@ def failed_response_reply(response: Response) -> Reply:
     in OpenAI's API.
 
     Clients that only read the output would not notice a 200 with ``status: "failed"``. All clients
-    raise on an HTTP error, and many retry. If the model has produced output, a retry would cost as
-    much again and could run tools twice, so ``x-should-retry: false`` forbids the retry.
+    raise on an HTTP error, and many retry. If the model has produced output, a retry would generate
+    it again and could run tools twice, so ``x-should-retry: false`` forbids the retry.
     """
     error = response.error
     assert error is not None

@@ -405,8 +405,8 @@ class _Types:
 
 
 def _with_treatments(components: Mapping[str, Json]) -> dict[str, Json]:
-    """Add a description to each request field that the server echoes, takes as a hint or refuses.
-    Fields that the server simply honours get no description."""
+    """Add a description to each request field that the server only returns unchanged, uses as a
+    hint or refuses. Fields that have their full effect get no description."""
     name = CreateResponse.__name__
     request = components[name]
     properties = {

@@ -1,5 +1,7 @@
-"""``POST /v1/messages/count_tokens``. The endpoint ``/v1/messages`` itself is a
-``CompletionsEndpoint``."""
+"""The endpoint ``POST /v1/messages/count_tokens`` of Anthropic's Messages API.
+
+The endpoint ``POST /v1/messages`` is in ``completions.py``.
+"""
 
 from __future__ import annotations
 

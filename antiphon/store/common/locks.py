@@ -21,7 +21,8 @@ class OwnerHeartbeats:
     def living_owners(self, lease_s: float) -> frozenset[str]:
         """Return the owners whose last heartbeat is less than ``lease_s`` seconds old.
 
-        Only heartbeats to this process count, so all owners of an earlier process are dead.
+        Heartbeats are kept only in the memory of this process. So if an earlier process used the
+        store, all owners that it recorded count as dead.
         """
         since = time.monotonic() - lease_s
         return frozenset(owner for owner, time_s in self._last_heartbeats.items() if time_s > since)

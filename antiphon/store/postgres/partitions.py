@@ -48,7 +48,8 @@ class EventPartitions:
                 return
 
     async def drop_expired(self) -> None:
-        """Drop the partitions whose runs were all deleted, and the rows of these runs."""
+        """Drop each partition whose runs have all been deleted or have expired. Also delete the
+        rows that these runs still have in the table of runs."""
         for name, low, high in await self._pool.rows("expired_partitions"):
             if not await self._change(f"DROP TABLE {name}"):
                 return

@@ -186,9 +186,9 @@ async def delete_responses(transaction: Transaction, rows: Sequence[int]) -> int
 async def _add_response_changes(transaction: Transaction) -> int:
     """Add recorded changes to the totals of the tenants, at most ``_SMALL_ROWS`` changes at a time.
 
-    Return the number of added changes if more changes may be left. Return 0 if fewer than
-    ``_SMALL_ROWS`` changes were left. This return value of 0 ends the step, although clients may
-    record further changes meanwhile. The next sweep adds those changes.
+    Return the number of added changes if more changes may be left. If fewer than ``_SMALL_ROWS``
+    changes were found, add them and return 0, so the step is not repeated. Otherwise the step
+    might not end while clients record further changes. The next sweep adds those changes.
     """
     count = await transaction.count("add_response_changes", _SMALL_ROWS)
     return count if count == _SMALL_ROWS else 0

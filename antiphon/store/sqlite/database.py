@@ -235,9 +235,9 @@ class Database:
                     job = self._writes.get()
 
     def _take_group(self, first: _Write) -> tuple[list[_Write], _Write | None]:
-        """Return the writes to commit together, and what follows them in the queue. The writes are
-        ``first`` and all queued writes. They are followed by None if the queue has ended, or by
-        ``_QUEUE_EMPTY`` if the queue is empty."""
+        """Return a tuple of two values. The first one is the list of writes to commit together:
+        ``first`` and all queued writes. The second one is None if the end of the queue was read,
+        else ``_QUEUE_EMPTY``."""
         group = [first]
         while not self._writes.empty():
             job = self._writes.get()

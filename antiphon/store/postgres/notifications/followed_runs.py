@@ -68,9 +68,12 @@ class FollowedRuns:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def follow(self, key: _Key) -> None:
-        """Follow a run from now on, because a reader waits for it. When this process is a follower
-        in the store, the subscriptions of the run become stale. So the readers read from the store
-        the batches that were appended before."""
+        """Follow a run from now on, because a reader waits for it.
+
+        This process is then recorded in the store as a follower of the run. Batches that were
+        appended earlier were not sent to this process. So the subscriptions of the run are marked
+        as stale, which makes the readers read these batches from the store.
+        """
         if self._is_listening and key not in self._runs:
             self._new.add(key)
             self._start("follow", self._follow_new)

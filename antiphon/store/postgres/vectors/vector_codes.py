@@ -74,8 +74,8 @@ class VectorCodes:
         return self.size(len(self._chunks))
 
     def size(self, chunks: int) -> int:
-        """Return the number of bytes that this many chunks occupy in memory: their codes and their
-        numbers."""
+        """Return the number of bytes that this many chunks occupy in memory. For each chunk, its
+        code and its chunk number are kept."""
         return chunks * (_WORD_BYTES * len(self._words) + _CHUNK_BYTES)
 
     def find_missing(self, files: Iterable[int]) -> list[int]:
@@ -90,8 +90,8 @@ class VectorCodes:
         return sum(self._ranges[file][1] for file in files if file in self._ranges)
 
     def add(self, files: Sequence[tuple[int, bytes, bytes]]) -> None:
-        """Add files. Each one is a tuple: the number of the file, the numbers of its chunks (64
-        bits each, big-endian), and the codes of its chunks."""
+        """Add files. Each one is a tuple: the file's number, the chunk number of each of its chunks
+        (64 bits each, big-endian), and the codes of these chunks, in the same order."""
         import numpy
 
         chunks = numpy.frombuffer(b"".join(row[1] for row in files), ">i8")
@@ -141,9 +141,10 @@ class VectorCodes:
 
 
 def _count_bits(columns: Iterable[Any], query: Any, count: int) -> Any:
-    """Count the bits that differ between a query's code and the code of each row. ``columns``: the
-    words of all codes, one array for the first words, one for the second words, and so on.
-    ``query``: the words of the query's code. ``count``: the number of rows."""
+    """Return, for each code, how many of its bits differ from the query's code. A code is a series
+    of 64-bit words. ``columns``: the words of all codes: one array with the first word of each
+    code, one with the second words, and so on. ``query``: the words of the query's code. ``count``:
+    the number of codes."""
     import numpy
 
     distances: Any = numpy.zeros(count, "u2")
