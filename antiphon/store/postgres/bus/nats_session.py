@@ -82,9 +82,11 @@ def connector() -> BusConnector:
             for channel, handler in handlers.items():
                 await client.subscribe(channel, cb=_callback(handler))
             await client.flush(_CONNECT_S)
-        except (errors.Error, OSError) as error:
+        except BaseException as error:  # also if the caller was cancelled
             await session.close()
-            raise BusError(first_line(error)) from error
+            if isinstance(error, (errors.Error, OSError)):
+                raise BusError(first_line(error)) from error
+            raise
         return session
 
     return connect

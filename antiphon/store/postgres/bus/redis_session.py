@@ -4,7 +4,7 @@ stored."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -22,21 +22,24 @@ _ANSWER_S, _PING_S = 10.0, 5.0
 class RedisSession:
     """``BusSession`` over a client of redis-py. One connection sends, another one listens."""
 
-    def __init__(
-        self, client: Any, handlers: Handlers, errors: tuple[type[Exception], ...]
-    ) -> None:
+    def __init__(self, client: Any, errors: tuple[type[Exception], ...]) -> None:
         self._client = client
-        self._listener = client.pubsub(ignore_subscribe_messages=True)
-        self._handlers = handlers
         self._errors = errors
+        self._listener: Any = None
+        self._protocol: Any = None
 
-    async def start(self) -> None:
+    async def start(
+        self, handlers: Handlers, read_channels: Callable[[Any, Handlers], Any]
+    ) -> None:
         """Begin to listen to the channels. Raises ``BusError``."""
         try:
-            await self._listener.subscribe(*self._handlers)
+            self._listener = await self._client.connection_pool.get_connection()
+            self._protocol = read_channels(self._listener, handlers)
+            await self._listener.send_command("SUBSCRIBE", *handlers)
+            async with asyncio.timeout(_ANSWER_S):
+                await self._protocol.is_subscribed.wait()
             await self._client.ping()
         except self._errors as error:
-            await self.close()
             raise BusError(first_line(error)) from error
 
     async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
@@ -49,29 +52,29 @@ class RedisSession:
             raise BusError(first_line(error)) from error
 
     async def wait_until_lost(self) -> None:
-        pings = asyncio.create_task(self._ping_regularly())
-        try:
-            with suppress(*self._errors):
-                while not pings.done():
-                    message = await self._listener.get_message(timeout=_PING_S)
-                    if message is None:
-                        await self._listener.ping()
-                    elif message["type"] == "message":
-                        self._handlers[message["channel"].decode()](message["data"])
-        finally:
-            pings.cancel()
-            await asyncio.wait((pings,))
-
-    async def _ping_regularly(self) -> None:
-        """Send pings to Redis until Redis does not answer."""
+        """Send pings over both connections until one of them gets no answer."""
         with suppress(*self._errors):
             while True:
+                self._protocol.has_received = False
+                await self._listener.send_command("PING")
                 await self._client.ping()
-                await asyncio.sleep(_PING_S)
+                is_lost = await self._is_lost_within(_PING_S)
+                if not is_lost and not self._protocol.has_received:
+                    is_lost = await self._is_lost_within(_ANSWER_S)
+                if is_lost or not self._protocol.has_received:
+                    return
+
+    async def _is_lost_within(self, seconds: float) -> bool:
+        """Return whether the listening connection is lost within ``seconds``."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._protocol.is_lost.wait()
+        return bool(self._protocol.is_lost.is_set())
 
     async def close(self) -> None:
-        with suppress(*self._errors):
-            await self._listener.aclose()
+        if self._listener is not None:
+            with suppress(*self._errors):
+                await self._listener.disconnect()
         with suppress(*self._errors):
             await self._client.aclose()
 
@@ -83,6 +86,8 @@ def connector() -> BusConnector:
         import redis.asyncio
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
+
+        from .redis_protocol import read_channels
     except ImportError:
         raise SetupError(needs_extra("The client of Redis is not installed", "redis")) from None
     errors = (redis.RedisError, OSError, TimeoutError)
@@ -99,8 +104,12 @@ def connector() -> BusConnector:
             )
         except ValueError as error:
             raise BusError(first_line(error)) from error
-        session = RedisSession(client, handlers, errors)
-        await session.start()
+        session = RedisSession(client, errors)
+        try:
+            await session.start(handlers, read_channels)
+        except BaseException:  # also if the caller was cancelled
+            await session.close()
+            raise
         return session
 
     return connect

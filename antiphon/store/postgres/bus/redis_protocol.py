@@ -1,0 +1,85 @@
+"""Reads messages from a Redis connection that only listens, in place of redis-py.
+
+redis-py reads each message in a task, with timeouts and several layers of parsers. With many
+processes on a machine, this takes most of the CPU time that a process needs for a message. Here,
+the client connects and authenticates as usual. Then the connection gets this protocol, which calls
+the handlers while it processes the received bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import hiredis
+
+from .base import Handlers
+
+__all__ = ["ChannelProtocol", "read_channels"]
+
+
+class ChannelProtocol(asyncio.Protocol):
+    """Calls the handler of the channel for each message.
+
+    - ``client``: the protocol of the client, which learns when it may write and when the connection
+      is lost.
+    - ``handlers``: by channel. Messages of other channels are dropped.
+    """
+
+    def __init__(
+        self, transport: asyncio.Transport, client: asyncio.Protocol, handlers: Handlers
+    ) -> None:
+        self._reader = hiredis.Reader()
+        self._transport = transport
+        self._client = client
+        self._handlers = {channel.encode(): handler for channel, handler in handlers.items()}
+        self._unconfirmed = set(self._handlers)
+        #: Set when all channels are subscribed, and when the connection is lost.
+        self.is_subscribed, self.is_lost = asyncio.Event(), asyncio.Event()
+        #: Whether the server has sent anything since this was set to False.
+        self.has_received = False
+
+    def data_received(self, data: bytes) -> None:
+        self.has_received = True
+        try:
+            self._reader.feed(data)
+            while (reply := self._reader.gets()) is not False:
+                self._process(reply)
+        except hiredis.ProtocolError:
+            self._transport.abort()
+
+    def _process(self, reply: Any) -> None:
+        match reply:
+            case [b"message", channel, data]:
+                if (handler := self._handlers.get(channel)) is not None:
+                    handler(data)
+            case [b"subscribe", channel, _]:
+                self._unconfirmed.discard(channel)
+                if not self._unconfirmed:
+                    self.is_subscribed.set()
+            case [b"pong", _]:
+                pass
+            case _:  # an error, or the server is no Redis
+                self._transport.abort()
+
+    def eof_received(self) -> bool | None:
+        return None  # the transport closes the connection
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_lost.set()
+        self._client.connection_lost(error)
+
+    def pause_writing(self) -> None:
+        self._client.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._client.resume_writing()
+
+
+def read_channels(connection: Any, handlers: Handlers) -> ChannelProtocol:
+    """Read the messages of a connection of redis-py that has sent no command yet. redis-py offers
+    no public access to the transport of a connection."""
+    transport = connection._writer.transport
+    protocol = ChannelProtocol(transport, transport.get_protocol(), handlers)
+    transport.set_protocol(protocol)
+    return protocol
