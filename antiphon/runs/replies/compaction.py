@@ -293,16 +293,20 @@ async def _prepare_summary(request: ReplyRequest, items: tuple[it.Item, ...], to
 
 def _summary_options(options: Options, tokens: int) -> Options:
     """Return the options of the summary: plain text of at most ``tokens`` tokens, no tools, no
-    reasoning, no stop strings and no ``logit_bias``. The other sampling options are those of the
-    request."""
+    reasoning, and nothing that describes the form or the end of the answer, such as a grammar, stop
+    strings or ``logit_bias``. The other sampling options are those of the request."""
     return replace(
         options,
         tools=(),
         tool_choice=ToolChoice(),
         text=TextConfig(),
+        guide=None,
         reasoning=ReasoningConfig(effort="none"),
+        thinking_budget=None,
         max_output_tokens=tokens,
         stop=(),
+        include_stop_text=False,
+        ignore_eos=False,
         logit_bias={},
         logprobs=None,
         truncate=False,

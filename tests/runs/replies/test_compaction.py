@@ -170,6 +170,22 @@ async def test_summary_is_generated_without_tools_and_reasoning() -> None:
     assert options.reasoning is not None and options.reasoning.effort == "none"
 
 
+async def test_summary_is_not_held_to_the_form_of_the_answer() -> None:
+    """A grammar, a stop string or ``ignore_eos`` describe the answer, not the summary."""
+    model = Model(size=8000)
+    fields = {
+        "structured_outputs": {"regex": "yes|no"},
+        "stop": ["."],
+        "ignore_eos": True,
+        "include_stop_str_in_output": True,
+        "thinking_token_budget": 5,
+    }
+    await respond(model.make_service(), input=[user("a " * 8000), TRIGGER], **fields)
+    _, options = model.backend.requests[-1]
+    assert options.guide is None and options.thinking_budget is None
+    assert options.stop == () and not options.include_stop_text and not options.ignore_eos
+
+
 async def test_summary_of_short_messages_is_short() -> None:
     model = Model(size=8000)
     await respond(model.make_service(), input=[user("a"), user("b"), TRIGGER])
