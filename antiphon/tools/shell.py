@@ -212,6 +212,8 @@ async def _run_commands(
     action = fields["action"]
     if not action["commands"]:
         raise ToolError("There is no command.")
+    if len(action["commands"]) > _MAX_COMMANDS:
+        raise ToolError(f"A call may contain at most {_MAX_COMMANDS} commands.")
     timeout_ms, max_output = action["timeout_ms"], action["max_output_length"]
     try:
         await container.ensure_ready()
@@ -221,7 +223,7 @@ async def _run_commands(
         ShellCallOutput(call_id=context.call_id, output=(), max_output_length=max_output), fields
     )
     outputs: list[dict[str, Any]] = []
-    commands = action["commands"][:_MAX_COMMANDS]
+    commands = action["commands"]
     command_bytes = context.max_result_bytes // len(commands)
     for at, command in enumerate(commands):
         run = partial(

@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
-from antiphon.errors import RunError
+from antiphon.errors import RunError, ToolError
+from antiphon.sandbox.base import ExecutionResult
+from antiphon.testing.sandbox import FakeSandbox
 from antiphon.testing.tool_check import ToolCheckCase, check_tool
+from antiphon.tools.base import CallContext, ResponseContext
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.tools.code_interpreter import CodeInterpreterProvider
 from antiphon.tools.file_search.provider import FileSearchProvider
@@ -59,6 +63,19 @@ async def test_shell_in_a_container() -> None:
                 ),
             ),
         )
+
+
+async def test_shell_call_with_too_many_commands_fails_as_a_whole() -> None:
+    arguments = msgspec.json.encode({"commands": ["true"] * 33}).decode()
+    context = CallContext(tenant="t", response_id="r", call_id="c", max_result_bytes=1000)
+    response = ResponseContext(tenant="t", response_id="r", items=())
+    async with containers(FakeSandbox(lambda code, files: ExecutionResult(output=""))) as registry:
+        async with ShellProvider(registry).open(tl.Shell(environment=AUTO), response) as toolset:
+            handler = toolset.functions[0].handler
+            assert handler is not None
+            with pytest.raises(ToolError, match="at most 32 commands"):
+                async for _ in handler(arguments, context):
+                    pass
 
 
 @pytest.mark.parametrize(
