@@ -157,7 +157,7 @@ class ImageGenerationProvider:
         )
 
     def _conversation_images(self, response: ResponseContext) -> ConversationImages:
-        return ConversationImages(response.items, self._sources, response.tenant)
+        return ConversationImages(response.all_items, self._sources, response.tenant)
 
 
 class _ImageSession:

@@ -151,6 +151,25 @@ async def test_edit_without_numbers_uses_the_latest_images() -> None:
     assert await images_of_call(edit, arguments, user_message(RED), result) == [BLUE]
 
 
+async def test_images_of_a_continued_response_keep_their_numbers() -> None:
+    """A response that was interrupted after its first image continues on another server."""
+    generator = FakeImageGenerator()
+    response = ResponseContext(
+        tenant="t",
+        response_id="r",
+        items=(user_message(RED),),
+        interrupted_items=(image_call(GIF),),
+    )
+    async with image_provider(generator).open(Tool(action="edit"), response) as toolset:
+        (function,) = toolset.functions
+        assert function.handler is not None
+        call = function.handler('{"prompt": "x", "images": [2]}', CONTEXT)
+        async with aclosing(call) as events:
+            steps = [step async for step in events]
+    assert [image.content for image in generator.tasks[0].images] == [GIF]
+    assert isinstance(steps[-1], ToolResult) and steps[-1].text.startswith("Image 3 ")
+
+
 async def test_image_of_an_earlier_call_can_be_edited() -> None:
     generator = FakeImageGenerator()
     edit_call = '{"prompt": "y", "images": [-1]}'
