@@ -103,7 +103,8 @@ class Server:
     def is_listening(self) -> bool:
         """Return whether a program accepts connections at the server's address."""
         try:
-            with socket.create_connection((self._host, self._port or 80), _CONNECT_S):
+            port = self._port or self._kind.default_port
+            with socket.create_connection((self._host, port), _CONNECT_S):
                 return True
         except OSError:
             return False

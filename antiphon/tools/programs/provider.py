@@ -129,7 +129,7 @@ class ProgramProvider:
         self,
         functions: Sequence[ToolFunction],
         response: ResponseContext,
-        allowed: Mapping[str, PendingCall] = {},
+        approved: Mapping[str, PendingCall] = {},
     ) -> Toolset:
         functions_by_path = {
             _path(each): each for each in functions if type(each.initial_item) in CALL_TARGETS
@@ -139,7 +139,7 @@ class ProgramProvider:
         while name in used_names:
             name = f"{name}_"
         started_ms = int(self._clock() * 1000)
-        session = _ProgramSession(self._javascript, functions_by_path, allowed, self._max_calls)
+        session = _ProgramSession(self._javascript, functions_by_path, approved, self._max_calls)
         function = ToolFunction(
             tool=tl.Custom(name=name, description=_description(functions_by_path)),
             initial_item=it.Program(call_id="", code="", fingerprint=""),

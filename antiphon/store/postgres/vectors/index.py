@@ -108,7 +108,7 @@ class PostgresVectorIndex:
             if self._nearest is not None:
                 await self._nearest.add(transaction, row, model, vectors)
         if self._nearest is not None and vectors:
-            await self._nearest.settle(tenant, indexed.file.vector_store_id, model)
+            await self._nearest.settle(tenant, index_key(indexed.file.vector_store_id), model)
         return True
 
     async def update_attributes(self, tenant: str, indexed: IndexedFile) -> bool:
