@@ -37,12 +37,11 @@ _log = structlog.get_logger(__name__)
 _MAX_UNWRITTEN = 512
 #: Seconds between retries while the store does not answer: the first and the longest pause.
 _RETRY_S, _RETRY_MAX_S = 0.05, 2.0
-#: The time between the starts of two appends is this many times the duration of a fast append. An
-#: append for several runs costs little more than an append for one run.
-_PERIOD_FACTOR = 3
-#: The least duration of a fast append in seconds, and the factor by which this duration grows with
-#: each append that takes longer.
-_MIN_APPEND_S, _APPEND_GROWTH = 0.001, 1.02
+#: The time between the starts of two appends is this many times the duration of a fast append, and
+#: at least this many seconds. An append for several runs costs little more than one for one run.
+_PERIOD_FACTOR, _MIN_PERIOD_S = 3, 0.004
+#: The factor by which the duration of a fast append grows with each append that takes longer.
+_APPEND_GROWTH = 1.02
 
 
 class EventLogWriter:
@@ -56,7 +55,7 @@ class EventLogWriter:
         self._began_at = -math.inf
         #: Seconds that a fast append takes at present. A single append may take longer because it
         #: waits for a processor, for example while readers process the events of the last append.
-        self._fast_append_s = _MIN_APPEND_S
+        self._fast_append_s = _MIN_PERIOD_S / _PERIOD_FACTOR
         self._unwritten: dict[LogSink, None] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -96,7 +95,7 @@ class EventLogWriter:
             lost = await retry_until_available(lambda: self._store.append(appends))
         append_s = loop.time() - self._began_at
         longest_s = _APPEND_GROWTH * self._fast_append_s
-        self._fast_append_s = max(_MIN_APPEND_S, min(append_s, longest_s))
+        self._fast_append_s = max(_MIN_PERIOD_S / _PERIOD_FACTOR, min(append_s, longest_s))
         for entry in entries:
             entry.acknowledge(lost=entry.claim.job.id in lost)
 
