@@ -294,8 +294,8 @@ class FormatParser:
         return True
 
     def _begin_text(self, char: str) -> None:
-        """Leave the state START at the first word of a reply or after a call. ``char``: the first
-        character of the word.
+        """Leave the state START at the first word of a reply, or at the first word after a call.
+        ``char``: the first character of the word.
 
         Normally, the word begins the answer. In formats whose calls have no opening terminal, a
         word that can be a name begins a possible call.

@@ -187,7 +187,8 @@ def discovered_tools(items: Iterable[Item]) -> Iterator[tl.Tool]:
 
 
 def tool_types(request: CreateResponse) -> tuple[str, ...]:
-    """Return the types of the request's tools in order. Each type has its usual spelling."""
+    """Return the types of the request's tools in order. If several types name the same tool, such
+    as ``web_search_preview`` and ``web_search``, the first spelling of the tool is returned."""
     types = map(_type, request.tools)
     return tuple(TOOL_TYPE_SPELLINGS.get(type, (type,))[0] for type in types)
 

@@ -404,8 +404,8 @@ class Pgvector:
                 await self._separate(transaction, store, model)
 
     async def _copy(self, store: int, model: str) -> None:
-        """Copy all vectors of a vector store from ``chunk_vectors``, and delete earlier copies.
-        ``store``: the row number of the vector store."""
+        """Replace pgvector's copies of the vectors of a vector store by new copies of its rows in
+        the table ``chunk_vectors``. ``store``: the row number of the vector store."""
         _log.info("the vectors of a vector store are copied to pgvector", store=store)
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
