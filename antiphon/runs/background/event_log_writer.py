@@ -3,8 +3,8 @@
 An append is a transaction that adds new events to the store. One append is in progress at a time.
 Events that are emitted during an append wait for the next append. If the store is slow, appends
 follow at longer intervals and are larger. This saves work, because a transaction for many runs
-costs little more than a transaction for a single run. If the store does not answer, the append is retried. If another server
-has taken over a run, the event sink of the run raises ``ReaderGone``.
+costs little more than a transaction for a single run. If the store does not answer, the append is
+retried. If another server has taken over a run, the event sink of the run raises ``ReaderGone``.
 """
 
 from __future__ import annotations
