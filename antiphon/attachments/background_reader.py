@@ -21,8 +21,8 @@ class BackgroundReader:
     documents to it. Until the sandboxed reader is open, documents wait.
 
     ``reader``: context manager that opens the sandboxed reader. If it yields None, documents are
-    read in a subprocess. Use an instance as an async context manager. Entering it starts the
-    opening and does not wait for its end.
+    read in a subprocess. Use an instance as an async context manager. On entry, the instance
+    starts to open the sandboxed reader, and does not wait until it is open.
     """
 
     def __init__(self, reader: AbstractAsyncContextManager[DocumentReader | None]) -> None:

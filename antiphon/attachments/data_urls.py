@@ -18,7 +18,7 @@ def decode_inline(text: str) -> tuple[str, bytes]:
     """Return the media type and the content of a ``data:`` URL (RFC 2397) or of a base64 text. The
     media type of a base64 text is "".
 
-    Raises ``InvalidEncoding``.
+    Raises ``InvalidEncoding`` for any other text.
     """
     mime, body, encoded = "", text, True
     if text[:5].lower() == "data:":

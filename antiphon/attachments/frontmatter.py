@@ -23,7 +23,7 @@ def front_matter(text: str) -> Mapping[str, str]:
     """Return the string fields of the front matter of ``text``. A colon inside an unquoted string
     is accepted, because many authors write such strings.
 
-    Raises ``ValueError`` with a message about the error.
+    Raises ``ValueError`` if the front matter is invalid. The message says what is wrong.
     """
     lines = text.removeprefix("\ufeff").split("\n")
     lines = [line.removesuffix("\r") for line in lines]

@@ -90,7 +90,7 @@ class Rendered(Struct, frozen=True, kw_only=True):
       tokenizer's end ids.
     - ``reasoning_end_ids``: the tokens that end the reasoning and start the answer. The backend
       appends them to the sampled tokens when the reasoning budget is used up. The tuple is empty if
-      this model's reasoning cannot be ended.
+      this model's reasoning cannot be ended early.
     - ``answer_constraint``: ``constraint`` without its part for the reasoning. It applies to the
       answer that follows ``reasoning_end_ids``.
     """
@@ -133,10 +133,11 @@ class DialectOptions(Struct, frozen=True, kw_only=True):
       format. None means that the dialect detects the format.
     - ``formats``: the known formats.
     - ``template_kwargs``: variables for the chat template.
-    - ``images``: how the engine gets the position of an image. ``apart``: as a number, separate
-      from the prompt's text. ``template``: from the text that the template writes for an image.
-      None: the model has no vision.
-    - ``unreadable``: what happens to images if the model has no vision.
+    - ``images``: how the engine gets the position of an image. The value ``apart`` means: as a
+      number, separate from the prompt's text. The value ``template`` means: from the text that the
+      template writes for an image. None means that the model has no vision.
+    - ``unreadable``: what happens to an image if the model has no vision. With ``note``, a note
+      replaces the image. With ``refuse``, the request is rejected.
     """
 
     template: str | None = None

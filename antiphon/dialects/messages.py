@@ -218,9 +218,10 @@ def build_messages(
     System and developer messages stay where they are. If the model must continue the last message,
     this message has the key ``open`` set to True.
 
-    ``past_count``: how many of the items come from earlier responses and not from this request.
-    ``images`` collects the images for a model with vision. Raises ``InvalidRequest`` with the path
-    of an item or part that cannot be shown to the model.
+    ``unreadable``: whether a note replaces a part that the model cannot read (``note``), or the
+    request is rejected (``refuse``). ``past_count``: how many of the items come from earlier
+    responses and not from this request. ``images`` collects the images for a model with vision.
+    Raises ``InvalidRequest`` with the path of an item or part that cannot be shown to the model.
     """
     builder = _MessageBuilder(prompt_tools, unreadable, images)
     builder.read(items, past_count)

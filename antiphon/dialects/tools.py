@@ -52,7 +52,7 @@ class PromptTool(Struct, frozen=True, kw_only=True):
       the API shows it.
     - ``path``: the path in the request where the function is declared.
     - ``strict``: True means that the arguments must match the schema. None means that the engine
-      enforces the schema if it can.
+      enforces the schema if it can. False means that the schema need not be enforced.
     - ``grammar``: the grammar for the input of a custom tool, or None.
     - ``from_search``: whether a tool search of the model added the function. If so, the prompt
       shows the function in the search's result, and the start of the prompt does not change.
@@ -213,7 +213,7 @@ def namespace_notes(tools: Iterable[tl.Tool], apart: Collection[str] = ()) -> li
 def _flat(
     tools: tuple[tl.Tool, ...], items: Iterable[it.Item]
 ) -> Iterator[tuple[tl.Function | tl.Custom, str | None, str, bool]]:
-    """Yield each function and custom tool of a request and of its items. Each is yielded as (tool,
+    """Yield each function and custom tool of a request and of the conversation's items, as (tool,
     namespace, path in the request, whether a tool search of the model found it)."""
     sources = [(tools, "tools", False)]
     searches: set[str] = set()

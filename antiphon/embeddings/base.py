@@ -57,8 +57,8 @@ class Embedder(Protocol):
         """Compute the vectors of ``texts``. Each element is a text or the token ids of a text.
 
         ``role``: whether the texts are queries or passages. Models that do not distinguish them
-        ignore it. Raises ``InvalidRequest`` with the param ``input`` for a text that is too long,
-        and ``BackendError`` if the model fails.
+        ignore ``role``. Raises ``InvalidRequest`` with the param ``input`` for a text that is too
+        long, and ``BackendError`` if the model fails.
         """
 
     async def close(self) -> None:

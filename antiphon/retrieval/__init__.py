@@ -1,1 +1,1 @@
-"""Split texts into chunks, search their vectors exactly, and merge rankings."""
+"""Split texts into chunks, search for the chunks nearest to a query, and merge rankings."""

@@ -82,10 +82,11 @@ class ChatDialect:
     - ``reasoning_format``, ``tool_format``: names of formats in ``formats``. None means that the
       format is detected, and ``""`` means no format.
     - ``settings``: variables that the template gets with every request.
-    - ``images``: how the engine gets the position of an image. ``apart``: as a number, separate
-      from the prompt's text. ``template``: from the text that the template writes for an image.
-      None: the model has no vision.
-    - ``unreadable``: what happens to images if the model has no vision.
+    - ``images``: how the engine gets the position of an image. The value ``apart`` means: as a
+      number, separate from the prompt's text. The value ``template`` means: from the text that the
+      template writes for an image. None means that the model has no vision.
+    - ``unreadable``: what happens to an image if the model has no vision. With ``note``, a note
+      replaces the image. With ``refuse``, the request is rejected.
     - ``today``: returns the current date, for templates that state it.
 
     Raises ``SetupError`` for unknown formats and for templates that cannot be parsed.

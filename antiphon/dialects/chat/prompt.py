@@ -38,7 +38,7 @@ _TAIL = 16
 
 
 class _Beginning(Struct, frozen=True):
-    """The token ids of a prompt from its start to some control token, and the text of these ids. In
+    """The first part of a prompt, which ends with a control token: its token ids and their text. In
     the text, private-use characters mask the control tokens that users wrote."""
 
     ids: tuple[int, ...]
@@ -76,7 +76,11 @@ class _Beginnings:
 
     def find(self, ids: Sequence[int], masked: str) -> tuple[_Beginning, ...]:
         """Return the cached beginnings whose ids are the start of ``ids`` and whose text is the
-        start of ``masked``. The shortest beginning comes first."""
+        start of ``masked``. The shortest beginning comes first.
+
+        ``masked``: the text of the new prompt, in which private-use characters replace the control
+        tokens that users wrote. ``ids``: the token ids of an earlier prompt and its reply.
+        """
         with self._lock:
             entries = tuple(self._entries)
         found = (entry for entry in entries if entry.starts(ids, masked))

@@ -109,7 +109,8 @@ def _environment() -> ImmutableSandboxedEnvironment:
 def _compile(source: str) -> tuple[CodeType, frozenset[str]]:
     """Compile a template. Returns its compiled code and the names of the variables that it reads.
 
-    The result is cached, because a model that is unloaded and loaded again has the same template.
+    The result is cached, so that a template is not compiled again if its model is unloaded and
+    loaded again.
     """
     environment = _environment()
     tree = environment.parse(source)

@@ -283,7 +283,8 @@ def _id(form: Sequence[Message]) -> str:
 
 
 def _with_second_call(form: Sequence[Message]) -> list[Message]:
-    """Return the sample conversation with two calls in one answer, and their results."""
+    """Return the sample conversation ``form`` with a second call in its answer, and with the
+    results of both calls."""
     user, answer, result = form
     (call,) = answer["tool_calls"]
     id = f"functions.{_TWIN}:1" if call["id"] == _NAME_ID else "b" + call["id"][1:]

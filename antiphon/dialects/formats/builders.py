@@ -668,9 +668,9 @@ def invoke_tags(
     ``<invoke name="…"><parameter name="…">value``.
 
     ``section``: the name of the tag around all calls. ``tag``: the prefix of the tag names
-    ``invoke`` and ``parameter``. If it is not empty, each parameter also states whether its value
-    is a string. ``name``, ``mark``, ``metadata``: the format's name, the regex that finds it in a
-    chat template, and its documentation.
+    ``invoke`` and ``parameter``. If this prefix is not empty, each parameter also states whether
+    its value is a string. ``name``, ``mark``, ``metadata``: the format's name, the regex that finds
+    it in a chat template, and its documentation.
     """
     first, last = f"<{section}>", f"</{section}>"
     key, end = f'<{tag}parameter name="', f"</{tag}parameter>"

@@ -29,8 +29,9 @@ _SUFFIX = re.compile(r"<(?:tool_calls|think)(:\w+)>")
 
 
 class Formats(Struct, frozen=True, kw_only=True):
-    """The known tool formats and reasoning formats by name. Detection takes the first format whose
-    ``mark``, a regex, matches. So formats with more specific marks come first."""
+    """The known tool formats and reasoning formats by name. Detection takes the first format
+    whose ``mark``, a regex, matches the model's chat template. So formats with more specific marks
+    come first."""
 
     tools: Mapping[str, ToolFormat]
     reasoning: Mapping[str, ReasoningFormat]

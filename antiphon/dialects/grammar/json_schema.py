@@ -57,8 +57,8 @@ def short_grammar_fault(lark: str) -> str | None:
 
 
 def _place(schema: Any, keywords: set[str], path: str) -> str | None:
-    """Return the path of the first schema in ``schema`` that has one of the keywords, or None if
-    none has. ``path``: the path of ``schema``."""
+    """Return the path of the first schema that has one of the keywords: ``schema`` itself or a
+    schema inside it. Returns None if there is none. ``path``: the path of ``schema``."""
     if not isinstance(schema, Mapping):
         return None
     if keywords & schema.keys():
@@ -192,9 +192,9 @@ def _spelled(pattern: str) -> int:
 def llguidance_schema(schema: Schema) -> dict[str, Any]:
     """Return the schema in the form that llguidance gets.
 
-    Patterns are corrected. ``$schema`` is removed, because it may name a version that llguidance
-    does not know. ``x-guidance`` from the schema's author is removed, because only Antiphon may set
-    llguidance's options.
+    Patterns are changed where llguidance would read them wrongly. ``$schema`` is removed, because
+    it may name a version that llguidance does not know. ``x-guidance`` from the schema's author is
+    removed, because only Antiphon may set llguidance's options.
     """
     plain = {key: value for key, value in schema.items() if key not in ("$schema", "x-guidance")}
     right: dict[str, Any] = _with_right_patterns("", plain)
@@ -202,8 +202,8 @@ def llguidance_schema(schema: Schema) -> dict[str, Any]:
 
 
 def _with_right_patterns(key: str, value: Any) -> Any:
-    """Return ``value`` with all patterns in it corrected for llguidance. ``key``: the key under
-    which the value stands."""
+    """Return ``value``, in which all patterns are changed where llguidance would read them wrongly.
+    ``key``: the key in the schema under which the value stands."""
     if key == "pattern" and isinstance(value, str):
         return _exclude_nul(value)
     if isinstance(value, list):

@@ -75,7 +75,8 @@ class Parameters:
         """Return the rule for the parameter ``key``, whose value is free text. ``body``: the rule
         for the text.
 
-        If the format writes strings in quotes, the text stands between JSON's quotes.
+        If the format writes strings in quotes, the rule has a double quote before and after the
+        text.
         """
         form = self._form
         before, after = form.text, form.text_end

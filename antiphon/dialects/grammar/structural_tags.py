@@ -116,16 +116,17 @@ class _Writer:
     # --- text between tags -----------------------------------------------------------------------
 
     def _text(self, ends: Sequence[str], excludes: Sequence[str]) -> str:
-        """Return the rule for free text that ends with the first of the texts ``ends``. If there
-        are none, the text has any length. ``excludes``: texts that it must not contain."""
+        """Return the rule for free text that ends after the first occurrence of any text in
+        ``ends``. If ``ends`` is empty, the free text has any length. ``excludes``: texts that it
+        must not contain."""
         if not ends:
             # llguidance combines regexes only in terminals.
             return self.add(_text_without(excludes), is_terminal=True) if excludes else _ANY_TEXT
         return self._text_until(ends, excludes)
 
     def _text_until(self, ends: Sequence[str], excludes: Sequence[str]) -> str:
-        """Return the rule for free text that ends with the first of the texts ``ends``.
-        ``excludes``: texts that it must not contain."""
+        """Return the rule for free text that ends after the first occurrence of any text in
+        ``ends``. ``excludes``: texts that the free text must not contain."""
         body = f"/(?s:.*)(?:{_regex_of(ends)})/"
         if excludes := [each for each in excludes if each not in ends]:
             body += f" & {_text_without(excludes)}"
@@ -287,7 +288,7 @@ def _any_of(texts: Sequence[str]) -> str:
 
 def _is_unlimited(raw: Any, depth: int = 0) -> bool:
     """Return whether a format is free text or ends with free text. Only the text after such a
-    format can show where it ends. ``raw``: the format."""
+    format can show where it ends. ``raw``: the format. ``depth``: its nesting depth."""
     if not isinstance(raw, dict) or depth > _MAX_DEPTH:
         return False
     inner = raw.get("elements")

@@ -152,7 +152,8 @@ class _Parser:
         return parts[0] if len(parts) == 1 else _Sequence(tuple(parts))
 
     def _primary(self, depth: int) -> _Node | None:
-        """Return the next part of a sequence, or None at the end of the sequence."""
+        """Return the next part of a sequence, or None at the end of the sequence. ``depth``: the
+        number of parentheses around the sequence."""
         token = self._token()
         if token is None or token["head"] is not None or token["mark"] in ("|", ")"):
             return None
@@ -174,7 +175,7 @@ class _Parser:
         raise UnwritableGrammar(f"'{token.group()[:40]}' is not expected")
 
     def _repeated(self, node: _Node) -> _Node:
-        """Return ``node`` with the repetition signs that follow it."""
+        """Return ``node`` with the repetition signs that follow it in the grammar."""
         for _ in range(_MAX_MARKS):
             token = self._token()
             if token is None:
@@ -381,7 +382,10 @@ class _Writer:
         self, nodes: Sequence[_Node], kind: type[_Sequence] | type[_Choice]
     ) -> Iterator[str]:
         """Yield the parts of a sequence or a choice as bodies of rules. Adjacent parts that can be
-        one regex are joined, as long as the regex is not too long."""
+        one regex are joined, as long as the regex is not too long.
+
+        ``nodes``: the parts. ``kind``: the class of the whole expression.
+        """
         group: list[_Node] = []
         length = 0
         for node in nodes:

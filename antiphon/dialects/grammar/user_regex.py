@@ -174,7 +174,8 @@ class RegexRewriter:
 
     def _at(self, argument: Any, dotall: bool, any_case: bool) -> str:
         """Return ``""`` for an anchor at the start or the end of the text, because the whole text
-        must match anyway. Raises ``UnwritableGrammar`` for a word boundary."""
+        must match anyway. Raises ``UnwritableGrammar`` for a word boundary. ``argument``: the kind
+        of anchor or boundary, as ``re`` names it."""
         if str(argument) in ("AT_BEGINNING", "AT_BEGINNING_STRING", "AT_END", "AT_END_STRING"):
             return ""
         raise UnwritableGrammar("word boundaries in a regex cannot be enforced")

@@ -50,7 +50,8 @@ class HarmonyDialect:
     - ``encoding``: the encoding of OpenAI's library, from ``vocabulary.load``.
     - ``settings``: name of a setting of the system message → value. ``SETTINGS`` contains the
       names.
-    - ``unreadable``: what happens to images, because the harmony format has no images.
+    - ``unreadable``: what happens to an image, which the harmony format cannot contain. With
+      ``note``, a note replaces the image. With ``refuse``, the request is rejected.
     - ``today``: returns the current date, for the system message.
 
     Raises ``SetupError`` for models with another vocabulary, and for unknown or invalid settings.

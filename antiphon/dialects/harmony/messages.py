@@ -94,10 +94,11 @@ def build_conversation(
 ) -> HarmonyConversation:
     """Convert a conversation's items to messages of the harmony format.
 
-    ``past_count``: how many of the items come from earlier responses. ``keeps_reasoning``: whether
-    all reasoning stays. If False, the reasoning before the last final answer is dropped, as OpenAI
-    recommends. Raises ``InvalidRequest`` with the path of an item or part that cannot be shown to
-    the model.
+    ``unreadable``: whether a note replaces a part that the model cannot read (``note``), or the
+    request is rejected (``refuse``). ``past_count``: how many of the items come from earlier
+    responses. ``keeps_reasoning``: whether all reasoning stays. If False, the reasoning before the
+    last final answer is dropped, as OpenAI recommends. Raises ``InvalidRequest`` with the path of
+    an item or part that cannot be shown to the model.
     """
     builder = _ConversationBuilder(prompt_tools, unreadable)
     builder.read(items, past_count)

@@ -145,7 +145,8 @@ class _Simplifier:
         self, schema: Schema, parts: Iterable[Any], within: tuple[str, ...]
     ) -> tuple[Schema, tuple[str, ...]]:
         """Merge all schemas in ``parts``, the value of ``allOf``, with the other keywords of
-        ``schema``. Returns the merged schema, and all references followed so far."""
+        ``schema``. ``within``: the references followed so far. Returns the merged schema, and all
+        references followed until now."""
         out: Schema = {}
         own = {key: value for key, value in schema.items() if key != "allOf"}
         for part in (*parts, own):

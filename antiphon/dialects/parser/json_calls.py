@@ -41,8 +41,8 @@ class JsonCallTarget(Protocol):
 
     @property
     def is_likely(self) -> bool:
-        """Whether this is probably a call: either a special token marks it, or a tool has its
-        name."""
+        """Whether the text is probably a call: either a special token marks it, or it names a known
+        tool."""
 
     @property
     def parameter_names(self) -> Collection[str]:

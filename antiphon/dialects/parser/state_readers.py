@@ -107,7 +107,8 @@ class _NameReader(_TextReader):
 class _LabelReader(_NameReader):
     """Reads a call id that contains the tool's name, such as ``functions.NAME:0``.
 
-    If the number is missing, the text does not identify a call. Then only the name is used.
+    If the number is missing, the text identifies no single call. Then only the tool's name is taken
+    from it, and the call gets no id here.
     """
 
     def finish(self) -> None:

@@ -97,8 +97,8 @@ class CallBuilder:
 
     @property
     def is_likely(self) -> bool:
-        """Whether this is probably a call: either a special token marks it, or a tool has its
-        name."""
+        """Whether the text is probably a call: either a special token marks it, or it names a known
+        tool."""
         return not self.is_bare or self.name in self._tools
 
     @property
@@ -165,7 +165,8 @@ class CallBuilder:
 
     def _write_unwrapped(self, text: str, *, final: bool = False) -> None:
         """Pass on a piece of the arguments. Some models wrap the arguments in another object, such
-        as ``{"arguments": {…}}``; this object is removed. ``final``: no piece follows."""
+        as ``{"arguments": {…}}``; this object is removed. ``final``: whether this is the
+        last piece."""
         if self._wrapped_span is not None:
             end = 0
             if not self._wrapped_span.complete:
@@ -282,8 +283,8 @@ class CallBuilder:
 
 
 def _may_be_wrapper(head: str) -> bool:
-    """Return whether ``head``, the start of the arguments, can be the start of an object that wraps
-    the arguments."""
+    """Return whether a text may still turn out to be an object that wraps the real arguments, such
+    as ``{"arguments": {…}}``. ``head``: the text of the arguments that has been read so far."""
     bare = "".join(head.split())
     is_prefix = any(f'{{"{key}":'.startswith(bare) for key in _WRAPPERS)
     return is_prefix and len(head) < _WRAP_LIMIT

@@ -62,8 +62,9 @@ class _Element:
     def to_json(self) -> str:
         """Return the value of this element as JSON text.
 
-        The text of an element without children is converted according to its types. An element with
-        children becomes an object or an array.
+        If the element contains no other elements, its text becomes a value of one of the JSON types
+        that the schema allows for it. Otherwise, the elements inside it become an object or an
+        array.
         """
         if not self.children:
             return to_json_text("".join(self.text), self.types)
