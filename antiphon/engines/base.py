@@ -85,9 +85,9 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     - ``constraints``: the engine enforces any Lark grammar.
     - ``grammars``: for an engine that enforces only some Lark grammars, a function that returns
       whether it enforces a given grammar.
-    - ``images``: how the engine accepts images; None if it accepts no images. With ``apart``,
-      images are inserted between ids. With ``template``, images replace the placeholders of the
-      chat template.
+    - ``images``: how the engine accepts images. There are three values: ``apart`` (images are
+      inserted between token ids), ``template`` (images replace the placeholders that the chat
+      template writes), and None (the engine accepts no images).
     - ``schemas``: the engine enforces JSON schemas (``Constraint.schema``).
     - ``schema_keywords``: the keywords that such a schema may use; None if it may use all keywords.
     - ``separates_caches``: requests of different ``Sampling.cache_scope`` share no cached prefix.

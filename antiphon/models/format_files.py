@@ -112,8 +112,11 @@ def _fault(cls: type[_Row], table: dict[str, Any], error: msgspec.ValidationErro
 
 
 def _accepts(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> bool:
-    """Return whether a format is valid after ``_only`` has removed entries that are not on
-    ``path``. If it is still not valid, msgspec's error refers to a key on this path."""
+    """Return whether a format is valid if each inner table on ``path`` has only the entry that is
+    on ``path``. If the format is then still not valid, msgspec's error refers to a key on ``path``.
+
+    ``table``: the format. ``path``: the keys that lead from ``table`` to an inner value.
+    """
     try:
         msgspec.convert(_only(table, path), cls)
     except msgspec.ValidationError:

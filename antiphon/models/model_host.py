@@ -127,7 +127,8 @@ class ModelHostSession:
     # --- managing --------------------------------------------------------------------------------
 
     async def ready(self, name: str) -> bool:
-        """Start loading a model and wait for a short time. See ``Backend.ready``."""
+        """Start loading a model and wait for a short time. Return whether the model is loaded. See
+        ``Backend.ready``."""
         return await (await self._manager()).on_demand(name).ready()
 
     async def statuses(self) -> AsyncGenerator[dict[str, Status], None]:

@@ -83,9 +83,10 @@ class ReplicaPool:
     def choose(self, session_key: str | None, tried: Collection[Replica] = ()) -> Replica:
         """Choose the replica for a request.
 
-        ``tried``: the replicas that have already failed this request. Such a replica is chosen only
-        if all replicas have failed it. If ``session_key`` is None, the replica with the fewest
-        running requests is chosen.
+        ``session_key``: identifies the conversation of the request. Requests with the same key go
+        to the same replica if possible. If the key is None, the replica with the fewest running
+        requests is chosen. ``tried``: the replicas that have already failed this request. Such a
+        replica is chosen only if all replicas have failed the request.
         """
         candidates = (
             [each for each in self._replicas if each not in tried and not each.is_down]

@@ -135,8 +135,8 @@ class RetryPolicy:
 
         Raises ``error`` if it is permanent, or if no attempt is left. If no attempt is left, the
         error is changed first: its ``retry_after_s`` tells clients how long to wait, and the code
-        ``server_error`` becomes ``server_is_overloaded``. This code is better because coding agents
-        repeat a ``server_error`` up to 30 times.
+        ``server_error`` becomes ``server_is_overloaded``. Without this change, coding agents would
+        repeat the request up to 30 times.
         """
         root = self._count_failure(error)
         if error.permanent or self._is_over:

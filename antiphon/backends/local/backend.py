@@ -426,10 +426,10 @@ class LocalReply(Reply):
 
     @property
     def _counts_cached_tokens(self) -> bool:
-        """Whether the usage includes the number of cached tokens that the engine reports next.
+        """Whether the reply's usage includes the number of cached tokens that the engine reports.
         This number is ignored in two cases:
 
-        - The tokens may be in the cache because of a request of another tenant.
+        - A request of another tenant may have put the tokens into the cache.
         - The reasoning was cut off, so the reply needs a second engine call. The second call finds
           the tokens of the first call in the cache.
         """
@@ -447,8 +447,8 @@ class LocalReply(Reply):
 
         Raises ``CannotContinue`` if the last item before the interruption (``written_before``) is
         not among the parsed items. This happens if the first output was invalid and
-        ``RetryingReply`` called the model again: the item was written in the second call. The
-        tokens of a second call are not stored, so the item cannot be continued.
+        ``RetryingReply`` called the model a second time. The model then wrote the item in the
+        second call, whose tokens are not stored. So the item cannot be continued.
         """
         parser = self._rendered.parser
         deltas = list(parser.feed(Chunk(self._sampled_before))) if self._sampled_before else []

@@ -28,7 +28,7 @@ _RECOMMENDED: Mapping[str, str] = {
 
 def recommended_options(generation: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sampling values that a model's files recommend, keyed by the field names of
-    ``Options``."""
+    ``Options``. ``generation``: the values in the model's files, by their names there."""
     return {
         option: generation[name]
         for name, option in _RECOMMENDED.items()

@@ -243,7 +243,8 @@ def json_answer_format(
     """Return the format of JSON that matches ``schema``.
 
     ``schema``: a schema that a grammar can enforce. ``original``: the schema as the client sent it,
-    or None if it is the same. ``is_complete``, ``fault``: see ``AnswerFormat``.
+    for the validator; None if it is equal to ``schema``. ``is_complete``, ``fault``: see
+    ``AnswerFormat``.
     """
     grammar = grammars.get(f"start: %json {json.dumps(schema)}")
     if not has_schema_validator():

@@ -353,8 +353,8 @@ def _written_items(held: Sequence[Delta]) -> Iterator[tuple[slice, Item, str]]:
 
 
 def _exchange(text: str, answer: str) -> tuple[Item, ...]:
-    """Return two messages: an assistant message with ``text``, and a user message with
-    ``answer``."""
+    """Return two messages for the prompt of the next attempt: an assistant message with ``text``,
+    which is the invalid output, and a user message with ``answer``, which states the fault."""
     return (
         Message(id="", role="assistant", content=(OutputText(text=text),)),
         Message(id="", role="user", content=(InputText(text=answer),)),

@@ -111,11 +111,12 @@ def tool_call_rules(
 async def compiled_tool_call_rules(
     tools: PromptTools, grammars: GrammarCache, *, is_enforced: bool, accept_strays: bool
 ) -> ToolCallRules | None:
-    """Return the result of ``tool_call_rules``.
+    """Return the rules for the tool calls of a request, or None if the request allows any calls.
+    The arguments and the exceptions are the same as for ``tool_call_rules``.
 
-    If a tool has a strict schema or a grammar, ``tool_call_rules`` runs on a thread, because
-    checking the schema or grammar may take seconds. If no tool has one, ``tool_call_rules`` is
-    called directly, because starting a thread would take longer.
+    If a tool has a strict schema or a grammar, the rules are created on a thread, because checking
+    the schema or grammar may take seconds. If no tool has one, the rules are created on the event
+    loop, because starting a thread would take longer.
     """
     make = partial(
         tool_call_rules, tools, grammars, is_enforced=is_enforced, accept_strays=accept_strays

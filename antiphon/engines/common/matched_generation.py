@@ -76,7 +76,8 @@ class MatchedGeneration:
     def _feed(self, chunk: Chunk) -> Chunk | None:
         """Match a chunk of the engine to the grammar.
 
-        Returns a chunk of the tokens that can be released now, or None if no token can be released.
+        Returns a chunk of the tokens that need not be held back any more, or None if there is no
+        such token. Tokens that may be the start of a stop string are held back.
         """
         if not chunk.ids and chunk.finish is None:
             return None

@@ -39,7 +39,8 @@ class StopConditions:
     def feed(self, tokens: Iterable[TokenLogprob]) -> Chunk | None:
         """Add sampled tokens. Tokens after the end of the generation are dropped.
 
-        Returns a chunk of the tokens that can be released now, or None if no token can be released.
+        Returns a chunk of the tokens that need not be held back any more, or None if there is no
+        such token. Tokens that may be the start of a stop string are held back.
         """
         released = 0
         for token in tokens:

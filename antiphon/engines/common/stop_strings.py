@@ -26,7 +26,8 @@ class StopStrings:
         self.tail = ""
 
     def feed(self, piece: bytes) -> int:
-        """Add a piece. Return how many of the oldest held pieces may be released now.
+        """Add a piece. Return how many of the oldest held pieces are released: they contain no
+        part of a stop string.
 
         Once ``matched_stop`` is set, the remaining pieces are never released, because they contain
         the stop string.

@@ -110,8 +110,9 @@ class ResumableGeneration:
         return ParsedPayload(tokens=parsed.tokens[:count], reason=reason), is_rejected
 
     def _to_chunk(self, parsed: ParsedPayload) -> Chunk | None:
-        """Return a chunk of the tokens that can be released now, or None if no token can be
-        released. If the server sent a finish reason, the chunk has this reason."""
+        """Return a chunk of the tokens that need not be held back any more, or None if there is no
+        such token. Tokens that may be the start of a stop string are held back. If the server sent
+        a finish reason, the chunk has this reason."""
         stop_conditions = self._stop_conditions
         chunk = stop_conditions.feed(parsed.tokens) if parsed.tokens else None
         if parsed.reason is None or stop_conditions.finished:
@@ -127,8 +128,8 @@ class ResumableGeneration:
     async def continue_after(self, error: BackendError) -> bool:
         """Prepare the next request after a failure.
 
-        Returns whether tokens were sampled since the previous failure. If so, the
-        caller's retry policy forgets earlier failures. Raises ``error`` if the generation cannot be
+        Returns whether tokens were sampled since the previous failure. If so, the caller must tell
+        its retry policy to forget earlier failures. Raises ``error`` if the generation cannot be
         continued.
         """
         has_progress = len(self._sampled) > self._sampled_at_failure

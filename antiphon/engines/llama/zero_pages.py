@@ -80,9 +80,9 @@ def release_zero_pages(ranges: Iterable[MemoryRange]) -> int:
     """Give the blocks that contain only zeros back to the system. Return the number of bytes in
     these blocks. Ranges below 32 MiB are skipped.
 
-    During the call, no other thread may write to the ranges. Data that is written after a block was
-    compared and before the block is given back would be lost. Threads that run Python code cannot
-    write, because this function keeps the GIL.
+    During the call, no other thread may write to the ranges. Data that a thread writes to a block
+    after the check for zeros and before the block is given back would be lost. Threads that run
+    Python code cannot write, because this function keeps the GIL.
     """
     libc = ctypes.PyDLL(None)  # keeps the GIL
     libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)

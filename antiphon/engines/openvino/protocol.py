@@ -77,7 +77,8 @@ class GenerationEnd(_Message, frozen=True):
 
 class GenerationFailed(_Message, frozen=True):
     """The generation of the request ``id`` did not start. ``problem``: the reason. ``invalid``:
-    whether the request has a grammar. If it has one, the grammar is assumed to be the cause."""
+    whether the request is assumed to be invalid. It is True if the request has a grammar, because
+    this grammar is assumed to be the cause."""
 
     id: int
     problem: str

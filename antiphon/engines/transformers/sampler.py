@@ -125,7 +125,8 @@ class Sampler:
         return min(int(torch.searchsorted(cumulated, point, right=True)), len(probabilities) - 1)
 
     def _min_probability(self, probabilities: Tensor) -> float:
-        """Return the minimum probability. Tokens with a lower probability are never sampled."""
+        """Return the lowest probability that top_k, top_p and min_p allow. Tokens with a lower
+        probability are not sampled. ``probabilities``: one probability per token id."""
         count = self._top_k if 0 < self._top_k < len(probabilities) else len(probabilities)
         if count == len(probabilities) and self._top_p >= 1.0:
             return float(probabilities.max()) * self._min_p

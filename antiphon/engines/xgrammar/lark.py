@@ -70,7 +70,7 @@ def _rules_before_token(rules: Mapping[str, Node]) -> Iterator[str]:
     Such a rule matches a text and the terminator after it. Because the rule is repeated, the
     terminator may occur any number of times before the control token. So the ``AnyText`` node of
     the rule need not exclude the terminator, and ``parse_lark`` removes the terminator from this
-    node. If it stayed, all ``AnyText`` nodes of the grammar would exclude it.
+    node. Without this removal, no ``AnyText`` node of the whole grammar could match the terminator.
     """
     for rule in rules.values():
         for row in walk(rule):

@@ -73,8 +73,8 @@ class _PendingCall:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the call can be opened: its name is complete. The name is taken as complete when
-        the arguments have begun."""
+        """Whether the name of the call is complete, so the call can be opened. The name counts as
+        complete when the arguments have begun."""
         return bool(self.name) and self._has_arguments
 
 
