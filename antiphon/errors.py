@@ -198,8 +198,8 @@ class RunError(AntiphonError):
 
     @property
     def client_message(self) -> str:
-        """The error message for clients. For a transient failure, it includes the sentence that
-        makes clients retry."""
+        """The error message for clients. For a transient failure, it includes a sentence such as
+        ``You can retry your request.``, because some clients retry only after such words."""
         return retryable(self.message) if self.is_transient else self.message
 
 
@@ -327,8 +327,9 @@ def context_length_exceeded(detail: str = "") -> InvalidRequest:
 
 
 def retryable(message: str) -> str:
-    """Return the message of a transient failure, followed by a sentence that makes clients retry. A
-    message that already has such words is returned unchanged."""
+    """Return the message of a transient failure, followed by ``You can retry your request.``,
+    because some clients retry only after such words. A message that already contains this sentence
+    or ``try again in`` is returned unchanged."""
     if _RETRY_SENTENCE in message or "try again in" in message:
         return message
     return f"{message} {_RETRY_SENTENCE}"

@@ -20,10 +20,12 @@ class Policy(Struct, frozen=True, kw_only=True):
     - ``first_delta_wait_s``: how long the first events of a stream are held back if the request may
       still be rejected.
     - ``timeout_s``: time limit of a run; None means no limit.
-    - ``unavailable_tools``: ``ignore`` or ``refuse`` tools that nobody can run.
+    - ``unavailable_tools``: what happens if nobody can run a tool of a request. ``ignore``: the
+      model does not see the tool. ``refuse``: the request is rejected.
     - ``reasoning_events``: whether reasoning events have OpenAI's names (``openai``) or those of
       Open Responses (``open_responses``).
-    - ``undecryptable_items``: ``drop`` items that cannot be decrypted, or ``refuse`` the request.
+    - ``undecryptable_items``: what happens if items of a request cannot be decrypted. ``drop``: the
+      items are left out. ``refuse``: the request is rejected.
     - ``reasoning_summaries``: with ``excerpt``, summaries are excerpts of the reasoning. With
       ``model``, ``summary_model`` writes them.
     - ``summary_model``: None means the model that answers.

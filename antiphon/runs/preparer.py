@@ -123,8 +123,9 @@ class Preparer:
 
         ``session_chains``: responses that can be continued in addition to the stored responses.
         ``prompt_items``: the items of the stored prompt that the request names. ``claim``: whether
-        the response will run the calls that the request approves. Raises ``RequestError`` if the
-        request asks for something that is not possible.
+        the response will run the MCP calls that the request approves. If so, the store records that
+        these approvals are used. Raises ``RequestError`` if the request asks for something that is
+        not possible.
         """
 
         prepare = partial(
@@ -234,7 +235,9 @@ class Preparer:
         return reply.input_tokens
 
     def tool_types(self, request: CreateResponse) -> tuple[str, ...]:
-        """Return the types of the request's tools, each in its usual spelling."""
+        """Return the types of the request's tools, in order. Of several names for the same type,
+        such as ``web_search`` and ``web_search_preview``, the current name is returned. An MCP tool
+        that the operator has replaced has the type of the built-in tool."""
         return tool_types(replace_mcp_labels(request, self._policy.mcp_labels))
 
     def _traced(self, backend: Backend, model: CatalogModel) -> Backend:

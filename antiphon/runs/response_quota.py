@@ -104,7 +104,8 @@ class ResponseQuota:
 
     def _release_later(self, key: _Key, attempt: object) -> None:
         """Release a reservation as soon as the store answers. Without a release, the heartbeats of
-        this server would prolong the reservation."""
+        this server would prolong the reservation. ``key``: tenant and response id. ``attempt``:
+        identifies the call of ``reserve``."""
         task = asyncio.create_task(self._release_until_done(key, attempt))
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
@@ -112,7 +113,8 @@ class ResponseQuota:
     async def _release_until_done(self, key: _Key, attempt: object) -> None:
         """Release the reservation twice, with a pause between. The second release is needed because
         a reserve request that timed out may reach the store after the first release. If another
-        attempt at the same response is running, that attempt releases the reservation instead."""
+        attempt (a call of ``reserve``) for the same response has not ended, that attempt releases
+        the reservation instead."""
         confirmed = 0
         while confirmed < 2 and self._is_last(key, attempt):
             try:

@@ -101,7 +101,8 @@ _END = ("open", "output_item.done", "closed")
 def _call_text(name: str, field: str) -> tuple[tuple[str, str, str], ...]:
     """Return the edges for the events that stream the arguments, the input or the code of a call.
     The ``delta`` events leave the item in the state ``open``. The ``done`` event leads to the state
-    ``text complete``, in which the events of the tool begin."""
+    ``text complete``, in which the events of the tool begin. ``name`` and ``field``: the two parts
+    of the events' name, such as ``mcp_call`` and ``_arguments``."""
     return (
         ("open", f"{name}{field}.delta", "open"),
         ("open", f"{name}{field}.done", "text complete"),
@@ -110,7 +111,8 @@ def _call_text(name: str, field: str) -> tuple[tuple[str, str, str], ...]:
 
 def _summary(outer: str, state: str, *source: str) -> tuple[tuple[str, ...], ...]:
     """Return the edges for one part of a reasoning summary. The edges lead from the state ``outer``
-    back to ``outer``. ``state``: the state while the part is written."""
+    back to ``outer``. ``state``: the state while the part is written. ``source``: at most one key
+    of ``SOURCES``, which names the source that allows the events."""
     return (
         (outer, "reasoning_summary_part.added", state, *source),
         (state, "reasoning_summary_text.delta", state, *source),

@@ -56,8 +56,8 @@ def encode_batch(
 
 class _Parts:
     """The parts in which a batch of very long events is written. The token ids of the batch are in
-    the last part only. They cannot get lost, because the store writes all parts in one
-    transaction."""
+    the last part only. The store writes all parts in one transaction, so it never has the events
+    without the token ids."""
 
     def __init__(self, events: Sequence[Event], tokens: bytes, at: float | None) -> None:
         self._events = events

@@ -189,10 +189,10 @@ class BackgroundJobs:
 
     async def end_cancelled(self, claim: Claim, stored: StoredResponse) -> None:
         """Write the end of a cancelled run to the store. ``claim``: the claim by which this server
-        has taken over the run.
+        has taken over the run. ``stored``: the response as it is stored.
 
-        The server that executed the run before may still write events. The store refuses these
-        events, because each new claim of a run has a higher epoch number.
+        The server that executed the run before may still try to write events. The store refuses
+        these events, because its claim has a lower epoch number than the new claim.
         """
         dependencies = self._dependencies
         try:

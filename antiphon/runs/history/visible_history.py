@@ -130,7 +130,8 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
 
     def _split(self, keep_tokens: int) -> tuple[tuple[it.Item, ...], tuple[it.Item, ...]]:
         """Split the items after the last summary into two groups: the items to summarize, and the
-        items that stay. Calls without an output are among the items that stay."""
+        items that stay. The newest items with ``keep_tokens`` tokens stay, and so do older calls
+        without an output and the calls of open programs."""
         recent = self.compaction.recent_items if self.compaction is not None else ()
         items = (*recent, *self.after)
         start = _tail_start(items, keep_tokens)
@@ -206,7 +207,10 @@ def _newest_compaction(
     items: Sequence[it.Item], sealer: TenantSealer, on_undecryptable: _OnUndecryptable
 ) -> tuple[int, CompactedHistory | None]:
     """Return the index of the item after the newest compaction that can be decrypted, and the
-    content of this compaction. If there is no such compaction, return 0 and None."""
+    content of this compaction. If there is no such compaction, return 0 and None.
+
+    ``on_undecryptable``: called with each newer compaction that cannot be decrypted, and its index.
+    """
     for index in range(len(items) - 1, -1, -1):
         item = items[index]
         if isinstance(item, it.Compaction):

@@ -34,7 +34,8 @@ _UNSUPPORTED = (
 class RawMessagesReply(ReplyWrapper):
     """``Reply`` that adds raw messages and metrics to the final fields of the response.
 
-    - ``with_messages``, ``with_metrics``: what the reply adds.
+    - ``with_messages``, ``with_metrics``: whether the reply adds raw messages, and whether it adds
+      metrics.
     - ``clock``: returns seconds.
     - ``turn_usages``: the usage of each turn of the tool loop; the tool loop fills this list.
     - ``items``: the conversation before the response.

@@ -129,8 +129,8 @@ class SummarizedReply(ReplyWrapper):
         self._summarizer = summarizer
 
     def resume(self, point: ResumePoint) -> Reply:
-        """Continue the reply without a summary, because the earlier reasoning is not available
-        here."""
+        """Continue the reply without a summary, because this object does not have the reasoning
+        from before the interruption."""
         return self._reply.resume(point)
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:

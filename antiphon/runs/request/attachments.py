@@ -126,7 +126,12 @@ class _ResolvingBackend(BackendWrapper):
 
     def _path(self, input_index: int, index: int, part_path: str) -> str | None:
         """Return the path of a part in the request. Returns None if the part belongs to an earlier
-        item."""
+        item.
+
+        ``input_index``: the index of the part's item in the request's input; negative if the item
+        is not in the input. ``index``: the index of the item in the conversation. ``part_path``:
+        the path of the part in its item.
+        """
         if input_index >= 0:
             return f"input[{input_index}].{part_path}"
         return _PROMPT_PATH if index < self._prompt_item_count else None

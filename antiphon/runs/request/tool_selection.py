@@ -188,7 +188,8 @@ def discovered_tools(items: Iterable[Item]) -> Iterator[tl.Tool]:
 
 def tool_types(request: CreateResponse) -> tuple[str, ...]:
     """Return the types of the request's tools in order. If several types name the same tool, such
-    as ``web_search_preview`` and ``web_search``, the first spelling of the tool is returned."""
+    as ``web_search_preview`` and ``web_search``, the type that ``TOOL_TYPE_SPELLINGS`` lists first
+    is returned."""
     types = map(_type, request.tools)
     return tuple(TOOL_TYPE_SPELLINGS.get(type, (type,))[0] for type in types)
 
@@ -294,7 +295,11 @@ def _check_choice(
     reasons: Mapping[str, str],
 ) -> None:
     """Check the tool choice. Raises ``InvalidRequest`` if the choice forces a tool that nobody can
-    run, or a tool that the model may not call."""
+    run, or a tool that the model may not call.
+
+    ``declared``: the tools that the request declares. ``reasons``: tool type → the reason why the
+    tool does not work at the moment.
+    """
     if choice.type in ("function", "custom"):
         if _declared_names(choice, declared) and not _declared_names(choice, tools.request_tools):
             raise InvalidRequest(

@@ -426,7 +426,8 @@ class Turn:
         return (delta,)
 
     def _end_current(self, *, is_cut: bool) -> Iterable[Delta]:
-        """Return the last deltas of the item that is open when the reply ends."""
+        """Return the last deltas of the item that is open when the reply ends. ``is_cut``: whether
+        the reply ended for another reason than ``stop``, so the item may be incomplete."""
         if isinstance(self._current, ToolCall):
             call = self._current
             return call.argument_progress(

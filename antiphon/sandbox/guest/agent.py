@@ -277,7 +277,8 @@ def _other_pids() -> set[int]:
 
 
 def _signal_others(number: int) -> None:
-    """Send a signal to all processes that ``_other_pids`` returns."""
+    """Send the signal ``number`` to all processes that code has started. In a bubblewrap box, these
+    are all processes except the agent. In a pod, these are the descendants of the agent."""
     for pid in (-1,) if _is_first() else _other_pids():
         try:
             os.kill(pid, number)
@@ -320,7 +321,7 @@ def _reap() -> tuple[set[int], bool]:
 
 
 def _kill_others() -> None:
-    """Kill all processes that ``_other_pids`` returns, and wait until they have ended."""
+    """Kill all processes that code has started, and wait until they have ended."""
     remaining = True
     while remaining:
         _signal_others(signal.SIGKILL)
@@ -462,8 +463,8 @@ class Agent:
         }
 
     def resume_processes(self) -> None:
-        """Continue the processes that earlier requests have left running and that were paused. They
-        run as long as the new request runs."""
+        """Resume the processes that were paused at the end of the last request. They run until the
+        end of the new request."""
         self.end_reason = None
         ended, _ = _reap()
         if self.kernel_pid in ended:

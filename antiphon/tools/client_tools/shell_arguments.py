@@ -42,8 +42,8 @@ class CommandObserver:
     """The ``ArgumentObserver`` of a shell call. It streams the commands while the model writes
     them.
 
-    The commands can be streamed only if the arguments begin in the usual form. If they begin in
-    another form, ``finish`` sends all commands at the end.
+    The commands can be streamed only if they are the first argument: the arguments must begin with
+    ``{"commands": ["`` or ``{"command": "``. Otherwise, ``finish`` sends all commands at the end.
     """
 
     def __init__(self) -> None:

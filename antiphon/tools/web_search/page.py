@@ -88,7 +88,8 @@ class WebPage(Struct, frozen=True, kw_only=True):
 
     def view(self, cursor: int, start: int, max_chars: int, max_lines: int | None = None) -> str:
         """Return the part of the page that the model is shown: as many lines from ``start`` on as
-        fit into ``max_chars`` characters and ``max_lines`` lines."""
+        fit into ``max_chars`` characters and ``max_lines`` lines. ``cursor``: the number of the
+        page, which the heading shows."""
         start = max(0, min(start, max(0, len(self.lines) - 1)))
         shown: list[str] = []
         size = 0
@@ -125,8 +126,10 @@ class WebPage(Struct, frozen=True, kw_only=True):
         return tuple(hits)
 
     def view_hits(self, cursor: int, hit_lines: tuple[int, ...], max_chars: int) -> str:
-        """Return the matches as text, each with a link to its line. The text has at most about
-        ``max_chars`` characters, but it always contains the first match."""
+        """Return the matches that ``find_lines`` found, as text, each with a link to its line. The
+        text has at most about ``max_chars`` characters, but it always contains the first match.
+        ``cursor``: the number of the page, which the heading shows. ``hit_lines``: the line numbers
+        that ``find_lines`` returned."""
         lines, sections, size = self._plain_lines(), [self._heading(cursor)], 0
         for number, at in enumerate(hit_lines):
             shown = (f"L{at + n}: {line}" for n, line in enumerate(lines[at : at + _LINES_PER_HIT]))
