@@ -47,7 +47,7 @@ class Blobs(Protocol):
         """Delete the content under a key. Do nothing if the key does not exist."""
 
     def list(self) -> AsyncGenerator[ListedBlob, None]:
-        """Yield all blobs of one Antiphon store, including the blobs of unfinished uploads. The
+        """Yield all blobs of this Antiphon store, including the blobs of unfinished uploads. The
         same blob may be yielded more than once."""
 
     async def sign(self, blob: BlobRef, lifetime_s: float) -> str | None:

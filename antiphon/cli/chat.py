@@ -213,7 +213,7 @@ def _file_part(path: Path) -> Json:
 
 
 def _tool(name: str) -> Json:
-    """Return the tool, as a request declares it, for a name that the user typed. Raises
+    """Return the tool with the name that the user typed, in the form for a request. Raises
     ``ValueError`` for an unknown name."""
     kind, _, detail = name.partition(":")
     if kind == "file_search" and detail:

@@ -51,8 +51,8 @@ class AdmissionQueue:
     ``max_queued_requests`` more requests wait in the queue.
 
     If the queue is full, a new request can replace the newest queued request of the tenant with the
-    most queued requests. It does so if its own tenant has at least two fewer queued requests.
-    Otherwise, the new request is rejected.
+    most queued requests. It does so if its own tenant has at least two queued requests fewer than
+    that tenant. Otherwise, the new request is rejected.
 
     - ``max_per_tenant``: the maximum number of concurrent requests of one tenant; None means no
       limit per tenant.

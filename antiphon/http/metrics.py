@@ -44,7 +44,7 @@ _OTHER_TENANTS = "other"
 
 class RunTiming:
     """The timing of one run. ``started_at``: when the request arrived. ``first_token_at``: when
-    the first token was sent; None before. Both times are in seconds of ``clock``.
+    the first token was sent; None until then. Both times are in seconds of ``clock``.
 
     For a streamed run, call ``record_events`` for each batch of events until ``first_token_at`` is
     set. If it is never called, ``is_streamed`` stays false.

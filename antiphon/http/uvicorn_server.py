@@ -201,8 +201,8 @@ async def serve(
     - ``drain`` waits for the runs to end.
     - ``grace_s``: the seconds that ``drain`` may take. A second signal ends this time early.
     - ``started`` is called when the server is ready to answer requests and to handle signals.
-    - ``on_hangup``: a function that is called at a SIGHUP; the server then continues. But if the
-      SIGHUP comes because the terminal was closed, the server stops.
+    - ``on_hangup``: a function that is called at a SIGHUP; the server then keeps running. But if
+      the SIGHUP comes because the terminal was closed, the server stops.
     - ``max_frame_bytes``: maximum size of a WebSocket message.
     - ``limits``: limits of each client's connections.
     """

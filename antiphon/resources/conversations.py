@@ -163,7 +163,7 @@ class Conversations:
     async def _items_for(
         self, tenant: str, conversation_id: str, new_items: tuple[Item, ...]
     ) -> tuple[Item, ...]:
-        """Return the items of a conversation to which the new items may refer."""
+        """Return those items of a conversation to which the new items may refer."""
         if any(isinstance(item, LocalShellCallOutput) for item in new_items):
             return await self._store.load_conversation_items(tenant, conversation_id)
         ids = [item.id for item in new_items if item.id]
@@ -233,8 +233,9 @@ class Conversations:
     async def reacquire_lock(
         self, tenant: str, conversation: ConversationRef | None, response_id: str
     ) -> None:
-        """Lock the conversation again, for a response that continues in this process. Raises
-        ``InvalidRequest`` if another response holds the lock."""
+        """Lock the conversation for a response that may already have locked it, for example because
+        this server takes over its run. Raises ``InvalidRequest`` if another response holds the
+        lock."""
         if conversation is None:
             return
         acquired = await self._store.runs.lock_conversation(

@@ -197,8 +197,8 @@ class Prompts:
             ) from None
 
     def _write(self, id: str, raw: Json) -> str:
-        """Write a new version of a prompt atomically and return the version's number. Existing
-        versions are never overwritten."""
+        """Write a new version of a prompt atomically and return the version's number. ``raw``: the
+        content of the version. Existing versions are never overwritten."""
         if self._folder is None:
             raise InvalidRequest(
                 "This server cannot store prompts: its prompts_dir is not configured."

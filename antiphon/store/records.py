@@ -203,8 +203,8 @@ class DueWebhook(Struct, frozen=True):
 
 
 class EventPage(Struct, frozen=True):
-    """A page of an event log: batches in order. ``ended``: the run has ended, and its log has no
-    events after this page."""
+    """A page of an event log: batches in order. ``ended``: whether the run has ended and its log
+    has no events after this page."""
 
     batches: tuple[EventBatch, ...]
     ended: bool

@@ -106,8 +106,8 @@ class RunStore(Protocol):
         - ``limit``: the largest number of runs to claim.
         - ``tenant_limit``: the largest number of runs of one tenant that ``owner`` may have. None
           means no limit.
-        - ``held``: ids of the runs that ``owner`` works on. If the store assigns other runs to
-          ``owner``, these runs are claimed again, because nobody works on them: ``owner`` did not
+        - ``held``: ids of the runs that ``owner`` works on. If ``owner`` owns other runs in the
+          store, these runs are claimed again, because nobody works on them: ``owner`` did not
           get the result of an earlier call, or its work on the run failed. If ``held`` is None,
           ``owner`` works on all its runs.
         """
@@ -191,12 +191,10 @@ class RunStore(Protocol):
         self, tenant: str, response_id: str, after: int, *, limit: int
     ) -> EventPage | None:
         """Return the events after sequence number ``after``, as whole batches. The page has at
-        least ``limit`` events. It has fewer events if the log has no more, or if the events are
-        very long.
+        least ``limit`` events, unless the log has no more events or the events are very long.
 
-        The first batch may also contain events before these. The batches have no ``tokens`` and no
-        ``at``.
-        Returns None if the run is unknown, or if its events are no longer kept.
+        The first batch may also contain events up to ``after``. The batches have no ``tokens`` and
+        no ``at``. Returns None if the run is unknown, or if its events are no longer kept.
         """
 
     def subscribe(self, tenant: str, response_id: str) -> Subscription:

@@ -370,8 +370,8 @@ async def appends_batches_atomically(store: Store) -> None:
 
 
 class _Parts:
-    """An iterable of three long batches of events, with the numbers 2 to 6. Each batch is created
-    when the iteration reaches it."""
+    """An iterable of three long batches, which together contain the events 2 to 6. Each batch is
+    created when the iteration reaches it."""
 
     def __iter__(self) -> Iterator[EventBatch]:
         for first, count in ((2, 2), (4, 1), (5, 2)):

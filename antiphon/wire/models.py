@@ -12,8 +12,8 @@ __all__ = ["CodexModel", "ModelEntry", "ModelList", "ModelStatus", "TruncationPo
 class ModelStatus(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the model can answer immediately.
 
-    While the model loads, ``stage`` names the current step and ``bytes`` is the number of bytes
-    that are done. ``total_bytes`` is the total number of bytes, if it is known.
+    While the model loads, ``stage`` names the current step. ``bytes`` is the number of bytes
+    loaded so far. ``total_bytes`` is the total number of bytes, if it is known.
     """
 
     value: str

@@ -53,5 +53,5 @@ async def _run(to_supervisor: socket.socket) -> int:
 
 def _end_process() -> None:
     """Finish the running requests and end this process. Called when the supervisor has ended. If
-    the process went on, the port would stay open."""
+    the process kept running, the port would stay open."""
     os.kill(os.getpid(), signal.SIGTERM)

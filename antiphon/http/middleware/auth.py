@@ -250,7 +250,7 @@ class AuthMiddleware:
                 _check_tokens(limits, tokens)
 
     async def _read_stored_keys(self) -> None:
-        """Update the entries of the keys in the store, if these keys have changed."""
+        """Read the API keys in the store. If they have changed, update the entries for lookups."""
         if self._stored_keys is None:
             return
         keys = await self._stored_keys.current()
@@ -433,7 +433,8 @@ def _is_loopback(scope: Scope) -> bool:
 
 
 def holds_role(scope: Scope, access: AuthConfig, names: Collection[str]) -> bool:
-    """Return whether the request may act in a role whose API keys are ``names``.
+    """Return whether the request may act in a role, such as operator. ``names``: the names of the
+    API keys that have this role.
 
     On a server without keys, return whether the request comes from this machine.
     """

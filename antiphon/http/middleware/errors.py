@@ -77,13 +77,13 @@ def error_reply(
     code: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Reply:
-    """Build a response with OpenAI's error body."""
+    """Build an HTTP response with OpenAI's error body."""
     details = ErrorDetails(message=message, type=type, param=param, code=code)
     return json_reply(ErrorReply(error=details), status, headers)
 
 
 def request_error_reply(error: RequestError) -> Reply:
-    """Build the response for a request rejected before a run started."""
+    """Build the HTTP response for a request that is rejected before a run starts."""
     headers: dict[str, str] = {}
     if isinstance(error, Overloaded):
         headers["retry-after"] = str(error.retry_after_s)
@@ -102,8 +102,8 @@ def request_error_reply(error: RequestError) -> Reply:
 
 
 def failed_response_reply(response: Response) -> Reply:
-    """Build the response for a failed run that was not streamed. The response is an HTTP error, as
-    in OpenAI's API.
+    """Build the HTTP response for a failed run that was not streamed. It has an error status, as in
+    OpenAI's API.
 
     Clients that only read the output would not notice a 200 with ``status: "failed"``. All clients
     raise on an HTTP error, and many retry. If the model has produced output, a retry would generate
@@ -120,7 +120,7 @@ def failed_response_reply(response: Response) -> Reply:
 
 
 def run_error_reply(error: RunError) -> Reply:
-    """Build the response for a failure outside a run, or for a run that fails before its first
+    """Build the HTTP response for a failure outside a run, or for a run that fails before its first
     event."""
     headers: dict[str, str] = {}
     if isinstance(error, StoreError):
@@ -169,8 +169,8 @@ def unknown_url(method: str, path: str) -> NotFound:
 
 
 def _routing_reply(error: HTTPException, scope: Scope) -> Reply:
-    """Build the response for an error raised by Starlette's router, usually because the request has
-    a wrong method."""
+    """Build the HTTP response for an error that Starlette's router raises, usually because the
+    request has a wrong method."""
     if error.status_code != 405:
         return error_reply(error.status_code, error.detail)
     return error_reply(

@@ -344,7 +344,7 @@ def _error_statuses(endpoint: Endpoint) -> list[int]:
 
 def _error_components(every: Sequence[Endpoint], types: _Types) -> Json:
     """Return the response components of the error statuses. Each status has one component for each
-    error format that the endpoints use."""
+    error format that the endpoints use. ``every``: all endpoints of the document."""
     forms = dict.fromkeys((None, *(endpoint.operation.error_body for endpoint in every)))
     return {
         _error_name(form, status): _error(status, types.sent(form or ErrorReply))

@@ -277,8 +277,8 @@ def _map(schema: Any, change: Callable[[Json], Json]) -> Any:
 
 
 def _name_unions(schema: Json, unions: Sequence[tuple[str, Json]]) -> Json:
-    """Some unions have a component of their own. Replace each occurrence of such a union in a
-    schema with a reference to its component. ``unions``: pairs of component name and schema."""
+    """Replace each union in a schema that has a component of its own by a reference to the
+    component. ``unions``: the component name and the schema of each such union."""
 
     def change(found: Json) -> Json:
         arms = found.get("anyOf")

@@ -1,7 +1,7 @@
 """Endpoints of ``/v1/responses``.
 
 A foreground run, streamed or not, is cancelled when its client disconnects. A background run, and a
-run with an Idempotency-Key, continues without the client.
+run with an Idempotency-Key, keeps running without the client.
 """
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ class OwnerHeartbeats:
     def free_runs(
         self, owner: str, lease_s: float, held: Collection[str] | None
     ) -> Callable[[str, str | None], bool]:
-        """Return a function that tells whether ``owner`` may claim a run, like the module's
-        function ``free_runs``. An owner is alive if its last heartbeat is less than ``lease_s``
-        seconds old."""
+        """Return a function that tells whether ``owner`` may claim a run. Its arguments are the id
+        and the current owner of the run. An owner is alive if its last heartbeat is less than
+        ``lease_s`` seconds old. ``held``: as in ``RunStore.claim``."""
         return free_runs(owner, self.living_owners(lease_s), held)
 
 

@@ -129,7 +129,7 @@ def summary_of(row: Row) -> ResponseSummary:
 def summary_filters(query: ResponseQuery) -> tuple[Any, ...]:
     """Return the values that the columns of a response's summary must have to match a query. The
     values are in the order of ``summary_row``, without the column body. None means any value. The
-    columns tools and text need only contain their value."""
+    columns tools and text match if they contain the value."""
     return (
         query.status,
         _word(query.model),

@@ -283,8 +283,8 @@ class MemoryRuns(SingleProcessRuns):
         """Delete the runs that ended before ``before``, with their events. If ``before`` is None,
         delete nothing. Both times are in Unix seconds.
 
-        The store has no clock. So the time of the first sweep after the end of a run, ``now``,
-        counts as the time of its end.
+        The store has no clock, so it does not know when a run ended. The time ``now`` of the first
+        sweep after the end counts as the time of the end.
         """
         for key, run in list(self._runs.items()):
             if run.ended_at == 0:

@@ -46,8 +46,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _ResponseRow(Struct):
-    """A stored response. ``order``: the rank of its first save. ``listed``: other requests can
-    refer to its items by id. ``live``: the response was not deleted."""
+    """A stored response. ``order``: the rank of its first save. ``listed``: whether other
+    requests can refer to its items by id. ``live``: whether the response was not deleted."""
 
     stored: StoredResponse
     bytes: int

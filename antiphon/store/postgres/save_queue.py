@@ -132,8 +132,8 @@ class SaveQueue:
 
     async def _save_together(self, batch: list[tuple[ResponseRow, asyncio.Future[None]]]) -> None:
         """Save several rows by one statement, and give each caller its result. If the statement
-        fails, give no results: perhaps only one of the rows is the cause. ``_save_waiting`` then
-        saves each row by itself."""
+        fails, give no results, because perhaps only one of the rows is the cause.
+        ``_save_waiting`` then saves each row by a statement of its own."""
         rows = [row for row, _ in batch]
         items = [(id, place) for place, row in enumerate(rows, 1) for id in row.items]
         columns = map(list, zip(*(row.columns for row in rows), strict=True))

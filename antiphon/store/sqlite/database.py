@@ -235,9 +235,9 @@ class Database:
                     job = self._writes.get()
 
     def _take_group(self, first: _Write) -> tuple[list[_Write], _Write | None]:
-        """Return a tuple of two values. The first one is the list of writes to commit together:
-        ``first`` and all queued writes. The second one is None if the end of the queue was read,
-        else ``_QUEUE_EMPTY``."""
+        """Return the writes to commit together: ``first`` and all queued writes. Also return why
+        this list ends: None if the None that stops the writer thread was read from the queue,
+        ``_QUEUE_EMPTY`` if no more writes are queued."""
         group = [first]
         while not self._writes.empty():
             job = self._writes.get()

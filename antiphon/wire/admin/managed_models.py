@@ -22,7 +22,8 @@ __all__ = [
 class ManagedModel(Struct, frozen=True, kw_only=True):
     """A served model and its state.
 
-    - ``status``: as in ``/v1/models``: ``value``, and the progress of a load.
+    - ``status``: whether the model is loaded, and the progress while it loads; the same object as
+      in ``/v1/models``.
     - ``can_unload``: whether the model runs on this server. A model on another server is neither
       loaded nor unloaded.
     - ``source``: where the model's files come from; null for a model without files.

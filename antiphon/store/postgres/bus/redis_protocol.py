@@ -1,4 +1,5 @@
-"""Reads messages from a Redis connection that only listens, in place of redis-py.
+"""A faster way to receive messages from Redis: reads them directly from a connection of redis-py
+that only listens.
 
 redis-py reads each message in a task, with timeouts and several layers of parsers. With many
 processes on a machine, this takes most of the CPU time that a process needs for a message. Here,

@@ -41,9 +41,9 @@ _Work = Callable[[], Coroutine[Any, Any, None]]
 
 class _FollowedRun(Struct):
     """A followed run. ``row``: the row number of the run. ``last``: the sequence number of the last
-    event that was delivered to the readers. ``renewed_at``: the time at which the run's mark in the
-    store must be renewed. ``grew``: whether a batch was delivered since the last regular look into
-    the store. ``grew_here``: whether this process itself appended a batch since then."""
+    event that was delivered to the readers. ``renewed_at``: the time after which the run's mark
+    in the store must be renewed. ``grew``: whether a batch was delivered since the last regular
+    look into the store. ``grew_here``: whether this process itself appended a batch since then."""
 
     row: int
     last: int

@@ -1,8 +1,9 @@
 """Notifications about runs between the processes that share an SQLite database (the peers).
 
-A process follows a run if it has readers of the run. It tells the other processes that it follows
-the run. The process that writes the run then sends it each new batch of events. A message may be
-lost, so the readers of followed runs also read the database every few seconds.
+A process that has readers of a run follows this run, and tells this to the other processes. The
+process that writes the run then sends each new batch of events to the processes that follow the
+run. Messages can be lost, so the readers of followed runs also read the database every few
+seconds.
 """
 
 from __future__ import annotations
