@@ -112,8 +112,8 @@ class Draft:
         return part
 
     def item(self, status: str, **result: Any) -> Item:
-        """Return the item with the text so far. ``status``: the status to set, if items of this type
-        have a status. ``result``: further fields to set, such as the result of a tool."""
+        """Return the item with the text so far. ``status``: the status to set, if items of this
+        type have a status. ``result``: further fields to set, such as the result of a tool."""
         changed: dict[str, Any] = dict(self.appended)
         for name, drafts in self.part_drafts.items():
             changed[name] = tuple(draft.closed or draft.part() for draft in drafts)

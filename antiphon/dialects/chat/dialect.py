@@ -121,8 +121,7 @@ class ChatDialect:
         reasoning = formats.reasoning_format(_format_name(reasoning_format, detected_reasoning))
         tools = formats.tool_format(_format_name(tool_format, detected_tools))
         self.reasoning = reasoning and with_vocabulary_suffix(reasoning, tokenizer.special)
-        #: ``reasoning`` if the format has tags for the reasoning, and otherwise None. A format
-        #: without such tags describes only the texts around answers.
+        #: The reasoning format if it has tags for the reasoning, not only for answers.
         self._reasoning_tags: ReasoningFormat | None = (
             self.reasoning if self.reasoning is not None and self.reasoning.open else None
         )
