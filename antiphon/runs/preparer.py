@@ -422,8 +422,8 @@ class Preparer:
 
 
 def _client_tokens(request: CreateResponse) -> PromptTokens | None:
-    """Return the token ids of the raw messages in the request. Returns None if the request has no
-    raw messages, or if they name no tokenizer."""
+    """Return the token ids in the request's ``previous_input_messages``. Returns None if the
+    request has no such messages, or if they do not name the tokenizer of the ids."""
     previous = request.previous_input_messages
     if previous is None or previous.tokenizer is None:
         return None

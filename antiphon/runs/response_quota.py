@@ -103,9 +103,9 @@ class ResponseQuota:
             self._attempts.pop(key, None)
 
     def _release_later(self, key: _Key, attempt: object) -> None:
-        """Release a reservation as soon as the store answers. Without a release, the heartbeats of
-        this server would prolong the reservation. ``key``: tenant and response id. ``attempt``:
-        identifies the call of ``reserve``."""
+        """Release a reservation whose request to the store got no answer, once the store answers
+        again. Without a release, the heartbeats of this server would prolong the reservation.
+        ``key``: tenant and response id. ``attempt``: identifies the call of ``reserve``."""
         task = asyncio.create_task(self._release_until_done(key, attempt))
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)

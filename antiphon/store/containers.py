@@ -76,7 +76,7 @@ class ContainerDirectory(Protocol):
         """Delete a container from the directory. Returns False if the container is unknown."""
 
     async def release(self, owner: str) -> None:
-        """End the lease of an owner, which expires its containers."""
+        """End the lease of an owner. The containers of the owner expire."""
 
 
 def mark_expired(resource: ContainerResource) -> ContainerResource:

@@ -21,10 +21,10 @@ def choose_fairly(
     """Choose up to ``limit`` runs. Each next run is the oldest queued run of the tenant with the
     fewest running runs.
 
-    ``queued``: the runs of each tenant, oldest first, as pairs of rank in the queue and run. The
-    function reads only as many of them as it needs. ``running``: the number of running runs of each
-    tenant. Among tenants with equal numbers, the oldest run is chosen. ``room``: the maximum number
-    of runs of each tenant to choose. None means no limit.
+    ``queued``: the runs of each tenant, oldest first, as pairs ``(rank, run)``. The rank is the
+    position in the queue. The function reads only as many of them as it needs. ``running``: the
+    number of running runs of each tenant. Among tenants with equal numbers, the oldest run is
+    chosen. ``room``: the maximum number of runs of each tenant to choose. None means no limit.
     """
     sources = {tenant: iter(runs) for tenant, runs in queued.items()}
     #: Heap of the next run of each tenant: number of running runs, rank, tenant, run.

@@ -99,8 +99,8 @@ class Browser:
         return len(self._shown_pages) - 1
 
     def page_at(self, cursor: int) -> WebPage | None:
-        """Return the page that the step (call of the model) with this cursor has shown. Return None
-        if there is no such page."""
+        """Return the page that the model got from the tool call with this cursor. Returns None if
+        there is no such page."""
         return self._shown_pages[cursor] if 0 <= cursor < len(self._shown_pages) else None
 
     async def search(self, query: str, *, step_cursor: int) -> StepResult:
