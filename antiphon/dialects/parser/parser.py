@@ -562,6 +562,8 @@ class FormatParser:
         if self._state not in _OUTSIDE:
             if self._markup.is_bare and self._content_kind in _NAMING:
                 self._reject_call()  # the reply ends after a word that could be a call's name
+            elif self._markup.is_bare and not "".join(self._markup.text).strip():
+                self._reject_call()  # blank text is text if no special token marks it
             elif not is_cut:
                 if self._call is not None:  # it is incomplete, so it must name a known tool
                     self._call.is_bare = True

@@ -128,6 +128,16 @@ def test_text_without_markup_is_unchanged(tools, text, reason) -> None:  # type:
     assert is_open == (bool(text) and reason == "length")
 
 
+@pytest.mark.parametrize("reason", ["stop", "length"])
+@pytest.mark.parametrize("tools", sorted(TOOLS))
+def test_blank_reply_is_text(tools, reason) -> None:  # type: ignore[no-untyped-def]
+    """Also in a format whose replies begin with the header of a message."""
+    tokenizer = ByteTokenizer()
+    ids = tokenizer.encode(" \n", special=False)
+    found, _ = items(read(parser(tokenizer, tools), ([token] for token in ids), reason))
+    assert found == [{"message": " \n"}]
+
+
 @examples(150)
 @given(st.lists(st.sampled_from(["<tool_call>", "</tool_call>", "<think>", "a ", "b<", "{", "}"])))
 def test_special_tokens_are_never_spelled_by_text(pieces: list[str]) -> None:
