@@ -3,7 +3,7 @@ client.
 
 The client library nats-py passes each message through a stream, a parser, a queue and two tasks. If
 many Antiphon processes run on a machine, this takes more CPU time than all other work on the
-messages. So ``MessageProtocol`` stands between the transport and the client. It passes each message
+messages. So ``NatsProtocol`` stands between the transport and the client. It passes each message
 to its handler as soon as the bytes arrive. The client still connects, authenticates, sends messages
 and answers pings.
 """
@@ -14,8 +14,9 @@ import asyncio
 from typing import Any
 
 from .base import Handlers
+from .message_protocol import MessageProtocol
 
-__all__ = ["MessageProtocol", "read_messages"]
+__all__ = ["NatsProtocol", "read_messages"]
 
 _LINE_END = b"\r\n"
 #: The first words of a message: without headers, and with headers.
@@ -24,7 +25,7 @@ _MESSAGES = b"MSG ", b"HMSG "
 _MAX_LINE, _MAX_MESSAGE = 1 << 20, 1 << 26
 
 
-class MessageProtocol(asyncio.Protocol):
+class NatsProtocol(MessageProtocol):
     """Receives the bytes of a NATS connection. Passes each message to the handler of its channel,
     and all other bytes to ``client``, the protocol of the NATS client.
 
@@ -35,9 +36,7 @@ class MessageProtocol(asyncio.Protocol):
     def __init__(
         self, transport: asyncio.Transport, client: asyncio.Protocol, handlers: Handlers
     ) -> None:
-        self._transport = transport
-        self._client = client
-        self._handlers = {channel.encode(): handler for channel, handler in handlers.items()}
+        super().__init__(transport, client, handlers)
         #: The bytes of an incomplete line or message, and the length at which they may be complete.
         self._incomplete = bytearray()
         self._needed = 0
@@ -68,8 +67,8 @@ class MessageProtocol(asyncio.Protocol):
             if len(data) < content + size + len(_LINE_END):
                 self._needed = content + size + len(_LINE_END) - start
                 break
-            if words[0] == b"MSG" and (handler := self._handlers.get(words[1])) is not None:
-                handler(data[content : content + size])
+            if words[0] == b"MSG":
+                self.deliver(words[1], data[content : content + size])
             start = content + size + len(_LINE_END)
         self._incomplete = bytearray(data[start:])
         if not self._needed and len(self._incomplete) > _MAX_LINE:
@@ -78,18 +77,9 @@ class MessageProtocol(asyncio.Protocol):
     def eof_received(self) -> bool | None:
         return self._client.eof_received()
 
-    def connection_lost(self, error: Exception | None) -> None:
-        self._client.connection_lost(error)
-
-    def pause_writing(self) -> None:
-        self._client.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._client.resume_writing()
-
 
 def read_messages(client: Any, handlers: Handlers) -> None:
-    """Make a ``MessageProtocol`` receive the messages of a connected client. The client must not
+    """Make a ``NatsProtocol`` receive the messages of a connected client. The client must not
     have subscriptions yet.
 
     The client offers no public access to its transport. In another version of nats-py, the
@@ -100,4 +90,4 @@ def read_messages(client: Any, handlers: Handlers) -> None:
         transport = client._transport._io_writer.transport
     except AttributeError:
         return
-    transport.set_protocol(MessageProtocol(transport, transport.get_protocol(), handlers))
+    transport.set_protocol(NatsProtocol(transport, transport.get_protocol(), handlers))

@@ -15,25 +15,19 @@ from typing import Any
 import hiredis
 
 from .base import Handlers
+from .message_protocol import MessageProtocol
 
-__all__ = ["ChannelProtocol", "read_channels"]
+__all__ = ["RedisProtocol", "read_messages"]
 
 
-class ChannelProtocol(asyncio.Protocol):
-    """Calls the handler of the channel for each message.
-
-    - ``client``: the protocol of the client, which learns when it may write and when the connection
-      is lost.
-    - ``handlers``: by channel. Messages of other channels are dropped.
-    """
+class RedisProtocol(MessageProtocol):
+    """Parses the replies of a connection that only listens, and delivers the messages."""
 
     def __init__(
         self, transport: asyncio.Transport, client: asyncio.Protocol, handlers: Handlers
     ) -> None:
+        super().__init__(transport, client, handlers)
         self._reader = hiredis.Reader()
-        self._transport = transport
-        self._client = client
-        self._handlers = {channel.encode(): handler for channel, handler in handlers.items()}
         self._unconfirmed = set(self._handlers)
         #: Set when all channels are subscribed, and when the connection is lost.
         self.is_subscribed, self.is_lost = asyncio.Event(), asyncio.Event()
@@ -52,8 +46,7 @@ class ChannelProtocol(asyncio.Protocol):
     def _process(self, reply: Any) -> None:
         match reply:
             case [b"message", channel, data]:
-                if (handler := self._handlers.get(channel)) is not None:
-                    handler(data)
+                self.deliver(channel, data)
             case [b"subscribe", channel, _]:
                 self._unconfirmed.discard(channel)
                 if not self._unconfirmed:
@@ -63,24 +56,15 @@ class ChannelProtocol(asyncio.Protocol):
             case _:  # an error, or the server is no Redis
                 self._transport.abort()
 
-    def eof_received(self) -> bool | None:
-        return None  # the transport closes the connection
-
     def connection_lost(self, error: Exception | None) -> None:
         self.is_lost.set()
-        self._client.connection_lost(error)
-
-    def pause_writing(self) -> None:
-        self._client.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._client.resume_writing()
+        super().connection_lost(error)
 
 
-def read_channels(connection: Any, handlers: Handlers) -> ChannelProtocol:
+def read_messages(connection: Any, handlers: Handlers) -> RedisProtocol:
     """Read the messages of a connection of redis-py that has sent no command yet. redis-py offers
     no public access to the transport of a connection."""
     transport = connection._writer.transport
-    protocol = ChannelProtocol(transport, transport.get_protocol(), handlers)
+    protocol = RedisProtocol(transport, transport.get_protocol(), handlers)
     transport.set_protocol(protocol)
     return protocol

@@ -29,12 +29,12 @@ class RedisSession:
         self._protocol: Any = None
 
     async def start(
-        self, handlers: Handlers, read_channels: Callable[[Any, Handlers], Any]
+        self, handlers: Handlers, read_messages: Callable[[Any, Handlers], Any]
     ) -> None:
         """Begin to listen to the channels. Raises ``BusError``."""
         try:
             self._listener = await self._client.connection_pool.get_connection()
-            self._protocol = read_channels(self._listener, handlers)
+            self._protocol = read_messages(self._listener, handlers)
             await self._listener.send_command("SUBSCRIBE", *handlers)
             async with asyncio.timeout(_ANSWER_S):
                 await self._protocol.is_subscribed.wait()
@@ -87,7 +87,7 @@ def connector() -> BusConnector:
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
 
-        from .redis_protocol import read_channels
+        from .redis_protocol import read_messages
     except ImportError:
         raise SetupError(needs_extra("The client of Redis is not installed", "redis")) from None
     errors = (redis.RedisError, OSError, TimeoutError)
@@ -106,7 +106,7 @@ def connector() -> BusConnector:
             raise BusError(first_line(error)) from error
         session = RedisSession(client, errors)
         try:
-            await session.start(handlers, read_channels)
+            await session.start(handlers, read_messages)
         except BaseException:  # also if the caller was cancelled
             await session.close()
             raise

@@ -2,51 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.store.postgres.bus.nats_protocol import MessageProtocol, read_messages
+from antiphon.store.postgres.bus.nats_protocol import NatsProtocol, read_messages
+
+from .fake_connection import Client, Transport
 
 MESSAGES = (b"", b"one", b"MSG a 1 3\r\nabc\r\n", b"PING\r\n", b"\x00\xff" * 400)
 #: Lines between the messages, which the client must get.
 LINES = (b"PING\r\n", b"+OK\r\n", b'INFO {"max_payload":1048576}\r\n', b"-ERR 'late'\r\n")
-
-
-class Transport(asyncio.Transport):
-    """Records whether it was aborted."""
-
-    is_aborted = False
-
-    def abort(self) -> None:
-        self.is_aborted = True
-
-
-class Client(asyncio.Protocol):
-    """Records the bytes and the calls that the client's own protocol gets."""
-
-    def __init__(self) -> None:
-        self.received = b""
-        self.calls: list[str] = []
-
-    def data_received(self, data: bytes) -> None:
-        self.received += data
-
-    def eof_received(self) -> bool:
-        self.calls.append("eof_received")
-        return True
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.calls.append("connection_lost")
-
-    def pause_writing(self) -> None:
-        self.calls.append("pause_writing")
-
-    def resume_writing(self) -> None:
-        self.calls.append("resume_writing")
 
 
 class Connection:
@@ -56,7 +24,7 @@ class Connection:
         self.transport, self.client = Transport(), Client()
         self.messages: list[bytes] = []
         handlers = {"a": self.messages.append}
-        self.protocol = MessageProtocol(self.transport, self.client, handlers)
+        self.protocol = NatsProtocol(self.transport, self.client, handlers)
 
 
 def stream() -> bytes:

@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.store.postgres.bus.redis_protocol import ChannelProtocol
+from antiphon.store.postgres.bus.redis_protocol import RedisProtocol
+
+from .fake_connection import Client, Transport
 
 MESSAGES = (b"", b"one", b"*3\r\n$7\r\nmessage\r\n", b"\x00\xff" * 400)
-
-
-class Transport(asyncio.Transport):
-    """Records whether it was aborted."""
-
-    is_aborted = False
-
-    def abort(self) -> None:
-        self.is_aborted = True
-
-
-class Client(asyncio.Protocol):
-    """Records the calls that the client's own protocol gets."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.calls.append("connection_lost")
-
-    def pause_writing(self) -> None:
-        self.calls.append("pause_writing")
-
-    def resume_writing(self) -> None:
-        self.calls.append("resume_writing")
 
 
 class Connection:
@@ -45,7 +20,7 @@ class Connection:
         self.transport, self.client = Transport(), Client()
         self.messages: list[bytes] = []
         handlers = {"a": self.messages.append, "b": lambda message: None}
-        self.protocol = ChannelProtocol(self.transport, self.client, handlers)
+        self.protocol = RedisProtocol(self.transport, self.client, handlers)
 
 
 def array(*strings: bytes) -> bytes:

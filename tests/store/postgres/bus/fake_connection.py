@@ -1,0 +1,40 @@
+"""A transport and a client's protocol that record what they get."""
+
+from __future__ import annotations
+
+import asyncio
+
+__all__ = ["Client", "Transport"]
+
+
+class Transport(asyncio.Transport):
+    """Records whether it was aborted."""
+
+    is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+class Client(asyncio.Protocol):
+    """Records the bytes and the calls that the client's own protocol gets."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.calls: list[str] = []
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+    def eof_received(self) -> bool:
+        self.calls.append("eof_received")
+        return True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.calls.append("connection_lost")
+
+    def pause_writing(self) -> None:
+        self.calls.append("pause_writing")
+
+    def resume_writing(self) -> None:
+        self.calls.append("resume_writing")
