@@ -38,7 +38,10 @@ class Server:
 
     def __init__(self, url: str, key: str | None = None) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
+        kinds: dict[str, type[http.client.HTTPConnection]] = {
+            "http": http.client.HTTPConnection,
+            "https": http.client.HTTPSConnection,
+        }
         try:
             port = parts.port
         except ValueError:
