@@ -184,12 +184,24 @@ class Database:
         """Run the query with this name, decode each row, and return the decoded values. Rows are
         decoded in the reader thread, so a long result does not block the event loop."""
         query = self.queries[name]
-        return await self.read(
+        return await self._in_reader_thread(
             lambda connection: [decode(row) for row in connection.execute(query, arguments)]
         )
 
     async def read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Run ``work`` in the reader thread and return its result."""
+        """Run ``work`` in the reader thread and return its result. All statements of ``work`` see
+        the same state of the database, whatever is committed meanwhile."""
+
+        def read_in_transaction(connection: sqlite3.Connection) -> _T:
+            connection.execute("BEGIN")
+            try:
+                return work(connection)
+            finally:
+                connection.rollback()  # nothing was written
+
+        return await self._in_reader_thread(read_in_transaction)
+
+    async def _in_reader_thread(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         self.check_open()
         return await self._loop.run_in_executor(self._read_thread, self._read, work)
 
