@@ -13,9 +13,7 @@ Notifications may be lost, so the receiving processes also read the store from t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
 
-import msgspec
 import structlog
 
 from antiphon.errors import RunError
@@ -23,12 +21,12 @@ from antiphon.store.postgres.bus.connection import BusConnection
 from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.records import EventBatch
 
-__all__ = ["BatchNotifier", "decode_batches", "encode_batches", "process_channel"]
+from .batch_payloads import MAX_BYTES, encode_batches
+
+__all__ = ["BatchNotifier", "process_channel"]
 
 _log = structlog.get_logger(__name__)
 
-#: Largest size of a notification (PostgreSQL's limit is 8000 bytes), and of the head of one batch.
-_MAX_BYTES, _HEAD_BYTES = 7_900, 48
 #: Largest size of a message on the bus: half of the limit of NATS.
 _MAX_BUS_BYTES = 1 << 19
 #: Largest number of batches that wait to be sent. If the database is too slow, further batches are
@@ -37,57 +35,13 @@ _MAX_WAITING = 10_000
 #: Seconds that the last notifications may take when the store is closed.
 _CLOSE_S = 1.0
 
-#: The head of a batch: row of the run, first event, number of events, and bytes of their lines.
-#: 0 bytes mean that the lines are left out.
-_Head = tuple[int, int, int, int]
 #: Batches to send, with the rows of their runs, by the receiving process.
 _Waiting = dict[str, list[tuple[int, EventBatch]]]
-_encode_heads = msgspec.json.Encoder().encode
-_decode_heads = msgspec.json.Decoder(list[_Head]).decode
 
 
 def process_channel(process_id: str) -> str:
     """Return the name of the channel to which a process listens."""
     return f"antiphon_{process_id}"
-
-
-def encode_batches(
-    batches: Iterable[tuple[int, EventBatch]], max_bytes: int = _MAX_BYTES
-) -> Iterator[bytes]:
-    """Yield the payloads of notifications about these batches. ``batches``: pairs of the row number
-    of a run and a batch of its events. ``max_bytes``: largest size of a payload. If the lines of a
-    batch do not fit into one payload, the lines are left out."""
-    heads: list[_Head] = []
-    lines: list[bytes] = []
-    used = 0
-    for row, batch in batches:
-        size = len(batch.lines) if len(batch.lines) <= max_bytes - _HEAD_BYTES else 0
-        if used + size + _HEAD_BYTES > max_bytes:
-            yield _payload(heads, lines)
-            heads, lines, used = [], [], 0
-        heads.append((row, batch.first, batch.count, size))
-        lines.append(batch.lines if size else b"")
-        used += size + _HEAD_BYTES
-    if heads:
-        yield _payload(heads, lines)
-
-
-def _payload(heads: list[_Head], lines: list[bytes]) -> bytes:
-    return b"\n".join((_encode_heads(heads), b"".join(lines)))
-
-
-def decode_batches(payload: bytes) -> list[tuple[int, EventBatch | None]]:
-    """Return the batches of a payload, each as a pair of the row number of its run and the batch.
-    The batch is None if its lines were left out; the receiver then reads the store. Raises
-    ``MsgspecError`` if the payload is not from ``encode_batches``."""
-    heads, _, lines = payload.partition(b"\n")
-    batches: list[tuple[int, EventBatch | None]] = []
-    start = 0
-    for row, first, count, size in _decode_heads(heads):
-        batch = EventBatch(first=first, count=count, lines=lines[start : start + size])
-        batches.append((row, batch if size else None))
-        start += size
-    return batches
 
 
 class BatchNotifier:
@@ -147,7 +101,7 @@ class BatchNotifier:
     async def _send_over_database(
         self, waiting: _Waiting, notices: list[tuple[str, bytes]]
     ) -> None:
-        channels, payloads = zip(*_messages(waiting, notices, _MAX_BYTES), strict=True)
+        channels, payloads = zip(*_messages(waiting, notices, MAX_BYTES), strict=True)
         texts = [payload.decode() for payload in payloads]
         try:
             await self._pool.rows("notify_many", channels, texts)

@@ -26,7 +26,7 @@ from antiphon.store.common.subscriptions import Subscriptions
 from antiphon.store.postgres.pool import ConnectionPool, index_key
 from antiphon.store.records import EventBatch
 
-from .batch_notices import decode_batches
+from .batch_payloads import decode_batches
 
 __all__ = ["FollowedRuns"]
 

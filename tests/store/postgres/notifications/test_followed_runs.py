@@ -17,7 +17,7 @@ from antiphon.store.common.subscriptions import Subscriptions
 from antiphon.store.postgres.bus import connection
 from antiphon.store.postgres.bus.base import BusError, Handlers
 from antiphon.store.postgres.notifications import followed_runs
-from antiphon.store.postgres.notifications.batch_notices import decode_batches, encode_batches
+from antiphon.store.postgres.notifications.batch_payloads import decode_batches, encode_batches
 from antiphon.store.records import Append, EventBatch
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, begin_run

@@ -1,0 +1,61 @@
+"""The payloads of notifications about new batches of events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from antiphon.store.records import EventBatch
+
+__all__ = ["MAX_BYTES", "decode_batches", "encode_batches"]
+
+#: Largest size of a payload that PostgreSQL carries (its limit is 8000 bytes).
+MAX_BYTES = 7_900
+#: Largest size of the head of one batch.
+_HEAD_BYTES = 48
+
+#: The head of a batch: row of the run, first event, number of events, and bytes of their lines.
+#: 0 bytes mean that the lines are left out.
+_Head = tuple[int, int, int, int]
+_encode_heads = msgspec.json.Encoder().encode
+_decode_heads = msgspec.json.Decoder(list[_Head]).decode
+
+
+def encode_batches(
+    batches: Iterable[tuple[int, EventBatch]], max_bytes: int = MAX_BYTES
+) -> Iterator[bytes]:
+    """Yield the payloads of notifications about these batches. ``batches``: pairs of the row number
+    of a run and a batch of its events. ``max_bytes``: largest size of a payload. If the lines of a
+    batch do not fit into one payload, the lines are left out."""
+    heads: list[_Head] = []
+    lines: list[bytes] = []
+    used = 0
+    for row, batch in batches:
+        size = len(batch.lines) if len(batch.lines) <= max_bytes - _HEAD_BYTES else 0
+        if used + size + _HEAD_BYTES > max_bytes:
+            yield _payload(heads, lines)
+            heads, lines, used = [], [], 0
+        heads.append((row, batch.first, batch.count, size))
+        lines.append(batch.lines if size else b"")
+        used += size + _HEAD_BYTES
+    if heads:
+        yield _payload(heads, lines)
+
+
+def _payload(heads: list[_Head], lines: list[bytes]) -> bytes:
+    return b"\n".join((_encode_heads(heads), b"".join(lines)))
+
+
+def decode_batches(payload: bytes) -> list[tuple[int, EventBatch | None]]:
+    """Return the batches of a payload, each as a pair of the row number of its run and the batch.
+    The batch is None if its lines were left out; the receiver then reads the store. Raises
+    ``MsgspecError`` if the payload is not from ``encode_batches``."""
+    heads, _, lines = payload.partition(b"\n")
+    batches: list[tuple[int, EventBatch | None]] = []
+    start = 0
+    for row, first, count, size in _decode_heads(heads):
+        batch = EventBatch(first=first, count=count, lines=lines[start : start + size])
+        batches.append((row, batch if size else None))
+        start += size
+    return batches
