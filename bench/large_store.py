@@ -276,7 +276,7 @@ async def _record(store: Any, seeded: int) -> dict[str, _Statement]:
             statements[record.query] = _Statement(record.elapsed * 1000, record.args)
 
     with ExitStack() as stack:
-        for holder in store._pool._pool._holders:
+        for holder in store._pool._connections._pool._holders:
             if holder._con is not None:
                 stack.enter_context(holder._con.query_logger(on_query))
         await _call(store, seeded)
@@ -348,7 +348,7 @@ async def _sweep(connection: Any, server: Postgres, store: Any, now: int, what: 
 
     cpu, started = family_cpu_s(server.pid), time.monotonic()
     with ExitStack() as stack:
-        for holder in store._pool._pool._holders:
+        for holder in store._pool._connections._pool._holders:
             if holder._con is not None:
                 stack.enter_context(holder._con.query_logger(on_query))
         found = await store.sweep(bounds, now)

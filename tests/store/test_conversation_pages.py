@@ -69,10 +69,10 @@ async def test_postgres_reads_a_page_alone(what: str, database: Postgres) -> Non
     if query.kinds is not None:
         name, arguments = f"{name}_of_kinds", (*arguments, list(KINDS))
     assert await store.list_conversation_items("t", "conv_a", query)
-    async with store._pool._pool.acquire() as connection:
-        await connection.execute("ANALYZE conversation_items")
+    async with store._pool.transaction() as transaction:
+        await transaction.execute("ANALYZE conversation_items")
         explain = "EXPLAIN (ANALYZE, FORMAT JSON) " + store._pool.queries[name]
-        plan = json.loads(await connection.fetchval(explain, *arguments))
+        plan = json.loads((await transaction.fetch(explain, *arguments))[0][0])
     assert _rows(plan[0]["Plan"]) < 100
     await store.close()
     database.give_back()

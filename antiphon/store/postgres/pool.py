@@ -20,6 +20,7 @@ from antiphon.errors import SetupError, StoreError, first_line
 from antiphon.installation import needs_extra
 from antiphon.store.common.sql import migrations, queries
 
+from .connections import Connections
 from .table_names import SCHEMA, qualify
 
 __all__ = ["ConnectionPool", "NoticeHandlers", "Transaction", "index_key"]
@@ -61,7 +62,7 @@ class ConnectionPool:
 
     def __init__(self, driver: Any, pool: Any, url: str, *, is_pooled: bool) -> None:
         self._driver = driver
-        self._pool = pool
+        self._connections = Connections(pool)
         self._url = url
         self._is_pooled = is_pooled
         self._listen_task: asyncio.Task[None] | None = None
@@ -124,7 +125,13 @@ class ConnectionPool:
     async def rows(self, name: str, *arguments: Any) -> list[Any]:
         """Run the query with this name, and return its rows."""
         with self._translate_errors():
-            found: list[Any] = await self._pool.fetch(self.queries[name], *arguments)
+            connection = await self._connections.acquire()
+            try:
+                found: list[Any] = await connection.fetch(self.queries[name], *arguments)
+            except BaseException:
+                await self._connections.release(connection)
+                raise
+            await self._connections.free(connection)
             return found
 
     async def decoded_rows(
@@ -152,8 +159,14 @@ class ConnectionPool:
     async def transaction(self) -> AsyncIterator[Transaction]:
         """Context manager for a transaction, which is committed at the end of the block."""
         with self._translate_errors():
-            async with self._pool.acquire() as connection, connection.transaction():
-                yield Transaction(connection, self.queries, is_pooled=self._is_pooled)
+            connection = await self._connections.acquire()
+            try:
+                async with connection.transaction():
+                    yield Transaction(connection, self.queries, is_pooled=self._is_pooled)
+            except BaseException:
+                await self._connections.release(connection)
+                raise
+            await self._connections.free(connection)
 
     @asynccontextmanager
     async def tenant_transaction(self, lock: str, tenant: str) -> AsyncIterator[Transaction]:
@@ -280,9 +293,9 @@ class ConnectionPool:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 await self._idle.wait()
-                await self._pool.close()
+                await self._connections.close()
         except TimeoutError:
-            self._pool.terminate()
+            self._connections.terminate()
 
 
 class Transaction:

@@ -1,0 +1,107 @@
+"""The free connections in front of asyncpg's pool."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from antiphon.store import open_store
+from antiphon.store.postgres import connections
+from antiphon.store.postgres.connections import Connections
+from antiphon.testing.postgres import Postgres
+from antiphon.testing.store_check import make_response
+
+
+class FakeConnection:
+    """A connection that can be lost."""
+
+    def __init__(self) -> None:
+        self.is_lost = False
+
+    def is_closed(self) -> bool:
+        """Return whether the connection was lost."""
+        return self.is_lost
+
+
+class FakePool:
+    """asyncpg's pool, with at most two connections."""
+
+    def __init__(self) -> None:
+        self.idle: list[FakeConnection] = []
+        self.room = asyncio.Semaphore(2)
+
+    async def acquire(self) -> FakeConnection:
+        """Return an idle or a new connection."""
+        await self.room.acquire()
+        return self.idle.pop() if self.idle else FakeConnection()
+
+    async def release(self, connection: FakeConnection) -> None:
+        """Take a connection back."""
+        if not connection.is_lost:
+            self.idle.append(connection)
+        self.room.release()
+
+    async def close(self) -> None:
+        """Check that all connections are back."""
+        assert self.room._value == 2
+
+
+async def test_last_used_connection_is_used_next() -> None:
+    made = Connections(FakePool())
+    one, other = await made.acquire(), await made.acquire()
+    await made.free(one)
+    await made.free(other)
+    assert await made.acquire() is other
+    assert await made.acquire() is one
+    await made.release(one)
+    await made.free(other)
+    await made.close()
+
+
+async def test_lost_connection_is_replaced() -> None:
+    made = Connections(FakePool())
+    lost = await made.acquire()
+    await made.free(lost)
+    lost.is_lost = True
+    found = await made.acquire()
+    assert found is not lost
+    await made.free(found)
+    await made.close()
+
+
+@pytest.mark.parametrize("gives_back", ["free", "release"])
+async def test_waiting_caller_gets_the_next_connection(gives_back: str) -> None:
+    made = Connections(FakePool())
+    held = [await made.acquire(), await made.acquire()]
+    waiting = asyncio.create_task(made.acquire())
+    await asyncio.sleep(0)
+    await getattr(made, gives_back)(held[0])
+    async with asyncio.timeout(60):
+        assert await waiting is held[0]
+    for connection in held:
+        await made.free(connection)
+    await made.close()
+
+
+async def test_unused_connections_go_back_to_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_UNUSED_S", 0.001)
+    pool = FakePool()
+    made = Connections(pool)
+    for connection in [await made.acquire(), await made.acquire()]:
+        await made.free(connection)
+    async with asyncio.timeout(60):
+        while len(pool.idle) < 2:
+            await asyncio.sleep(0.001)
+    await made.close()
+
+
+async def test_more_callers_than_connections_are_all_served(database: Postgres) -> None:
+    store = await open_store(await database.migrated(), connections=2)
+    names = [str(n) for n in range(40)]
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(store.save("t", make_response(name)) for name in names))
+        found: list[Any] = await asyncio.gather(*(store.load("t", f"resp_{n}") for n in names))
+    assert [each.response.id for each in found] == [f"resp_{name}" for name in names]
+    await store.close()
