@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from antiphon.store.common.row_mapping import claim_of, event_batch_of
@@ -43,6 +43,10 @@ _LOCKED_WAIT_S, _LOCKED_WAIT_MAX_S = 0.02, 1.0
 #: The largest sequence number.
 _MAX_SEQUENCE_NUMBER = 2**31 - 1
 
+
+#: The other processes that follow each run, by the row and the epoch of its claim. A claim that is
+#: not valid is missing.
+_Followers = Mapping[tuple[int, int], Sequence[str]]
 
 #: A function that stores a response within a transaction.
 SaveStep = Callable[[Transaction], Awaitable[None]]
@@ -202,33 +206,48 @@ class PostgresRuns:
         return await self._pool.run_to_completion(self._append(appends)) if appends else frozenset()
 
     async def _append(self, appends: Sequence[Append]) -> frozenset[str]:
+        if len(appends) == 1 and not appends[0].batch.parts:
+            followers = await self._store_batch(appends[0])
+        else:
+            followers = await self._store_batches(appends)
+        lost = set()
+        for append in appends:
+            job, row = append.claim.job, append.claim.row
+            process_ids = followers.get((row, append.claim.epoch))
+            if process_ids is None:
+                lost.add(job.id)
+                continue
+            self._notifications.publish_local(job.tenant, job.id, append.batch)
+            for process_id in process_ids:
+                self._notifications.publish_to(process_id, row, append.batch)
+        return frozenset(lost)
+
+    async def _store_batch(self, append: Append) -> _Followers:
+        """Store a batch without parts, which is one row of the database."""
+        claim = append.claim
+        rows = await self._pool.rows(
+            "append_one", self._process_id, claim.row, claim.epoch, *_columns(append.batch)
+        )
+        return {(claim.row, claim.epoch): rows[0][0] or ()} if rows else {}
+
+    async def _store_batches(self, appends: Sequence[Append]) -> _Followers:
         claims = sorted({(append.claim.row, append.claim.epoch) for append in appends})
-        claim_numbers = {claim: number for number, claim in enumerate(claims, 1)}
-        numbers = [claim_numbers[append.claim.row, append.claim.epoch] for append in appends]
+        places = {claim: place for place, claim in enumerate(claims, 1)}
         parts = [
-            (number, *_columns(part))
-            for number, append in zip(numbers, appends, strict=True)
+            (places[append.claim.row, append.claim.epoch], *_columns(part))
+            for append in appends
             for part in append.batch.rows
         ]
         rows = await self._pool.rows(
             "append", self._process_id, *zip(*claims, strict=True), *zip(*parts, strict=True)
         )
-        ((valid_numbers, *followed),) = rows
-        valid = set(valid_numbers)
-        followers: dict[int, list[tuple[str, int]]] = {}
-        for number, row, process_id in zip(*followed, strict=True) if followed[0] else ():
-            followers.setdefault(number, []).append((process_id, row))
-        for number, append in zip(numbers, appends, strict=True):
-            if number in valid:
-                job = append.claim.job
-                self._notifications.publish_local(job.tenant, job.id, append.batch)
-            for process_id, row in followers.get(number, ()):
-                self._notifications.publish_to(process_id, row, append.batch)
-        return frozenset(
-            append.claim.job.id
-            for number, append in zip(numbers, appends, strict=True)
-            if number not in valid
-        )
+        ((valid_places, followed_places, process_ids),) = rows
+        followers: dict[tuple[int, int], list[str]] = {
+            claims[place - 1]: [] for place in valid_places
+        }
+        for place, process_id in zip(followed_places or (), process_ids or (), strict=True):
+            followers[claims[place - 1]].append(process_id)
+        return followers
 
     async def end(
         self,

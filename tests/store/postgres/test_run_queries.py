@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from antiphon.store import open_store
+from antiphon.store.records import Append
 from antiphon.testing.postgres import Postgres
+from antiphon.testing.run_check import batch, begin_run
+from antiphon.testing.store_check import make_response
 from tests.store.postgres.test_pool import connected
 
 #: Runs that have not ended, and how many of them a query for several asks for.
@@ -39,6 +42,7 @@ LOOKUPS: dict[str, tuple[tuple[object, ...], int]] = {
         ),
         SEVERAL,
     ),
+    "append_one": (("process", 7, 0, 0, 1, b"{}\n", b"", 1.0), 1),
     "follow": (("process", TENANTS, IDS, 60.0), SEVERAL),
     "end_run": (("t", "resp_7", 0), 1),
     "take_over_run": (("t", "resp_7"), 1),
@@ -73,4 +77,26 @@ async def test_runs_are_looked_up_by_key(database: Postgres, statistics: str) ->
             async with connection.transaction():
                 plan = json.loads(await connection.fetchval(query, *arguments))
             assert max(discarded_rows(plan[0]["Plan"])) < 50 * count, name
+    await store.close()
+
+
+async def test_hot_statements_use_stored_plans(database: Postgres) -> None:
+    """PostgreSQL plans a statement anew for each execution if a plan for the arguments seems
+    cheaper than the stored plan. It decides after five executions."""
+    store: Any = await open_store(await database.migrated(), connections=1)
+    claims = [await begin_run(store, name) for name in "ab"]
+    for n in range(30):
+        for count in (1, 2):
+            first = 2 + 10 * (2 * n + count)
+            appends = [Append(claim, batch(first, 10)) for claim in claims[:count]]
+            assert await store.runs.append(appends) == frozenset()
+        await store._pool.rows("follow", "other", ["t"], ["resp_a"], 60.0)
+        await store._pool.rows("new_batches", [claims[0].row], [first])
+        await store.save("t", make_response(str(n)))
+        await store.load("t", f"resp_{n}")
+    query = "SELECT statement, custom_plans FROM pg_prepared_statements"
+    async with store._pool.transaction() as transaction:
+        custom = dict(await transaction.fetch(query))
+    for name in ("append", "append_one", "follow", "new_batches", "save", "load"):
+        assert custom[store._pool.queries[name]] <= 5, name
     await store.close()
