@@ -54,6 +54,11 @@ class FrameConnection(asyncio.Protocol):
         """Whether frames can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Number of bytes that were passed to ``send`` and that the socket has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def send(self, frame: bytes) -> None:
         """Send a frame. The frame is dropped if the connection is closed."""
         if self._transport is not None and not self._transport.is_closing():

@@ -36,8 +36,9 @@ async def open_store(
 
     - ``vectors``, ``vectors_key``: the values of the settings with these names. They select how the
       nearest vectors are found.
-    - ``peers``: a folder for sockets. Several processes of one machine need it to share an SQLite
-      database. PostgreSQL needs no such folder.
+    - ``peers``: a folder for sockets. Several processes of one host need it to share an SQLite
+      database. Over PostgreSQL, such processes need it to send each other the events of background
+      runs directly instead of over the database or the bus.
     - ``connections``, ``listen_url``, ``bus``: as in ``PostgresStore.open``.
     """
     is_postgres = url.startswith(("postgresql://", "postgres://"))
@@ -59,6 +60,7 @@ async def open_store(
             vectors=vectors,
             vectors_key=vectors_key,
             bus=bus,
+            peers=peers,
         )
     path = url.removeprefix("sqlite:")
     if not path:

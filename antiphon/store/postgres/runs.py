@@ -12,6 +12,7 @@ import math
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from antiphon.store.common.row_mapping import claim_of, event_batch_of
 from antiphon.store.common.subscriptions import Subscription, Subscriptions
@@ -69,6 +70,11 @@ class PostgresRuns:
         self._notifications = RunNotifications(pool, self._subscriptions, self._process_id, bus)
         self._claim_timer: asyncio.TimerHandle | None = None
         self._locked_wait_s = _LOCKED_WAIT_S
+
+    async def open_sockets(self, folder: Path) -> None:
+        """Exchange events with the other processes on this host over sockets in this folder. Call
+        this before the first subscription."""
+        await self._notifications.open_sockets(folder)
 
     async def create(
         self,

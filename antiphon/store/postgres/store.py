@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -102,6 +103,7 @@ class PostgresStore:
         vectors: str = "exact",
         vectors_key: str | None = None,
         bus: str | None = None,
+        peers: Path | None = None,
     ) -> PostgresStore:
         """Connect and apply migrations. Raises ``SetupError``.
 
@@ -112,21 +114,28 @@ class PostgresStore:
         - ``vectors``, ``vectors_key``: the values of the settings with these names. They select how
           the nearest vectors are found.
         - ``bus``: the URL of a message bus. The bus need not be available yet.
+        - ``peers``: a folder for sockets. Processes of one host with the same folder send each
+          other the events of background runs directly. If the folder cannot be used, they send them
+          as to other hosts.
         """
         connector = None if bus is None else find_connector(bus)
         pool = await ConnectionPool.open(url, connections=connections, listen_url=listen_url)
         nearest = None
         try:
             nearest = await open_nearest(pool, vectors, key=vectors_key)
-            if bus is None or connector is None:
-                return cls(pool, nearest)
-            secret = await _get_or_create_secret(pool, _BUS_SECRET, secrets.token_bytes(32))
+            connection = None
+            if bus is not None and connector is not None:
+                secret = await _get_or_create_secret(pool, _BUS_SECRET, secrets.token_bytes(32))
+                connection = BusConnection(connector, bus, MessageSigner(secret))
+            store = cls(pool, nearest, connection)
+            if peers is not None:
+                await store.runs.open_sockets(peers)
         except BaseException:
             if nearest is not None:
                 await nearest.close()
             await pool.close()
             raise
-        return cls(pool, nearest, BusConnection(connector, bus, MessageSigner(secret)))
+        return store
 
     async def save(
         self,

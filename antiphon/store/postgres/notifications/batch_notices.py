@@ -2,8 +2,11 @@
 to the processes that follow the run, which means that they have readers of the run.
 
 Each process listens to a channel of its own. One notification can contain batches of several runs.
-It contains the lines of a batch if they fit. It is sent after the batches are committed: over the
-bus if there is one, otherwise in a database transaction that does not wait for the disk.
+It contains the lines of a batch if they fit. It is sent after the batches are committed:
+
+- over a Unix socket if the process is on the same host,
+- otherwise over the bus if there is one,
+- otherwise in a database transaction that does not wait for the disk.
 
 A notification is not sent in the transaction that appends the batch. In PostgreSQL, commits with
 notifications wait for one another in the whole cluster, which would prevent group commit.
@@ -22,6 +25,7 @@ from antiphon.store.postgres.pool import ConnectionPool
 from antiphon.store.records import EventBatch
 
 from .batch_payloads import MAX_BYTES, encode_batches
+from .local_sockets import LocalBatches, LocalSockets
 
 __all__ = ["BatchNotifier", "process_channel"]
 
@@ -45,26 +49,36 @@ def process_channel(process_id: str) -> str:
 
 
 class BatchNotifier:
-    """Sends notifications about batches of events: over the bus while the bus is connected,
-    otherwise through the database. Only one send is in progress at a time. The batches that are
-    appended meanwhile are sent together in the next send."""
+    """Sends notifications about batches of events: to processes on this host over sockets, to other
+    processes over the bus while it is connected, otherwise through the database. Only one send over
+    the bus or the database is in progress at a time. The batches that are appended meanwhile are
+    sent together in the next send."""
 
     def __init__(self, pool: ConnectionPool, bus: BusConnection | None = None) -> None:
         self._pool = pool
         self._bus = bus
+        self._sockets: LocalSockets | None = None
         self._waiting: _Waiting = {}
         self._notices: list[tuple[str, bytes]] = []
         self._count = 0
         self._task: asyncio.Task[None] | None = None
 
+    def use_sockets(self, sockets: LocalSockets) -> None:
+        """Send batches over these sockets to the processes on this host from now on."""
+        self._sockets = sockets
+        sockets.on_unsent = self._send_to_other_host
+
     def send(self, process_id: str, row: int, batch: EventBatch) -> None:
         """Queue a notification about a committed batch to one process. ``row``: the row number of
         the run. If too many batches wait to be sent, the notification is dropped."""
-        if self._count >= _MAX_WAITING:
-            return
-        self._count += 1
-        self._waiting.setdefault(process_id, []).append((row, batch))
-        self._start()
+        if self._sockets is None or not self._sockets.send(process_id, row, batch):
+            self._send_to_other_host(process_id, [(row, batch)])
+
+    def _send_to_other_host(self, process_id: str, batches: LocalBatches) -> None:
+        if self._count < _MAX_WAITING:
+            self._count += len(batches)
+            self._waiting.setdefault(process_id, []).extend(batches)
+            self._start()
 
     def send_notice(self, channel: str, payload: str) -> None:
         """Queue another notification: ``payload``, to be sent to ``channel``. The notification may
@@ -73,7 +87,9 @@ class BatchNotifier:
         self._start()
 
     async def close(self) -> None:
-        """Send the queued notifications. Give up after a second."""
+        """Send the queued notifications. Give up after a second. Close the sockets."""
+        if self._sockets is not None:
+            await self._sockets.close()
         if self._task is not None:
             _, late = await asyncio.wait((self._task,), timeout=_CLOSE_S)
             for task in late:

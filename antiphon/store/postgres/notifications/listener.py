@@ -7,12 +7,14 @@ There are two kinds of notifications:
   deleted, or have ended.
 - A new batch of events goes only to the processes that follow its run (see batch_notices.py).
 
-If there is a bus, it replaces LISTEN/NOTIFY for batches and for notices of claimed runs.
+If there is a bus, it replaces LISTEN/NOTIFY for batches and for notices of claimed runs. Processes
+on the same host can send each other batches over sockets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 from msgspec import Struct
@@ -26,6 +28,7 @@ from antiphon.store.runs import RunListener
 
 from .batch_notices import BatchNotifier, process_channel
 from .followed_runs import FollowedRuns
+from .local_sockets import LocalSockets
 
 __all__ = ["NOTICES", "Notice", "RunNotifications"]
 
@@ -94,6 +97,13 @@ class RunNotifications:
         self._bus = bus
         self._queue = ClaimableRuns(self.notify_queued)
         subscriptions.on_wait = self._followed.follow
+
+    async def open_sockets(self, folder: Path) -> None:
+        """Exchange batches with the other processes on this host over sockets in this folder. Call
+        this before ``start``, so that other processes find the socket of this process."""
+        sockets = await LocalSockets.open(folder, self._process_id, self._followed.on_batches)
+        if sockets is not None:
+            self._batches.use_sockets(sockets)
 
     def start(self) -> None:
         """Start to listen for notifications. Does nothing if this process already listens."""
