@@ -1,7 +1,8 @@
 """Event logs over PostgreSQL as many processes use them: one that writes, others that follow.
 
-``python -m bench.eventlogs URL BUS ID…`` follows runs to their end and prints the ages of their
-events. BUS: its URL, or "-".
+``python -m bench.eventlogs URL BUS FOLDER ID…`` follows runs to their end and prints the ages of
+their events. BUS: the URL of a bus, or "-". FOLDER: the folder with the sockets of this host, or
+"-".
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import time
 from array import array
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -33,29 +36,33 @@ _CONNECTIONS = 16
 
 def listeners() -> Iterator[Line]:
     """Measure 256 runs with 20 events a second each: CPU time for each batch, and age of the events
-    when other processes read them."""
-    for count in (1, 30, 100):
-        for kind in (None, "nats", "redis"):
+    when other processes read them. With "sockets", the processes know that they are on one host."""
+    for count in (8, 30, 100):
+        for kind in ("sockets", "no bus", "nats", "redis"):
             with ExitStack() as stack:
-                bus = None if kind is None else stack.enter_context(bus_server(kind))
-                if kind is None or bus is not None:
+                bus = stack.enter_context(bus_server(kind)) if kind in ("nats", "redis") else None
+                if bus is not None or kind in ("sockets", "no bus"):
                     server = stack.enter_context(postgres(max_connections="400"))
-                    yield from run(_listeners(server, count, bus))
+                    folder = stack.enter_context(TemporaryDirectory())
+                    peers = Path(folder) if kind == "sockets" else None
+                    yield from run(_listeners(server, count, bus, peers, kind))
 
 
-async def _listeners(server: Postgres, processes: int, bus: BusServer | None) -> list[Line]:
+async def _listeners(
+    server: Postgres, processes: int, bus: BusServer | None, peers: Path | None, kind: str
+) -> list[Line]:
     from antiphon.store import open_store
     from antiphon.testing.run_check import batch, begin_run, ended_response
 
     url = await server.fresh()
     bus_url = None if bus is None else bus.url
-    store = await open_store(url, bus=bus_url)
+    store = await open_store(url, bus=bus_url, peers=peers)
     with store.runs.subscribe("t", "resp_none"):
         pass  # it listens
     claims = [await begin_run(store, str(n)) for n in range(_RUNS)]
     ids = [claim.job.id for claim in claims]
     followed = ids if processes == 1 else ids[: 4 * processes]
-    readers = [_reader(url, bus_url, followed[n::processes]) for n in range(processes)]
+    readers = [_reader(url, bus_url, peers, followed[n::processes]) for n in range(processes)]
     for reader in readers:
         assert reader.stdout is not None
         await asyncio.to_thread(reader.stdout.readline)
@@ -71,8 +78,7 @@ async def _listeners(server: Postgres, processes: int, bus: BusServer | None) ->
         ages += msgspec.json.decode(found, type=list[float])
     await store.close()
     ages.sort()
-    name = "no bus" if bus is None else bus.url.partition(":")[0]
-    what = f"{processes} listening processes, {name}"
+    what = f"{processes} listening processes, {kind}"
     note = f"{written / _SECONDS:.0f} batches/s, {written / flushes:.0f} in a transaction"
     writer, database, followers, messages = (each / written * 1e6 for each in used)
     return [
@@ -144,12 +150,13 @@ async def _write(store: object, claims: Sequence[object]) -> tuple[int, int]:
 
 def commits() -> Iterator[Line]:
     """Measure commits per second of 16 connections, with fsync. Plain inserts and appends to runs
-    with readers alternate."""
-    with postgres(fsync="on") as server:
-        yield from run(_commits(server))
+    with readers alternate. With "sockets", the readers are on the same host."""
+    for kind in ("sockets", "no bus"):
+        with postgres(fsync="on") as server, TemporaryDirectory() as folder:
+            yield from run(_commits(server, Path(folder) if kind == "sockets" else None, kind))
 
 
-async def _commits(server: Postgres) -> list[Line]:
+async def _commits(server: Postgres, peers: Path | None, kind: str) -> list[Line]:
     import asyncpg
 
     from antiphon.store import open_store
@@ -157,12 +164,12 @@ async def _commits(server: Postgres) -> list[Line]:
     from antiphon.testing.run_check import batch, begin_run
 
     url = await server.fresh()
-    stores = [await open_store(url) for _ in range(_CONNECTIONS)]
+    stores = [await open_store(url, peers=peers) for _ in range(_CONNECTIONS)]
     pool = await asyncpg.create_pool(url, min_size=_CONNECTIONS, max_size=_CONNECTIONS)
     await pool.execute("CREATE TABLE plain (n BIGINT, b BYTEA)")
     names = [f"{kind}{n}" for kind in "ab" for n in range(_CONNECTIONS)]
     claims = [await begin_run(stores[n % _CONNECTIONS], name) for n, name in enumerate(names)]
-    reader = _reader(url, None, [claim.job.id for claim in claims[_CONNECTIONS:]])
+    reader = _reader(url, None, peers, [claim.job.id for claim in claims[_CONNECTIONS:]])
     assert reader.stdout is not None
     await asyncio.to_thread(reader.stdout.readline)
     await asyncio.sleep(1)
@@ -202,21 +209,29 @@ async def _commits(server: Postgres) -> list[Line]:
     for store in stores:
         await store.close()
     return [
-        Line(what=f"PostgreSQL: commits a second, {what}", value=median(found), unit="/s")
+        Line(what=f"PostgreSQL, {kind}: commits a second, {what}", value=median(found), unit="/s")
         for what, found in rates.items()
     ]
 
 
-def _reader(url: str, bus: str | None, ids: Sequence[str]) -> subprocess.Popen[bytes]:
-    program = [sys.executable, "-m", "bench.eventlogs", url, bus or "-", *ids]
+def _reader(
+    url: str, bus: str | None, peers: Path | None, ids: Sequence[str]
+) -> subprocess.Popen[bytes]:
+    options = [bus or "-", "-" if peers is None else str(peers)]
+    program = [sys.executable, "-m", "bench.eventlogs", url, *options, *ids]
     return subprocess.Popen(program, stdout=subprocess.PIPE, env=os.environ)
 
 
-async def _follow(url: str, bus: str | None, ids: Sequence[str]) -> list[float]:
+async def _follow(url: str, bus: str, peers: str, ids: Sequence[str]) -> list[float]:
     from antiphon.runs.background.event_log_reader import EventLogReader
     from antiphon.store import open_store
 
-    store = await open_store(url, bus=bus, connections=2)
+    store = await open_store(
+        url,
+        bus=None if bus == "-" else bus,
+        peers=None if peers == "-" else Path(peers),
+        connections=2,
+    )
     reader = EventLogReader(store)
     ages: list[float] = []
 
@@ -236,9 +251,6 @@ async def _follow(url: str, bus: str | None, ids: Sequence[str]) -> list[float]:
     return ages
 
 
-def _bus(argument: str) -> str | None:
-    return None if argument == "-" else argument
-
-
 if __name__ == "__main__":
-    print(msgspec.json.encode(run(_follow(sys.argv[1], _bus(sys.argv[2]), sys.argv[3:]))).decode())
+    _url, _bus, _peers, *_ids = sys.argv[1:]
+    print(msgspec.json.encode(run(_follow(_url, _bus, _peers, _ids))).decode())
