@@ -18,6 +18,7 @@ from antiphon.bootstrap.server import open_app
 from antiphon.config.load import load
 from antiphon.errors import SetupError
 from antiphon.installation import needs_extra
+from antiphon.store import is_postgres
 
 __all__ = ["ServeArguments", "ServedApp", "app"]
 
@@ -98,7 +99,7 @@ class ServedApp:
         answer: Message = {"type": "lifespan.shutdown.complete"}
         try:
             settings = load(file=None if self._config is None else Path(self._config)).settings
-            if self._has_several and not settings.store.startswith(("postgresql:", "postgres:")):
+            if self._has_several and not is_postgres(settings.store):
                 raise SetupError("several replicas need a store in PostgreSQL (setting: store)")
             async with open_app(settings) as self._app:
                 await send({"type": "lifespan.startup.complete"})

@@ -22,7 +22,7 @@ from antiphon.errors import RequestError, SetupError, StoreError
 from antiphon.ids import new_id
 from antiphon.resources.admin.api_keys import ApiKeys
 from antiphon.resources.admin.audit import AuditTrail
-from antiphon.store import open_store
+from antiphon.store import is_postgres, open_store
 from antiphon.wire.admin.api_keys import CreateApiKey
 
 from .client import RequestFailed, Server, find_server
@@ -30,8 +30,6 @@ from .client import RequestFailed, Server, find_server
 __all__ = ["list_keys", "new_key", "revoke_key", "rotate_key"]
 
 _PATH = "/antiphon/keys"
-#: URL prefixes of stores that several processes can open at the same time.
-_DATABASE_SERVERS = ("postgresql://", "postgres://")
 
 
 def new_key(loaded: LoadedSettings, fields: Mapping[str, Any]) -> str:
@@ -116,7 +114,7 @@ async def _act(loaded: LoadedSettings, action: _KeyAction) -> Any:
         store = await open_store(settings.store)
     except SetupError:
         server = find_server(loaded)
-        if settings.store.startswith(_DATABASE_SERVERS) or not server.is_listening():
+        if is_postgres(settings.store) or not server.is_listening():
             raise
         return await action.run(_ServerKeys(server))
     try:

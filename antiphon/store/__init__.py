@@ -11,7 +11,7 @@ from antiphon.plugins import load_plugin
 from .base import Store
 from .vector_setting import needs_postgres
 
-__all__ = ["StoreFactory", "open_store"]
+__all__ = ["StoreFactory", "is_postgres", "open_store"]
 
 #: Opens a store from its URL. Raises ``SetupError``. Other packages can register a factory for a
 #: URL scheme, as an entry point of the group ``antiphon.stores``.
@@ -19,6 +19,11 @@ StoreFactory = Callable[[str], Awaitable[Store]]
 
 _ENTRY_POINT_GROUP = "antiphon.stores"
 _BUILT_IN = ("memory:", "sqlite:PATH", "a path", "postgresql://…")
+
+
+def is_postgres(url: str) -> bool:
+    """Return whether the store at this URL is a PostgreSQL database."""
+    return url.startswith(("postgresql://", "postgres://"))
 
 
 async def open_store(
@@ -41,16 +46,15 @@ async def open_store(
       runs directly instead of over the database or the bus.
     - ``connections``, ``listen_url``, ``bus``: as in ``PostgresStore.open``.
     """
-    is_postgres = url.startswith(("postgresql://", "postgres://"))
-    if needs_postgres(vectors) and not is_postgres:
+    if needs_postgres(vectors) and not is_postgres(url):
         raise SetupError(f'vectors: "{vectors.partition(":")[0]}" needs a store postgresql://…')
-    if bus is not None and not is_postgres:
+    if bus is not None and not is_postgres(url):
         raise SetupError("bus: needs a store postgresql://…")
     if url == "memory:":
         from antiphon.store.memory.store import MemoryStore
 
         return MemoryStore()
-    if is_postgres:
+    if is_postgres(url):
         from antiphon.store.postgres.store import PostgresStore
 
         return await PostgresStore.open(

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from antiphon.errors import SetupError
+from antiphon.store import is_postgres
 
 __all__ = ["shared_store"]
 
@@ -20,7 +21,7 @@ async def shared_store(url: str) -> AsyncIterator[None]:
     as their leases, are deleted. Raises ``SetupError`` if the store cannot be shared, or if another
     server uses it.
     """
-    if url.startswith(("postgresql://", "postgres://")):
+    if is_postgres(url):
         yield
         return
     path = url.removeprefix("sqlite:")
