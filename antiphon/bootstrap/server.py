@@ -34,7 +34,7 @@ from antiphon.clients import ClientLimits
 from antiphon.config.keys import ApiKey
 from antiphon.config.load import LoadedSettings, SettingsSources
 from antiphon.config.report import report_settings
-from antiphon.config.settings import Settings
+from antiphon.config.settings import Settings, runtime_folder
 from antiphon.config.tenants import Tenant
 from antiphon.engines.llama.zero_pages import (
     MemoryRange,
@@ -72,7 +72,7 @@ from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Ser
 from antiphon.runs.tool_loop.executor import ToolLimits
 from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.security.ssrf import is_loopback, parse_network
-from antiphon.store import open_store
+from antiphon.store import is_postgres, open_store
 from antiphon.store.base import Retention, Store
 from antiphon.store.clock import Clock, StoreClock
 from antiphon.store.store_observer import observe_store
@@ -307,7 +307,7 @@ async def _open_hosted_containers(
     """Open the store and the containers for all workers. They are closed with the exit stack."""
     store = await open_store(
         settings.store,
-        peers=setup.folder.peers,
+        peers=None if is_postgres(settings.store) else setup.folder.peers,
         connections=min(_CONTAINER_CONNECTIONS, settings.store_connections),
         listen_url=settings.store_listen_url,
     )
@@ -551,7 +551,7 @@ async def _open_store(
         settings.store,
         vectors=settings.vectors,
         vectors_key=settings.vectors_key,
-        peers=_peers(worker),
+        peers=_store_peers(settings, worker),
         connections=settings.store_connections,
         listen_url=settings.store_listen_url,
         bus=settings.bus,
@@ -714,6 +714,12 @@ def _peers(worker: WorkerContext | None) -> Path | None:
     """Return the folder with the sockets of this server's processes. Returns None for a server
     without workers."""
     return None if worker is None else worker.folder.peers
+
+
+def _store_peers(settings: Settings, worker: WorkerContext | None) -> Path | None:
+    """Return the folder with the sockets of the processes that share the store: over PostgreSQL
+    those of all servers on this host, otherwise those of this server's workers."""
+    return runtime_folder() if is_postgres(settings.store) else _peers(worker)
 
 
 def _peer_url(settings: Settings, port: int) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Annotated, Any, Literal
 
 from msgspec import Struct, field
@@ -16,7 +17,7 @@ from .model import DEFAULT_MODEL, Model
 from .options import AUTO_SWITCH, declare
 from .tenants import Tenant
 
-__all__ = ["Settings", "state_folder"]
+__all__ = ["Settings", "runtime_folder", "state_folder"]
 
 _server = partial(declare, group="Server")
 _models = partial(declare, group="Models")
@@ -51,6 +52,15 @@ def state_folder() -> Path:
     """Return the folder for data that commands store for later calls, such as the address of the
     last server."""
     return _home("XDG_STATE_HOME", ".local/state")
+
+
+def runtime_folder() -> Path:
+    """Return the folder for the sockets of this user's servers on this host. It is in the folder
+    that XDG_RUNTIME_DIR names, otherwise in the folder for temporary files."""
+    runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))  # noqa: TID251
+    if runtime.is_absolute():
+        return runtime / "antiphon"
+    return Path(gettempdir()) / f"antiphon-{os.geteuid()}"
 
 
 class Settings(Struct, frozen=True, kw_only=True):
