@@ -39,7 +39,7 @@ _MAX_UNWRITTEN = 512
 _RETRY_S, _RETRY_MAX_S = 0.05, 2.0
 #: The time between the starts of two appends is this many times the duration of a fast append, and
 #: at least this many seconds. An append for several runs costs little more than one for one run.
-_PERIOD_FACTOR, _MIN_PERIOD_S = 3, 0.004
+_PERIOD_FACTOR, _MIN_PERIOD_S = 3, 0.005
 #: The factor by which the duration of a fast append grows with each append that takes longer.
 _APPEND_GROWTH = 1.02
 
