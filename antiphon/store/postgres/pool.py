@@ -7,8 +7,8 @@ Errors of the database driver are converted into ``StoreError`` or ``SetupError`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -71,10 +71,7 @@ class ConnectionPool:
         self._tenant_queues: WeakValueDictionary[tuple[str, str], asyncio.Lock] = (
             WeakValueDictionary()
         )
-        self._closed = False
-        self._active = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._operations = _Operations(driver)
         scripts = (script for _, script in migrations(__package__))
         self.queries: Mapping[str, str] = qualify(queries(__package__), scripts)
 
@@ -124,7 +121,7 @@ class ConnectionPool:
 
     async def rows(self, name: str, *arguments: Any) -> list[Any]:
         """Run the query with this name, and return its rows."""
-        with self._translate_errors():
+        with self._operations:
             connection = await self._connections.acquire()
             try:
                 found: list[Any] = await connection.fetch(self.queries[name], *arguments)
@@ -158,7 +155,7 @@ class ConnectionPool:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         """Context manager for a transaction, which is committed at the end of the block."""
-        with self._translate_errors():
+        with self._operations:
             connection = await self._connections.acquire()
             try:
                 async with connection.transaction():
@@ -200,27 +197,6 @@ class ConnectionPool:
         if not task.cancelled():
             task.exception()  # mark it as retrieved: a caller that is not cancelled also gets it
 
-    @contextmanager
-    def _translate_errors(self) -> Iterator[None]:
-        if self._closed:
-            raise StoreError("The store is closed.")
-        self._active += 1
-        self._idle.clear()
-        try:
-            yield
-        except (
-            self._driver.PostgresError,
-            self._driver.InterfaceError,
-            self._driver.InternalClientError,
-            OSError,
-            UnicodeError,
-        ) as error:
-            raise StoreError("The store does not answer.") from error
-        finally:
-            self._active -= 1
-            if not self._active:
-                self._idle.set()
-
     # --- listening -------------------------------------------------------------------------------
 
     def listen(self, handlers: NoticeHandlers, on_gap: Callable[[], None]) -> None:
@@ -229,7 +205,7 @@ class ConnectionPool:
         ``handlers``: for each channel, a function that is called with the payload of each
         notification. ``on_gap``: called when notifications may have been missed.
         """
-        if self._closed:
+        if self._operations.is_closed:
             return
         self._listen_task = asyncio.create_task(self._listen_loop(handlers, on_gap), name="listen")
 
@@ -284,18 +260,55 @@ class ConnectionPool:
         ``StoreError``."""
         if self._uncancellable:  # tasks that may not have started yet
             await asyncio.wait(set(self._uncancellable), timeout=_TIMEOUT_S)
-        if self._closed:
+        if self._operations.is_closed:
             return
-        self._closed = True
+        self._operations.is_closed = True
         if self._listen_task is not None:
             self._listen_task.cancel()
             await asyncio.wait((self._listen_task,))
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                await self._idle.wait()
+                await self._operations.wait_until_ended()
                 await self._connections.close()
         except TimeoutError:
             self._connections.terminate()
+
+
+class _Operations:
+    """Context manager for each operation of a pool. Errors of the database driver are raised as
+    ``StoreError``. ``driver``: the package asyncpg."""
+
+    def __init__(self, driver: Any) -> None:
+        self._errors = (
+            driver.PostgresError,
+            driver.InterfaceError,
+            driver.InternalClientError,
+            OSError,
+            UnicodeError,
+        )
+        self._active = 0
+        self._all_ended = asyncio.Event()
+        #: Whether no further operation may begin.
+        self.is_closed = False
+
+    def __enter__(self) -> None:
+        if self.is_closed:
+            raise StoreError("The store is closed.")
+        self._active += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        self._active -= 1
+        if self.is_closed and not self._active:
+            self._all_ended.set()
+        if isinstance(error, self._errors):
+            raise StoreError("The store does not answer.") from error
+
+    async def wait_until_ended(self) -> None:
+        """Wait until all operations have ended. ``is_closed`` is set, so no new one begins."""
+        if self._active:
+            await self._all_ended.wait()
 
 
 class Transaction:
