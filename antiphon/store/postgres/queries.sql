@@ -129,12 +129,15 @@ SELECT (SELECT CASE WHEN count(*) = $12 THEN max(seq) END FROM looked), ARRAY(
 )
 
 -- load
+-- live::int = 1, here and in other look-ups of responses, is no condition of an index for the planner.
+-- With the condition "live", a plan that was stored while the table was empty might read all responses
+-- of the tenant.
 SELECT body, input, output, base, tokens, fingerprint, times, blob FROM responses
-WHERE tenant = $1 AND id = $2 AND live
+WHERE tenant = $1 AND id = $2 AND live::int = 1
 
 -- chain
 WITH RECURSIVE chain (depth, seq, tenant, parent) AS (
-    SELECT 0, seq, tenant, parent FROM responses WHERE tenant = $1 AND id = $2 AND live
+    SELECT 0, seq, tenant, parent FROM responses WHERE tenant = $1 AND id = $2 AND live::int = 1
     UNION ALL
     SELECT chain.depth + 1, r.seq, r.tenant, r.parent
     FROM chain JOIN responses AS r ON r.tenant = chain.tenant AND r.id = chain.parent
@@ -143,8 +146,10 @@ SELECT r.body, r.input, r.output, r.base, r.tokens, r.fingerprint, r.times, r.bl
 FROM chain JOIN responses AS r ON r.seq = chain.seq ORDER BY chain.depth DESC
 
 -- item
-SELECT r.input, r.output, r.blob FROM items AS i JOIN responses AS r ON r.seq = i.response
-WHERE i.tenant = $1 AND i.id = $2 AND r.live ORDER BY r.seq DESC LIMIT 1
+SELECT r.input, r.output, r.blob FROM items AS i CROSS JOIN LATERAL (
+    SELECT input, output, blob FROM responses WHERE seq = i.response AND live::int = 1 LIMIT 1
+) AS r
+WHERE i.tenant = $1 AND i.id = $2 ORDER BY i.response DESC LIMIT 1
 
 -- lock_deletions
 -- Only one transaction at a time deletes responses. If two transactions deleted the last two children
@@ -158,7 +163,7 @@ SELECT pg_try_advisory_xact_lock(1634628611)
 SELECT EXISTS (SELECT FROM responses WHERE tenant = $1 AND id = $2)
 
 -- row_of
-SELECT seq FROM responses WHERE tenant = $1 AND id = $2 AND live
+SELECT seq FROM responses WHERE tenant = $1 AND id = $2 AND live::int = 1
 
 -- expire
 -- Deletes the rows of those responses that have no child. The other responses are only marked as not
@@ -182,7 +187,7 @@ WITH RECURSIVE batch AS MATERIALIZED (
     FROM gone LEFT JOIN edges AS e ON e.child = gone.seq
     LEFT JOIN LATERAL (
         SELECT r.seq, r.parent FROM responses AS r
-        WHERE e.seq IS NULL AND r.tenant = gone.tenant AND r.id = gone.parent AND NOT r.live
+        WHERE e.seq IS NULL AND r.tenant = gone.tenant AND r.id = gone.parent AND r.live::int = 0
         AND NOT EXISTS (
             SELECT FROM responses AS child
             WHERE child.tenant = r.tenant AND child.parent = r.id AND child.seq <> gone.seq
@@ -191,7 +196,7 @@ WITH RECURSIVE batch AS MATERIALIZED (
     WHERE e.children = 1 OR o.seq IS NOT NULL
 ), marked AS (
     UPDATE responses SET live = FALSE
-    WHERE seq = ANY ($1::bigint[]) AND live AND seq NOT IN (SELECT seq FROM gone)
+    WHERE seq = ANY ($1::bigint[]) AND live::int = 1 AND seq NOT IN (SELECT seq FROM gone)
 ), unlisted AS (
     DELETE FROM summaries WHERE seq = ANY ($1::bigint[])
 )
@@ -202,7 +207,8 @@ DELETE FROM responses WHERE seq = ANY (ARRAY(SELECT seq FROM gone)) RETURNING te
 SELECT DISTINCT r.seq
 FROM unnest($1::text[], $2::text[]) AS p (tenant, id)
 CROSS JOIN LATERAL (
-    SELECT seq, tenant, id FROM responses WHERE tenant = p.tenant AND id = p.id AND NOT live LIMIT 1
+    SELECT seq, tenant, id FROM responses
+    WHERE tenant = p.tenant AND id = p.id AND live::int = 0 LIMIT 1
 ) AS r
 WHERE NOT EXISTS (
     SELECT FROM responses AS child WHERE child.tenant = r.tenant AND child.parent = r.id
@@ -292,7 +298,7 @@ SELECT
             SELECT FROM owners
             WHERE name = r.owner AND heard_at > now() - $4::float8 * interval '1 second'
         )) AND NOT EXISTS (
-            SELECT FROM responses AS s WHERE s.tenant = $1 AND s.id = r.id AND s.live
+            SELECT FROM responses AS s WHERE s.tenant = $1 AND s.id = r.id AND s.live::int = 1
         )
     )
 
@@ -342,16 +348,18 @@ SELECT seq FROM responses WHERE live AND expires_at <= $1 LIMIT $2
 -- The runs are only renamed, so no transaction deletes many batches: see drop_deleted_batches. Only
 -- background responses have a run. So the ids of other responses, which are random, are not looked up.
 WITH background AS MATERIALIZED (
-    SELECT r.tenant, r.id FROM responses AS r
-    WHERE r.seq = ANY ($1::bigint[])
-    AND NOT EXISTS (SELECT FROM summaries AS s WHERE s.seq = r.seq AND NOT s.background)
-), gone AS (
-    UPDATE runs SET tenant = '', id = 'deleted ' || runs.seq, ended_at = -1, owner = NULL,
+    SELECT r.tenant, r.id FROM unnest((SELECT $1::bigint[])) AS a (seq)
+    CROSS JOIN LATERAL (SELECT tenant, id FROM responses WHERE seq = a.seq LIMIT 1) AS r
+    WHERE coalesce((SELECT s.background FROM summaries AS s WHERE s.seq = a.seq), TRUE)
+), found AS MATERIALIZED (
+    SELECT b.tenant, b.id, r.seq FROM background AS b
+    CROSS JOIN LATERAL (SELECT seq FROM runs WHERE tenant = b.tenant AND id = b.id LIMIT 1) AS r
+), renamed AS (
+    UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL,
         request = '', prompt = ''
-    FROM background AS b WHERE runs.tenant = b.tenant AND runs.id = b.id
-    RETURNING b.tenant, b.id
+    WHERE seq = ANY (ARRAY(SELECT seq FROM found))
 )
-DELETE FROM holds USING gone WHERE holds.tenant = gone.tenant AND holds.holder = gone.id
+DELETE FROM holds USING found WHERE holds.tenant = found.tenant AND holds.holder = found.id
 
 -- forget_owners
 DELETE FROM owners WHERE heard_at < now() - interval '1 day' RETURNING 1
