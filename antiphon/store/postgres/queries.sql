@@ -357,9 +357,11 @@ WITH background AS MATERIALIZED (
 ), renamed AS (
     UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL,
         request = '', prompt = ''
-    WHERE seq = ANY (ARRAY(SELECT seq FROM found))
+    WHERE seq = ANY (ARRAY(SELECT seq FROM found)) RETURNING seq
 )
-DELETE FROM holds USING found WHERE holds.tenant = found.tenant AND holds.holder = found.id
+-- Joined with the renamed runs: a transaction that ends a run also locks the run before its holds.
+DELETE FROM holds USING found JOIN renamed USING (seq)
+WHERE holds.tenant = found.tenant AND holds.holder = found.id
 
 -- forget_owners
 DELETE FROM owners WHERE heard_at < now() - interval '1 day' RETURNING 1
