@@ -259,7 +259,7 @@ async def _run(minutes: float, seed: int, workers: int, parts: _Parts, folder: P
     places = [
         Place(
             folder / f"s{n}", store, models, folder / f"s{n}.log", _clock(folder / f"s{n}.clock"),
-            settings,
+            settings, folder / f"host{n // 2}",  # the first two servers are on one host
         )
         for n in range(_SERVERS)
     ]  # fmt: skip

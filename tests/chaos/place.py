@@ -20,7 +20,8 @@ _SETTINGS = "lease_s = 1.0\ndrain_s = 5\nmax_connections_per_address = 0"
 
 
 class Place:
-    """A server that can be killed and started again, over the same folder and store."""
+    """A server that can be killed and started again, over the same folder and store. ``host``: the
+    folder for the sockets of the servers that are on one host."""
 
     def __init__(
         self,
@@ -30,11 +31,13 @@ class Place:
         log: Path,
         clock: ServerClock | None = None,
         settings: str = "",
+        host: Path | None = None,
     ) -> None:
         self._arguments = (folder, store, models)
         self._settings = f"{_SETTINGS}\n{settings}"
         self._log = log
         self.clock = clock
+        self._host = host
         self._context: AbstractContextManager[Server] | None = None
         self.server: Server | None = None
         self.url = "http://127.0.0.1:9"
@@ -43,7 +46,9 @@ class Place:
         """Start the server unless it runs."""
         if self.server is None:
             folder, store, models = self._arguments
-            environment = self.clock.environment if self.clock is not None else {}
+            environment = {} if self.clock is None else dict(self.clock.environment)
+            if self._host is not None:
+                environment["XDG_RUNTIME_DIR"] = str(self._host)
             self._context = serving(
                 folder, self._settings, store=store, model=models, environment=environment
             )
