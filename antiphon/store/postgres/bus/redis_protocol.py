@@ -1,23 +1,28 @@
-"""A faster way to receive messages from Redis: reads them directly from a connection of redis-py
-that only listens.
+"""Faster ways to receive messages from Redis and to send them, over connections of redis-py.
 
-redis-py reads each message in a task, with timeouts and several layers of parsers. With many
-processes on a machine, this takes most of the CPU time that a process needs for a message. Here,
-the client connects and authenticates as usual. Then the connection gets this protocol, which calls
-the handlers while it processes the received bytes.
+redis-py reads each message and each reply in a task, with timeouts and several layers of parsers.
+With many processes on a machine, this takes most of the CPU time that a process needs for a
+message. Here, the client connects and authenticates as usual. Then a connection that only listens
+gets a protocol that calls the handlers while it processes the received bytes. A connection that
+sends gets a protocol that only counts the replies.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import hiredis
 
-from .base import Handlers
+from .base import BusError, Handlers
 from .message_protocol import MessageProtocol
 
-__all__ = ["RedisProtocol", "read_messages"]
+__all__ = ["RedisProtocol", "RedisSender", "read_messages", "send_commands"]
+
+#: A command with its arguments.
+Command = tuple[str | bytes, ...]
 
 
 class RedisProtocol(MessageProtocol):
@@ -59,6 +64,79 @@ class RedisProtocol(MessageProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.is_lost.set()
         super().connection_lost(error)
+
+
+class _Request:
+    """Commands that were sent together. ``missing``: number of replies that have not arrived."""
+
+    __slots__ = ("answered", "error", "missing")
+
+    def __init__(self, missing: int) -> None:
+        self.missing = missing
+        self.error: str | None = None
+        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settle(self) -> None:
+        if self.answered.done():
+            return  # the caller was cancelled
+        if self.error is None:
+            self.answered.set_result(None)
+        else:
+            self.answered.set_exception(BusError(self.error))
+
+
+class RedisSender(MessageProtocol):
+    """Sends commands and waits for their replies."""
+
+    def __init__(self, transport: asyncio.Transport, client: asyncio.Protocol) -> None:
+        super().__init__(transport, client, {})
+        self._reader = hiredis.Reader()
+        self._requests: deque[_Request] = deque()
+
+    async def send(self, commands: Sequence[Command]) -> None:
+        """Send commands, and wait until all of them are answered. Raises ``BusError`` if one of
+        them is refused, or if the connection is lost."""
+        if self._transport.is_closing():
+            raise BusError("The connection is lost.")
+        request = _Request(len(commands))
+        self._requests.append(request)
+        packed = [hiredis.pack_command(command) for command in commands]  # type: ignore[arg-type]
+        self._transport.write(b"".join(packed))
+        await request.answered
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._reader.feed(data)
+            while (reply := self._reader.gets()) is not False:
+                self._process(reply)
+        except hiredis.ProtocolError:
+            self._transport.abort()
+
+    def _process(self, reply: Any) -> None:
+        if not self._requests:  # the server is no Redis
+            self._transport.abort()
+            return
+        request = self._requests[0]
+        request.missing -= 1
+        if isinstance(reply, hiredis.ReplyError):
+            request.error = str(reply)
+        if not request.missing:
+            self._requests.popleft().settle()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        while self._requests:
+            request = self._requests.popleft()
+            request.error = "The connection is lost."
+            request.settle()
+        super().connection_lost(error)
+
+
+def send_commands(connection: Any) -> RedisSender:
+    """Send commands over a connection of redis-py whose commands are all answered."""
+    transport = connection._writer.transport
+    protocol = RedisSender(transport, transport.get_protocol())
+    transport.set_protocol(protocol)
+    return protocol
 
 
 def read_messages(connection: Any, handlers: Handlers) -> RedisProtocol:

@@ -25,39 +25,48 @@ class RedisSession:
     def __init__(self, client: Any, errors: tuple[type[Exception], ...]) -> None:
         self._client = client
         self._errors = errors
+        self._connections: list[Any] = []
         self._listener: Any = None
         self._protocol: Any = None
+        self._sender: Any = None
 
     async def start(
-        self, handlers: Handlers, read_messages: Callable[[Any, Handlers], Any]
+        self,
+        handlers: Handlers,
+        read_messages: Callable[[Any, Handlers], Any],
+        send_commands: Callable[[Any], Any],
     ) -> None:
         """Begin to listen to the channels. Raises ``BusError``."""
         try:
-            self._listener = await self._client.connection_pool.get_connection()
+            self._listener = await self._connect()
+            self._sender = send_commands(await self._connect())
             self._protocol = read_messages(self._listener, handlers)
             await self._listener.send_command("SUBSCRIBE", *handlers)
             async with asyncio.timeout(_ANSWER_S):
                 await self._protocol.is_subscribed.wait()
-            await self._client.ping()
+            await self._ping()
         except self._errors as error:
             raise BusError(first_line(error)) from error
 
+    async def _connect(self) -> Any:
+        connection = await self._client.connection_pool.get_connection()
+        self._connections.append(connection)
+        return connection
+
     async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
-        try:
-            async with self._client.pipeline(transaction=False) as pipeline:
-                for channel, message in messages:
-                    pipeline.publish(channel, message)
-                await pipeline.execute()
-        except self._errors as error:
-            raise BusError(first_line(error)) from error
+        await self._sender.send([("PUBLISH", channel, data) for channel, data in messages])
+
+    async def _ping(self) -> None:
+        async with asyncio.timeout(_ANSWER_S):
+            await self._sender.send([("PING",)])
 
     async def wait_until_lost(self) -> None:
         """Send pings over both connections until one of them gets no answer."""
-        with suppress(*self._errors):
+        with suppress(*self._errors, BusError):
             while True:
                 self._protocol.has_received = False
                 await self._listener.send_command("PING")
-                await self._client.ping()
+                await self._ping()
                 is_lost = await self._is_lost_within(_PING_S)
                 if not is_lost and not self._protocol.has_received:
                     is_lost = await self._is_lost_within(_ANSWER_S)
@@ -72,9 +81,9 @@ class RedisSession:
         return bool(self._protocol.is_lost.is_set())
 
     async def close(self) -> None:
-        if self._listener is not None:
+        for connection in self._connections:
             with suppress(*self._errors):
-                await self._listener.disconnect()
+                await connection.disconnect()
         with suppress(*self._errors):
             await self._client.aclose()
 
@@ -87,7 +96,7 @@ def connector() -> BusConnector:
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
 
-        from .redis_protocol import read_messages
+        from .redis_protocol import read_messages, send_commands
     except ImportError:
         raise SetupError(needs_extra("The client of Redis is not installed", "redis")) from None
     errors = (redis.RedisError, OSError, TimeoutError)
@@ -106,7 +115,7 @@ def connector() -> BusConnector:
             raise BusError(first_line(error)) from error
         session = RedisSession(client, errors)
         try:
-            await session.start(handlers, read_messages)
+            await session.start(handlers, read_messages, send_commands)
         except BaseException:  # also if the caller was cancelled
             await session.close()
             raise

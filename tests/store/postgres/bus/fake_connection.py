@@ -8,9 +8,17 @@ __all__ = ["Client", "Transport"]
 
 
 class Transport(asyncio.Transport):
-    """Records whether it was aborted."""
+    """Records what is written, and whether it was aborted. ``is_ended``: whether the connection is
+    lost."""
 
-    is_aborted = False
+    is_aborted = is_ended = False
+    written = b""
+
+    def is_closing(self) -> bool:
+        return self.is_ended
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += bytes(data)
 
     def abort(self) -> None:
         self.is_aborted = True

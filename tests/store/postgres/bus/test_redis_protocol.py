@@ -1,12 +1,15 @@
-"""The protocol that reads messages from a Redis connection that only listens."""
+"""The protocols of Redis connections: one only listens, the other sends commands."""
 
 from __future__ import annotations
+
+import asyncio
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.store.postgres.bus.redis_protocol import RedisProtocol
+from antiphon.store.postgres.bus.base import BusError
+from antiphon.store.postgres.bus.redis_protocol import RedisProtocol, RedisSender
 
 from .fake_connection import Client, Transport
 
@@ -84,3 +87,69 @@ def test_lost_connection_is_reported_to_the_client_too() -> None:
     connection.protocol.connection_lost(None)
     assert connection.client.calls == ["pause_writing", "resume_writing", "connection_lost"]
     assert connection.protocol.is_lost.is_set()
+
+
+PING = [("PING",)]
+LOST = "The connection is lost"
+
+
+def sender() -> tuple[RedisSender, Transport]:
+    """Return a protocol that sends commands, and its transport."""
+    transport = Transport()
+    return RedisSender(transport, Client()), transport
+
+
+@pytest.mark.parametrize("piece", [1, 3, 100])
+async def test_each_caller_waits_for_the_replies_to_its_own_commands(piece: int) -> None:
+    protocol, transport = sender()
+    publishing = asyncio.create_task(
+        protocol.send([("PUBLISH", "a", b"1\r\n"), ("PUBLISH", "b", b"2")])
+    )
+    pinging = asyncio.create_task(protocol.send(PING))
+    await asyncio.sleep(0)
+    assert transport.written == (
+        b"*3\r\n$7\r\nPUBLISH\r\n$1\r\na\r\n$3\r\n1\r\n\r\n"
+        b"*3\r\n$7\r\nPUBLISH\r\n$1\r\nb\r\n$1\r\n2\r\n*1\r\n$4\r\nPING\r\n"
+    )
+    replies = b":1\r\n:0\r\n"
+    for start in range(0, len(replies), piece):
+        assert not publishing.done()
+        protocol.data_received(replies[start : start + piece])
+    await publishing
+    assert not pinging.done()
+    protocol.data_received(b"+PONG\r\n")
+    await pinging
+    assert not transport.is_aborted
+
+
+async def test_refused_command_raises_after_all_replies() -> None:
+    protocol, _ = sender()
+    sending = asyncio.create_task(protocol.send([("PUBLISH", "a", b""), ("PUBLISH", "b", b"")]))
+    await asyncio.sleep(0)
+    protocol.data_received(b"-NOPERM no access to the channel\r\n")
+    assert not sending.done()
+    protocol.data_received(b":1\r\n")
+    with pytest.raises(BusError, match="NOPERM no access"):
+        await sending
+
+
+async def test_lost_connection_ends_all_callers() -> None:
+    protocol, transport = sender()
+    waiting = [asyncio.create_task(protocol.send(PING)) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[1].cancel()
+    await asyncio.sleep(0)
+    protocol.connection_lost(None)
+    for task in (waiting[0], waiting[2]):
+        with pytest.raises(BusError, match=LOST):
+            await task
+    transport.is_ended = True
+    with pytest.raises(BusError, match=LOST):
+        await protocol.send(PING)
+
+
+@pytest.mark.parametrize("data", [b":1\r\n", b"HTTP/1.1 400 Bad Request\r\n"])
+async def test_sender_aborts_at_a_reply_that_it_does_not_wait_for(data: bytes) -> None:
+    protocol, transport = sender()
+    protocol.data_received(data)
+    assert transport.is_aborted
