@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Annotated, Any, Literal
 
 from msgspec import Struct, field
@@ -56,11 +55,13 @@ def state_folder() -> Path:
 
 def runtime_folder() -> Path:
     """Return the folder for the sockets of this user's servers on this host. It is in the folder
-    that XDG_RUNTIME_DIR names, otherwise in the folder for temporary files."""
+    that XDG_RUNTIME_DIR names, otherwise in the folder for temporary files. The folder may not
+    exist."""
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))  # noqa: TID251
     if runtime.is_absolute():
         return runtime / "antiphon"
-    return Path(gettempdir()) / f"antiphon-{os.geteuid()}"
+    temporary = os.environ.get("TMPDIR", "") or "/tmp"  # noqa: TID251
+    return Path(temporary) / f"antiphon-{os.geteuid()}"
 
 
 class Settings(Struct, frozen=True, kw_only=True):

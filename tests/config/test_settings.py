@@ -20,7 +20,7 @@ from antiphon.config.load import (
 from antiphon.config.model import DEFAULT_MODEL, Model
 from antiphon.config.options import options
 from antiphon.config.renamed_settings import RENAMED_SETTINGS
-from antiphon.config.settings import Settings
+from antiphon.config.settings import Settings, runtime_folder
 from antiphon.config.tenants import Tenant
 from antiphon.errors import SetupError
 
@@ -177,6 +177,24 @@ def test_default_folders_follow_the_xdg_variables(
     settings = load(environ={}).settings
     assert settings.cache_dir == tmp_path / "c" / "antiphon" / "models"
     assert settings.store == str(Path.home() / ".local/share/antiphon/responses.db")
+
+
+@pytest.mark.parametrize(
+    ("variables", "folder"),
+    [
+        ({"XDG_RUNTIME_DIR": "/run/user/7"}, "/run/user/7/antiphon"),
+        ({"TMPDIR": "/scratch"}, f"/scratch/antiphon-{os.geteuid()}"),
+        ({"XDG_RUNTIME_DIR": "relative"}, f"/tmp/antiphon-{os.geteuid()}"),
+    ],
+)
+def test_folder_of_sockets_belongs_to_the_user(
+    variables: dict[str, str], folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert runtime_folder() == Path(folder)
 
 
 # --- refusals ------------------------------------------------------------------------------------

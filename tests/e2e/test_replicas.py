@@ -186,3 +186,29 @@ def test_replicas_start_together_on_an_empty_database(tmp_path: Path, database: 
         await asyncio.gather(*(store.close() for store in stores))
 
     asyncio.run(opened())
+
+
+async def test_servers_on_one_host_send_events_over_sockets(
+    tmp_path: Path, database: Postgres
+) -> None:
+    """The server that runs a response connects to the server whose client reads it."""
+    store = await database.migrated()
+    sockets = tmp_path / "run" / "antiphon"
+    environment = {"XDG_RUNTIME_DIR": str(sockets.parent)}
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(
+                serving(tmp_path / name, store=store, model=MODEL, environment=environment)
+            )
+            for name in "ab"
+        ]
+        assert len(list(sockets.iterdir())) == 2
+        fleet = Fleet(servers, servers[0].url)
+        async with asyncio.timeout(60), fleet.client(0) as one, fleet.client(1) as other:
+            created = await one.responses.create(model="story", input="hi", background=True)
+            read = await asyncio.gather(*(followed(each, created.id) for each in (one, other)))
+        for events in read:
+            assert "".join(e.delta for e in events if e.type.endswith("text.delta")) == STORY
+        used = Path("/proc/net/unix").read_text().count(str(sockets))
+        assert used > 2, "two sockets that listen, and a connection"
+    assert not list(sockets.iterdir())
