@@ -99,7 +99,10 @@ class Database:
         self._write_lock: FileLock | threading.Lock = shared_locks.get(_WRITES) or threading.Lock()
         self._sweep_lock = shared_locks.get(_SWEEPS)
         self.queries: Mapping[str, str] = queries(__package__)
-        self._writes: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        #: Writes for the writer thread. None ends the thread.
+        self._writes: queue.SimpleQueue[list[_Write] | None] = queue.SimpleQueue()
+        #: Writes of the current iteration of the event loop.
+        self._new_writes: list[_Write] = []
         self._close_task: asyncio.Future[None] | None = None
         self._read_thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite-read")
         self._read_connection = reader
@@ -150,6 +153,7 @@ class Database:
 
     async def close(self) -> None:
         if self._close_task is None:
+            self._queue_writes()
             self._writes.put(None)
             self._close_task = self._loop.run_in_executor(None, self._close)
         await asyncio.shield(self._close_task)  # a cancelled caller does not cancel closing
@@ -228,35 +232,33 @@ class Database:
         """
         self.check_open()
         done: asyncio.Future[_T] = self._loop.create_future()
-        self._writes.put(_Write(work, done, then))
+        if not self._new_writes:  # writes of one iteration of the event loop share a commit
+            self._loop.call_soon(self._queue_writes)
+        self._new_writes.append(_Write(work, done, then))
         return await done
+
+    def _queue_writes(self) -> None:
+        if self._new_writes:
+            self._writes.put(self._new_writes)
+            self._new_writes = []
 
     def _write_loop(self, connection: sqlite3.Connection) -> None:
         """Commit the queued writes until None is read from the queue. Writes that are queued at the
         same time share a commit. Runs in the writer thread."""
         with contextlib.closing(connection):
-            job = self._writes.get()
-            while job is not None:
-                group, job = self._take_group(job)
+            is_last = False
+            while not is_last and (group := self._writes.get()) is not None:
+                while not self._writes.empty():
+                    more = self._writes.get()
+                    if more is None:
+                        is_last = True
+                        break
+                    group += more
                 self._commit(connection, group)
                 try:
                     self._loop.call_soon_threadsafe(_settle_writes, group)
                 except RuntimeError:
                     pass  # the event loop is closed
-                if job is _QUEUE_EMPTY:
-                    job = self._writes.get()
-
-    def _take_group(self, first: _Write) -> tuple[list[_Write], _Write | None]:
-        """Return the writes to commit together: ``first`` and all queued writes. Also return why
-        this list ends: None if the None that stops the writer thread was read from the queue,
-        ``_QUEUE_EMPTY`` if no more writes are queued."""
-        group = [first]
-        while not self._writes.empty():
-            job = self._writes.get()
-            if job is None:
-                return group, None
-            group.append(job)
-        return group, _QUEUE_EMPTY
 
     def _commit(self, connection: sqlite3.Connection, group: list[_Write]) -> None:
         try:
@@ -283,10 +285,6 @@ class Database:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
-
-
-#: Stands for an empty queue: the writer thread waits for the next write.
-_QUEUE_EMPTY: Any = object()
 
 
 def _as_is(argument: _T) -> _T:
