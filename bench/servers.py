@@ -85,13 +85,11 @@ async def _serve(
     from antiphon.http.app import create_app
     from antiphon.http.middleware.auth import RequestLimits
     from antiphon.http.uvicorn_server import bind, serve
-    from antiphon.ids import new_id
+    from antiphon.ids import IdMaker
     from antiphon.logs import open_log
     from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
 
-    def ids(prefix: str) -> str:
-        return new_id(prefix, time.time())
-
+    ids = IdMaker(time.time)
     policy = Policy(file_search_embeddings=embeddings)
     if lease is not None:
         policy = replace(policy, lease=lease)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from antiphon.ids import new_id
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+from antiphon.ids import IdMaker, new_id
 
 
 def test_ids_are_ordered_by_their_milliseconds() -> None:
@@ -14,3 +17,20 @@ def test_ids_are_ordered_by_their_milliseconds() -> None:
 
 def test_ids_of_one_moment_differ() -> None:
     assert len({new_id("msg", 1700000000.0) for _ in range(1000)}) == 1000
+
+
+def test_maker_makes_ids_of_the_same_form() -> None:
+    times = iter([1700000000.0, 1700000000.001])
+    make = IdMaker(lambda: next(times))
+    first, second = make("resp"), make("resp")
+    assert first < second
+    assert first[:17] == new_id("resp", 1700000000.0)[:17]
+    assert re.fullmatch("resp_[0-9a-f]{48}", first) and len(set(first)) > 8
+
+
+def test_threads_get_different_ids() -> None:
+    make = IdMaker(lambda: 0.0)
+    with ThreadPoolExecutor(8) as threads:
+        ids = list(threads.map(lambda _: make("msg"), range(20_000)))
+    assert len({id[17:] for id in ids}) == len(ids)
+    assert {len(id) for id in ids} == {52}

@@ -48,7 +48,7 @@ from antiphon.http.admission import Admission, admission_queue
 from antiphon.http.app import create_app
 from antiphon.http.metrics import Metrics
 from antiphon.http.middleware import auth as guard
-from antiphon.ids import new_id
+from antiphon.ids import IdMaker, new_id
 from antiphon.installation import antiphon_command
 from antiphon.ipc.http_calls import HttpCaller
 from antiphon.ipc.http_endpoint import HttpCallEndpoint, is_call
@@ -626,7 +626,7 @@ def _run_dependencies(
         models=models,
         store=store,
         clock=clock,
-        ids=_new_id,
+        ids=IdMaker(_wall_clock),
         policy=_policy(settings),
         seal=seal,
         tracer=tracer,
@@ -760,7 +760,7 @@ class _AppFactory(Struct, frozen=True):
             self.service,
             _access(settings),
             request_limits(settings),
-            ids=_new_id,
+            ids=self.dependencies.ids,
             log=self.log,
             cors=settings.cors_origins,
             metrics=self.metrics,
