@@ -27,8 +27,8 @@ _log = structlog.get_logger(__name__)
 
 #: Seconds that a record waits, so that other records can share its transaction.
 _FLUSH_S = 1.0
-#: Maximum number of records that are kept while the store does not answer. If there are more, all
-#: of them are dropped.
+#: Maximum number of records that are kept while the store does not answer. Later records are
+#: dropped.
 _MAX_RECORDS = 100_000
 #: Maximum number of characters of a name. Databases cannot index much longer names.
 _MAX_NAME = 256
@@ -135,10 +135,10 @@ class UsageCounter:
         try:
             await self._log.add(records)
         except StoreError as error:
-            if len(records) > _MAX_RECORDS:
-                _log.error("usage is not counted", requests=len(records), error=error.message)
-                return
-            self._records = records + self._records
+            records += self._records
+            self._records = records[:_MAX_RECORDS]
+            if dropped := len(records) - len(self._records):
+                _log.error("usage is not counted", requests=dropped, error=error.message)
             self._schedule()
         except asyncio.CancelledError:
             self._records = records + self._records
