@@ -62,7 +62,7 @@ class ConnectionPool:
 
     def __init__(self, driver: Any, pool: Any, url: str, *, is_pooled: bool) -> None:
         self._driver = driver
-        self._connections = Connections(pool)
+        self._connections = Connections(pool, driver.InterfaceError)
         self._url = url
         self._is_pooled = is_pooled
         self._listen_task: asyncio.Task[None] | None = None
@@ -275,8 +275,8 @@ class ConnectionPool:
 
 
 class _Operations:
-    """Context manager for each operation of a pool. Errors of the database driver are raised as
-    ``StoreError``. ``driver``: the package asyncpg."""
+    """Context manager around each operation of a pool. Counts the operations, and raises errors of
+    the driver as ``StoreError``. ``driver``: the package asyncpg."""
 
     def __init__(self, driver: Any) -> None:
         self._errors = (
@@ -286,7 +286,7 @@ class _Operations:
             OSError,
             UnicodeError,
         )
-        self._active = 0
+        self._active_count = 0
         self._all_ended = asyncio.Event()
         #: Whether no further operation may begin.
         self.is_closed = False
@@ -294,20 +294,20 @@ class _Operations:
     def __enter__(self) -> None:
         if self.is_closed:
             raise StoreError("The store is closed.")
-        self._active += 1
+        self._active_count += 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
-        self._active -= 1
-        if self.is_closed and not self._active:
+        self._active_count -= 1
+        if self.is_closed and not self._active_count:
             self._all_ended.set()
         if isinstance(error, self._errors):
             raise StoreError("The store does not answer.") from error
 
     async def wait_until_ended(self) -> None:
-        """Wait until all operations have ended. ``is_closed`` is set, so no new one begins."""
-        if self._active:
+        """Wait until all operations have ended. Set ``is_closed`` before."""
+        if self._active_count:
             await self._all_ended.wait()
 
 

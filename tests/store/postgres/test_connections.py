@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import asyncpg
 import pytest
 
 from antiphon.store import open_store
@@ -12,17 +13,20 @@ from antiphon.store.postgres import connections
 from antiphon.store.postgres.connections import Connections
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.store_check import make_response
+from tests.store.postgres.test_pool import connected
 
 
 class FakeConnection:
-    """A connection that can be lost."""
+    """A connection that can be lost. Then asyncpg's proxy raises an error for each call."""
 
     def __init__(self) -> None:
         self.is_lost = False
 
     def is_closed(self) -> bool:
-        """Return whether the connection was lost."""
-        return self.is_lost
+        """Return False, unless the connection is lost."""
+        if self.is_lost:
+            raise asyncpg.InterfaceError("the connection has been released")
+        return False
 
 
 class FakePool:
@@ -49,7 +53,7 @@ class FakePool:
 
 
 async def test_last_used_connection_is_used_next() -> None:
-    made = Connections(FakePool())
+    made = Connections(FakePool(), asyncpg.InterfaceError)
     one, other = await made.acquire(), await made.acquire()
     await made.free(one)
     await made.free(other)
@@ -61,7 +65,7 @@ async def test_last_used_connection_is_used_next() -> None:
 
 
 async def test_lost_connection_is_replaced() -> None:
-    made = Connections(FakePool())
+    made = Connections(FakePool(), asyncpg.InterfaceError)
     lost = await made.acquire()
     await made.free(lost)
     lost.is_lost = True
@@ -73,7 +77,7 @@ async def test_lost_connection_is_replaced() -> None:
 
 @pytest.mark.parametrize("gives_back", ["free", "release"])
 async def test_waiting_caller_gets_the_next_connection(gives_back: str) -> None:
-    made = Connections(FakePool())
+    made = Connections(FakePool(), asyncpg.InterfaceError)
     held = [await made.acquire(), await made.acquire()]
     waiting = asyncio.create_task(made.acquire())
     await asyncio.sleep(0)
@@ -86,9 +90,9 @@ async def test_waiting_caller_gets_the_next_connection(gives_back: str) -> None:
 
 
 async def test_unused_connections_go_back_to_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_UNUSED_S", 0.001)
+    monkeypatch.setattr(connections, "_CHECK_S", 0.001)
     pool = FakePool()
-    made = Connections(pool)
+    made = Connections(pool, asyncpg.InterfaceError)
     for connection in [await made.acquire(), await made.acquire()]:
         await made.free(connection)
     async with asyncio.timeout(60):
@@ -104,4 +108,25 @@ async def test_more_callers_than_connections_are_all_served(database: Postgres) 
         await asyncio.gather(*(store.save("t", make_response(name)) for name in names))
         found: list[Any] = await asyncio.gather(*(store.load("t", f"resp_{n}") for n in names))
     assert [each.response.id for each in found] == [f"resp_{name}" for name in names]
+    await store.close()
+
+
+async def test_lost_connections_are_replaced_without_an_error(database: Postgres) -> None:
+    """The server closes idle connections, for example because it restarts."""
+    url = await database.migrated()
+    store = await open_store(url)
+    await asyncio.gather(*(store.has_response("t", str(n)) for n in range(5)))
+    opened: Any = store
+    free = tuple(opened._pool._connections._free_connections)
+    assert len(free) > 1
+    async with connected(url) as connection:
+        await connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    async with asyncio.timeout(60):
+        while any(each._con is not None for each in free):  # asyncpg has noticed it
+            await asyncio.sleep(0.001)
+    for n in range(5):
+        assert not await store.has_response("t", str(n))
     await store.close()
