@@ -66,15 +66,15 @@ class BatchNotifier:
     def use_sockets(self, sockets: LocalSockets) -> None:
         """Send batches over these sockets to the processes on this host from now on."""
         self._sockets = sockets
-        sockets.on_unsent = self._send_to_other_host
+        sockets.on_unsent = self._queue_for_bus_or_database
 
     def send(self, process_id: str, row: int, batch: EventBatch) -> None:
         """Queue a notification about a committed batch to one process. ``row``: the row number of
         the run. If too many batches wait to be sent, the notification is dropped."""
         if self._sockets is None or not self._sockets.send(process_id, row, batch):
-            self._send_to_other_host(process_id, [(row, batch)])
+            self._queue_for_bus_or_database(process_id, [(row, batch)])
 
-    def _send_to_other_host(self, process_id: str, batches: LocalBatches) -> None:
+    def _queue_for_bus_or_database(self, process_id: str, batches: LocalBatches) -> None:
         if self._count < _MAX_WAITING:
             self._count += len(batches)
             self._waiting.setdefault(process_id, []).extend(batches)

@@ -10,7 +10,7 @@ from antiphon.store.records import EventBatch
 
 __all__ = ["MAX_BYTES", "decode_batches", "encode_batches"]
 
-#: Largest size of a payload that PostgreSQL carries (its limit is 8000 bytes).
+#: Largest size of the payload of a notification of PostgreSQL, whose limit is 8000 bytes.
 MAX_BYTES = 7_900
 #: Largest size of the head of one batch.
 _HEAD_BYTES = 48

@@ -1,10 +1,10 @@
 """Notifications about new batches of events between the processes of one host, over Unix sockets in
 one folder.
 
-Each process listens at a socket, whose name is the id of the process. A process that has batches
-for another process looks for the socket of that process. If it exists, the batches are sent there.
-So the database has no work, whereas it wakes all listening processes for each notification that it
-carries. Messages may be lost when a process ends.
+Each process listens at the socket ``ID.events``. ID is the id under which it follows runs. A
+process that has batches for another process looks for its socket, and sends them there if it
+exists. A notification of the database would wake all listening processes instead. Messages may be
+lost when a process ends.
 
 The folder belongs to the user of the processes, and no other user can enter it. So messages are not
 signed.
@@ -17,6 +17,7 @@ import os
 import socket
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -35,9 +36,11 @@ _SUFFIX = ".events"
 _NEW_SUFFIX = ".new"
 #: Largest size of a message. The receiver reads batches with longer lines from the database.
 _MAX_BYTES = 1 << 19
-#: Bytes that wait to be read by one receiver. If there are more, further messages are dropped.
-_MAX_UNREAD_BYTES = 1 << 23
-_CONNECT_S = 1.0
+#: Largest number of bytes in the send buffer of one connection. Above it, messages are dropped, and
+#: the receiver reads the batches from the database.
+_MAX_UNSENT_BYTES = 1 << 23
+#: Timeout for connecting, and time after which a failed connection is tried again, in seconds.
+_CONNECT_S, _RETRY_S = 1.0, 10.0
 
 #: Batches to send, with the rows of their runs.
 LocalBatches = list[tuple[int, EventBatch]]
@@ -51,16 +54,19 @@ class LocalSockets:
         self._folder = folder
         #: Called with the id of a process and the batches that could not be sent to it.
         self.on_unsent: Callable[[str, LocalBatches], None] = lambda process_id, batches: None
-        self._own: Path | None = None
+        self._own_path: Path | None = None
         self._server: asyncio.Server | None = None
-        self._accepted: set[FrameConnection] = set()
+        self._accepted_connections: set[FrameConnection] = set()
         self._connections: dict[str, FrameConnection] = {}
-        #: Processes that do not answer although they have a socket.
-        self._unreachable: set[str] = set()
-        self._queued: dict[str, LocalBatches] = {}
-        #: Batches for processes to which a connection is being opened, and the tasks that open it.
-        self._unsent: dict[str, LocalBatches] = {}
+        #: Processes to which a connection failed, and when it may be tried again.
+        self._retry_at: dict[str, float] = {}
+        #: Batches of the current iteration of the event loop.
+        self._new_batches: dict[str, LocalBatches] = {}
+        #: Batches that wait for a connection.
+        self._connecting_batches: dict[str, LocalBatches] = {}
+        #: Tasks that open connections.
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     @classmethod
     async def open(
@@ -68,14 +74,17 @@ class LocalSockets:
     ) -> LocalSockets | None:
         """Listen for messages to this process. ``on_message``: called on the event loop with each
         message, which is a payload from ``encode_batches``. Returns None if the folder cannot be
-        used: then all notifications go over the database."""
+        used. Then the batches are sent as to other hosts."""
         sockets = cls(folder)
         try:
             await asyncio.to_thread(_prepare, folder)
             await sockets._listen(process_id, on_message)
-        except OSError as error:
+        except BaseException as error:
+            await sockets.close()
+            if not isinstance(error, OSError):
+                raise
             _log.info(
-                "processes on this host notify each other over the database",
+                "sockets between the processes of this host cannot be used",
                 folder=str(folder),
                 error=str(error),
             )
@@ -84,52 +93,63 @@ class LocalSockets:
 
     def send(self, process_id: str, row: int, batch: EventBatch) -> bool:
         """Queue a batch to be sent to another process. ``row``: the row number of the run. Returns
-        False if the process has no socket in the folder."""
-        if process_id not in self._connections and (
-            process_id in self._unreachable or not self._path(process_id).exists()
-        ):
+        False if the process has no socket or could not be reached. If the connection fails later,
+        ``on_unsent`` gets the batch."""
+        if process_id not in self._connections and not self._may_connect(process_id):
             return False
-        if not self._queued:  # batches that are appended together share a message
-            asyncio.get_running_loop().call_soon(self._send_queued)
-        self._queued.setdefault(process_id, []).append((row, batch))
+        if not self._new_batches:  # batches that are appended together share a message
+            asyncio.get_running_loop().call_soon(self._send_new)
+        self._new_batches.setdefault(process_id, []).append((row, batch))
         return True
 
     async def close(self) -> None:
         """Send the queued batches and close the sockets."""
-        self._send_queued()
+        self._send_new()
+        self._is_closed = True
         if self._tasks:
             await asyncio.wait(self._tasks)
         if self._server is not None:
             self._server.close()
-        if self._own is not None:
-            self._own.unlink(missing_ok=True)
-        for connection in (*self._accepted, *self._connections.values()):
+        if self._own_path is not None:
+            self._own_path.unlink(missing_ok=True)
+        for connection in (*self._accepted_connections, *self._connections.values()):
             connection.close()
+        self._connections.clear()
 
     def _path(self, process_id: str) -> Path:
         return self._folder / f"{process_id}{_SUFFIX}"
 
+    def _may_connect(self, process_id: str) -> bool:
+        if self._is_closed or not self._path(process_id).exists():
+            return False
+        retry_at = self._retry_at.get(process_id)
+        return retry_at is None or asyncio.get_running_loop().time() >= retry_at
+
     async def _listen(self, process_id: str, on_message: Callable[[bytes], None]) -> None:
         def accept() -> FrameConnection:
-            connection = FrameConnection(on_message, lambda: self._accepted.discard(connection))
-            self._accepted.add(connection)
+            connection = FrameConnection(
+                on_message, lambda: self._accepted_connections.discard(connection)
+            )
+            self._accepted_connections.add(connection)
             return connection
 
         path = self._path(process_id)
-        new = path.with_suffix(_NEW_SUFFIX)
-        self._server = await asyncio.get_running_loop().create_unix_server(accept, str(new))
-        new.rename(path)  # now it accepts connections
-        self._own = path
+        self._own_path = path.with_suffix(_NEW_SUFFIX)
+        self._server = await asyncio.get_running_loop().create_unix_server(
+            accept, str(self._own_path)
+        )
+        self._own_path.rename(path)  # now it accepts connections
+        self._own_path = path
 
-    def _send_queued(self) -> None:
-        queued, self._queued = self._queued, {}
-        for process_id, batches in queued.items():
+    def _send_new(self) -> None:
+        batches_by_process, self._new_batches = self._new_batches, {}
+        for process_id, batches in batches_by_process.items():
             if (connection := self._connections.get(process_id)) is not None:
                 _write(connection, batches)
-            elif process_id in self._unsent:
-                self._unsent[process_id] += batches
+            elif process_id in self._connecting_batches:
+                self._connecting_batches[process_id] += batches
             else:
-                self._unsent[process_id] = batches
+                self._connecting_batches[process_id] = batches
                 task = asyncio.create_task(self._connect(process_id), name="local notifications")
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -139,17 +159,20 @@ class LocalSockets:
         connection = FrameConnection(
             lambda frame: None, lambda: self._on_closed(process_id, connection)
         )
+        path, loop = self._path(process_id), asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_CONNECT_S):
-                await asyncio.get_running_loop().create_unix_connection(
-                    lambda: connection, str(self._path(process_id))
-                )
+                await loop.create_unix_connection(lambda: connection, str(path))
+        except ConnectionRefusedError:  # the process was killed
+            path.unlink(missing_ok=True)
+            self.on_unsent(process_id, self._connecting_batches.pop(process_id))
         except (OSError, TimeoutError):
-            self._unreachable.add(process_id)
-            self.on_unsent(process_id, self._unsent.pop(process_id))
+            self._retry_at[process_id] = loop.time() + _RETRY_S
+            self.on_unsent(process_id, self._connecting_batches.pop(process_id))
         else:
+            self._retry_at.pop(process_id, None)
             self._connections[process_id] = connection
-            _write(connection, self._unsent.pop(process_id))
+            _write(connection, self._connecting_batches.pop(process_id))
 
     def _on_closed(self, process_id: str, connection: FrameConnection) -> None:
         if self._connections.get(process_id) is connection:
@@ -157,7 +180,7 @@ class LocalSockets:
 
 
 def _write(connection: FrameConnection, batches: LocalBatches) -> None:
-    if connection.unsent_bytes <= _MAX_UNREAD_BYTES:
+    if connection.unsent_bytes <= _MAX_UNSENT_BYTES:
         for payload in encode_batches(batches, _MAX_BYTES):
             connection.send(payload)
 
@@ -171,11 +194,9 @@ def _prepare(folder: Path) -> None:
     if not (stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and is_private):
         raise PermissionError("other users may have access to the folder")
     for path in folder.glob(f"*{_SUFFIX}"):
-        with socket.socket(socket.AF_UNIX) as probe:
+        with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):  # it may be alive
             probe.setblocking(False)
             try:
                 probe.connect(str(path))
             except ConnectionRefusedError:
                 path.unlink(missing_ok=True)
-            except OSError:
-                pass  # it is alive, but busy

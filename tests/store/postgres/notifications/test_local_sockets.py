@@ -96,8 +96,29 @@ async def test_batches_for_a_process_that_was_killed_are_handed_back(folder: Pat
         while not one.unsent:
             await asyncio.sleep(0.001)
     assert one.unsent == [("dead", [(1, batch(2))])]
-    assert not one.sockets.send("dead", 1, batch(12)), "it is not tried again"
+    assert not one.sockets.send("dead", 1, batch(12)), "its socket is deleted"
     await one.sockets.close()
+
+
+async def test_failed_connection_is_tried_again_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example if a process has no file descriptors left for a moment."""
+    one, other = await opened(folder, "one"), await opened(folder, "other")
+    with monkeypatch.context() as patch:
+        patch.setattr(local_sockets, "_CONNECT_S", 0.0)
+        assert one.sockets.send("other", 1, batch(2))
+        async with asyncio.timeout(60):
+            while not one.unsent:
+                await asyncio.sleep(0.001)
+    assert not one.sockets.send("other", 1, batch(12))
+    one.sockets._retry_at["other"] = 0.0
+    assert one.sockets.send("other", 1, batch(22))
+    await other.until_received(1)
+    assert other.received == [(1, batch(22))]
+    await one.sockets.close()
+    assert not one.sockets.send("other", 1, batch(32)), "it is closed"
+    await other.sockets.close()
 
 
 async def test_sockets_of_killed_processes_are_deleted(folder: Path) -> None:
@@ -113,7 +134,7 @@ async def test_sockets_of_killed_processes_are_deleted(folder: Path) -> None:
 async def test_receiver_that_does_not_read_gets_no_more(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_sockets, "_MAX_UNREAD_BYTES", 100_000)
+    monkeypatch.setattr(local_sockets, "_MAX_UNSENT_BYTES", 100_000)
     one = await opened(folder, "one")
     with socket.socket(socket.AF_UNIX) as stopped:
         stopped.bind(str(folder / "stopped.events"))
@@ -201,7 +222,7 @@ async def test_lost_socket_loses_no_event(
                 async with asyncio.timeout(60):
                     while not sockets._connections:
                         await asyncio.sleep(0.001)
-                other.runs._notifications._batches._sockets._own.unlink()
+                other.runs._notifications._batches._sockets._own_path.unlink()
                 for connection in tuple(sockets._connections.values()):
                     connection.close()
                     await asyncio.sleep(0.01)
