@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 __all__ = ["IdMaker", "new_id"]
 
-#: Number of random bytes of an id, and of the ids whose random bytes are read together.
-_RANDOM_BYTES, _READ_IDS = 18, 128
+#: Number of random bytes of an id. Number of ids whose random bytes are read at once.
+_RANDOM_BYTES, _IDS_PER_READ = 18, 128
 
 
 def new_id(prefix: str, now: float) -> str:
@@ -25,9 +25,9 @@ def new_id(prefix: str, now: float) -> str:
 class IdMaker:
     """Makes ids like ``new_id``, for a process that makes many. ``clock``: returns Unix seconds.
 
-    The random bytes of many ids are read together, because each call of ``os.urandom`` lets another
-    thread run in between. A process that was forked must not go on using the object of its parent:
-    both would make the same ids. May be called from several threads.
+    Random bytes are read for many ids at once, because ``os.urandom`` releases the GIL. Do not use
+    an object in a forked child: parent and child would make the same ids. Several threads may use
+    an object.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -43,7 +43,7 @@ class IdMaker:
         return f"{prefix}_{int(self._clock() * 1000):012x}{digits}"
 
     def _read(self) -> str:
-        """Read the random digits of the next ids, and return those of one more id."""
-        digits, size = os.urandom(_RANDOM_BYTES * _READ_IDS).hex(), 2 * _RANDOM_BYTES
+        """Read random digits for many ids. Return those of one id and keep the others."""
+        digits, size = os.urandom(_RANDOM_BYTES * _IDS_PER_READ).hex(), 2 * _RANDOM_BYTES
         self._random += [digits[at : at + size] for at in range(size, len(digits), size)]
         return digits[:size]

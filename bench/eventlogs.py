@@ -36,12 +36,12 @@ _CONNECTIONS = 16
 
 def listeners() -> Iterator[Line]:
     """Measure 256 runs with 20 events a second each: CPU time for each batch, and age of the events
-    when other processes read them. With "sockets", the processes know that they are on one host."""
+    when other processes read them. With "sockets", they use one folder for sockets."""
     for count in (8, 30, 100):
-        for kind in ("sockets", "no bus", "nats", "redis"):
+        for kind in ("sockets", "notifications", "nats", "redis"):
             with ExitStack() as stack:
                 bus = stack.enter_context(bus_server(kind)) if kind in ("nats", "redis") else None
-                if bus is not None or kind in ("sockets", "no bus"):
+                if bus is not None or kind in ("sockets", "notifications"):
                     server = stack.enter_context(postgres(max_connections="400"))
                     folder = stack.enter_context(TemporaryDirectory())
                     peers = Path(folder) if kind == "sockets" else None
@@ -151,7 +151,7 @@ async def _write(store: object, claims: Sequence[object]) -> tuple[int, int]:
 def commits() -> Iterator[Line]:
     """Measure commits per second of 16 connections, with fsync. Plain inserts and appends to runs
     with readers alternate. With "sockets", the readers are on the same host."""
-    for kind in ("sockets", "no bus"):
+    for kind in ("sockets", "notifications"):
         with postgres(fsync="on") as server, TemporaryDirectory() as folder:
             yield from run(_commits(server, Path(folder) if kind == "sockets" else None, kind))
 

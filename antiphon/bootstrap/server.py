@@ -717,8 +717,8 @@ def _peers(worker: WorkerContext | None) -> Path | None:
 
 
 def _store_peers(settings: Settings, worker: WorkerContext | None) -> Path | None:
-    """Return the folder with the sockets of the processes that share the store: over PostgreSQL
-    those of all servers on this host, otherwise those of this server's workers."""
+    """Return the folder for the sockets of the processes that share the store. With PostgreSQL, all
+    servers of this user on this host use it, otherwise the workers of this server."""
     return runtime_folder() if is_postgres(settings.store) else _peers(worker)
 
 

@@ -55,8 +55,8 @@ def state_folder() -> Path:
 
 def runtime_folder() -> Path:
     """Return the folder for the sockets of this user's servers on this host. It is in the folder
-    that XDG_RUNTIME_DIR names, otherwise in the folder for temporary files. The folder may not
-    exist."""
+    that XDG_RUNTIME_DIR names, otherwise in the folder for temporary files. The folder may be
+    missing."""
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))  # noqa: TID251
     if runtime.is_absolute():
         return runtime / "antiphon"

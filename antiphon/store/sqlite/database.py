@@ -3,8 +3,8 @@
 If several processes share a database, a lock on a file orders their writes. A process can wait for
 this lock without polling; SQLite's own lock has to be polled.
 
-Writes that arrive during a commit share the next commit. If no commit is running, a write is
-committed immediately. With ``synchronous=NORMAL``, a commit returns when the operating system has
+Writes of one iteration of the event loop share a commit, and so do writes that arrive during a
+commit. With ``synchronous=NORMAL``, a commit returns when the operating system has
 the data. So no data is lost or damaged if this process is killed. After a power failure, the last
 commits may be missing, but no earlier commits.
 """
@@ -101,7 +101,7 @@ class Database:
         self.queries: Mapping[str, str] = queries(__package__)
         #: Writes for the writer thread. None ends the thread.
         self._writes: queue.SimpleQueue[list[_Write] | None] = queue.SimpleQueue()
-        #: Writes of the current iteration of the event loop.
+        #: Writes that are not yet passed to the writer thread.
         self._new_writes: list[_Write] = []
         self._close_task: asyncio.Future[None] | None = None
         self._read_thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite-read")

@@ -80,9 +80,9 @@ async def test_runs_are_looked_up_by_key(database: Postgres, statistics: str) ->
     await store.close()
 
 
-async def test_hot_statements_use_stored_plans(database: Postgres) -> None:
-    """PostgreSQL plans a statement anew for each execution if a plan for the arguments seems
-    cheaper than the stored plan. It decides after five executions."""
+async def test_frequent_statements_use_generic_plans(database: Postgres) -> None:
+    """PostgreSQL plans a statement anew for each execution if a custom plan for the arguments seems
+    cheaper than the generic plan. It decides after five executions."""
     store: Any = await open_store(await database.migrated(), connections=1)
     claims = [await begin_run(store, name) for name in "ab"]
     for n in range(30):

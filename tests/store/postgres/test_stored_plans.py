@@ -1,5 +1,5 @@
-"""Plans that PostgreSQL stored while the tables were nearly empty. The connections of a new server
-keep them until the database analyses its tables, so they must also suit large tables."""
+"""Generic plans that PostgreSQL made while the tables were nearly empty. The connections of a new
+server use them for minutes, so they must also suit large tables."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from antiphon.wire.items import InputText, Message
 from antiphon.wire.resources.containers import ContainerExpiresAfter, ContainerResource
 from antiphon.wire.resources.conversations import ConversationResource
 
-#: Rounds that fill the tables. PostgreSQL stores its plans in the first of them.
+#: Rounds that fill the tables. PostgreSQL makes its generic plans in the first of them.
 ALL = 150
-#: Number of rows that a statement may read in vain.
+#: Number of rows that a statement may read and discard.
 DISCARDED = 40
-STORED_PLANS = "SELECT statement, name FROM pg_prepared_statements WHERE generic_plans > 100"
+GENERIC_PLANS = "SELECT statement, name FROM pg_prepared_statements WHERE generic_plans > 100"
 #: Statements that read all runs that have not ended, all skills or conversations of a tenant, or
 #: all containers.
 READS_MANY = {
@@ -176,7 +176,7 @@ def element(value: Any) -> str:
 
 
 def discarded_rows(plan: dict[str, Any]) -> Iterator[int]:
-    """Yield how many rows each step of an executed plan read in vain."""
+    """Yield how many rows each step of an executed plan read and discarded."""
     for name, count in plan.items():
         if name.startswith("Rows Removed by"):
             yield int(count * plan["Actual Loops"])
@@ -196,7 +196,7 @@ async def test_plans_of_empty_tables_suit_large_tables(database: Postgres) -> No
     found: dict[str, int] = {}
     transaction = connection.transaction()
     await transaction.start()
-    for query, prepared in await connection.fetch(STORED_PLANS):
+    for query, prepared in await connection.fetch(GENERIC_PLANS):
         arguments = ", ".join(map(literal, used.get(query, ())))
         if query in names and arguments:
             explained = f'EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE "{prepared}" ({arguments})'

@@ -1,5 +1,5 @@
-"""The base of protocols that read the messages of a bus from the connection of a client library, in
-place of the library's own protocol."""
+"""The base of protocols that use the connection of a client library of a bus, in place of the
+library's own protocol."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ redis-py reads each message and each reply in a task, with timeouts and several 
 With many processes on a machine, this takes most of the CPU time that a process needs for a
 message. Here, the client connects and authenticates as usual. Then a connection that only listens
 gets a protocol that calls the handlers while it processes the received bytes. A connection that
-sends gets a protocol that only counts the replies.
+sends gets a protocol that matches replies to commands by their order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import hiredis
 from .base import BusError, Handlers
 from .message_protocol import MessageProtocol
 
-__all__ = ["RedisProtocol", "RedisSender", "read_messages", "send_commands"]
+__all__ = ["RedisProtocol", "RedisSender", "open_sender", "read_messages"]
 
 #: A command with its arguments.
 Command = tuple[str | bytes, ...]
@@ -67,22 +67,23 @@ class RedisProtocol(MessageProtocol):
 
 
 class _Request:
-    """Commands that were sent together. ``missing``: number of replies that have not arrived."""
+    """Commands that were sent together. ``missing_count``: number of replies that have not arrived.
+    ``future`` ends when all of them have arrived."""
 
-    __slots__ = ("answered", "error", "missing")
+    __slots__ = ("error", "future", "missing_count")
 
-    def __init__(self, missing: int) -> None:
-        self.missing = missing
+    def __init__(self, missing_count: int) -> None:
+        self.missing_count = missing_count
         self.error: str | None = None
-        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settle(self) -> None:
-        if self.answered.done():
+        if self.future.done():
             return  # the caller was cancelled
         if self.error is None:
-            self.answered.set_result(None)
+            self.future.set_result(None)
         else:
-            self.answered.set_exception(BusError(self.error))
+            self.future.set_exception(BusError(self.error))
 
 
 class RedisSender(MessageProtocol):
@@ -94,15 +95,15 @@ class RedisSender(MessageProtocol):
         self._requests: deque[_Request] = deque()
 
     async def send(self, commands: Sequence[Command]) -> None:
-        """Send commands, and wait until all of them are answered. Raises ``BusError`` if one of
+        """Send at least one command, and wait until all are answered. Raises ``BusError`` if one of
         them is refused, or if the connection is lost."""
         if self._transport.is_closing():
             raise BusError("The connection is lost.")
+        packed = [hiredis.pack_command(command) for command in commands]  # type: ignore[arg-type]
         request = _Request(len(commands))
         self._requests.append(request)
-        packed = [hiredis.pack_command(command) for command in commands]  # type: ignore[arg-type]
         self._transport.write(b"".join(packed))
-        await request.answered
+        await request.future
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -117,10 +118,10 @@ class RedisSender(MessageProtocol):
             self._transport.abort()
             return
         request = self._requests[0]
-        request.missing -= 1
+        request.missing_count -= 1
         if isinstance(reply, hiredis.ReplyError):
             request.error = str(reply)
-        if not request.missing:
+        if not request.missing_count:
             self._requests.popleft().settle()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -131,8 +132,9 @@ class RedisSender(MessageProtocol):
         super().connection_lost(error)
 
 
-def send_commands(connection: Any) -> RedisSender:
-    """Send commands over a connection of redis-py whose commands are all answered."""
+def open_sender(connection: Any) -> RedisSender:
+    """Replace the protocol of a connection of redis-py by one that sends commands. All earlier
+    commands must be answered."""
     transport = connection._writer.transport
     protocol = RedisSender(transport, transport.get_protocol())
     transport.set_protocol(protocol)

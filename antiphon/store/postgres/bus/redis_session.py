@@ -34,12 +34,12 @@ class RedisSession:
         self,
         handlers: Handlers,
         read_messages: Callable[[Any, Handlers], Any],
-        send_commands: Callable[[Any], Any],
+        open_sender: Callable[[Any], Any],
     ) -> None:
         """Begin to listen to the channels. Raises ``BusError``."""
         try:
             self._listener = await self._connect()
-            self._sender = send_commands(await self._connect())
+            self._sender = open_sender(await self._connect())
             self._protocol = read_messages(self._listener, handlers)
             await self._listener.send_command("SUBSCRIBE", *handlers)
             async with asyncio.timeout(_ANSWER_S):
@@ -96,7 +96,7 @@ def connector() -> BusConnector:
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
 
-        from .redis_protocol import read_messages, send_commands
+        from .redis_protocol import open_sender, read_messages
     except ImportError:
         raise SetupError(needs_extra("The client of Redis is not installed", "redis")) from None
     errors = (redis.RedisError, OSError, TimeoutError)
@@ -115,7 +115,7 @@ def connector() -> BusConnector:
             raise BusError(first_line(error)) from error
         session = RedisSession(client, errors)
         try:
-            await session.start(handlers, read_messages, send_commands)
+            await session.start(handlers, read_messages, open_sender)
         except BaseException:  # also if the caller was cancelled
             await session.close()
             raise
