@@ -1,4 +1,4 @@
-"""The contract of a store: finished responses with their inputs and tokens, and conversations.
+"""The contract of a store, which holds conversations, and responses with their inputs and tokens.
 
 Each response is stored with a link to its parent, the response that it continues. Its row holds
 only its own input, output and tokens. So a turn of a long conversation needs no more space than a

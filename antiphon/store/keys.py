@@ -1,4 +1,4 @@
-"""The contract of a key store: the API keys of a server, without their secrets."""
+"""The contract of a key store, which holds the API keys of a server without their secrets."""
 
 from __future__ import annotations
 

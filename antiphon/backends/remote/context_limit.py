@@ -120,8 +120,9 @@ def _template_fields(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text_parts(message: dict[str, Any]) -> dict[str, Any]:
-    """Return the message with its text parts only. Images are not needed for the count, and sending
-    their bytes twice would be slow."""
+    """Return the message with its text parts only. The request that counts tokens needs no images.
+    To send their bytes with this request, and again with the request for the answer, would be
+    slow."""
     content = message.get("content")
     if not isinstance(content, list):
         return message

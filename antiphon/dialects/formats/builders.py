@@ -228,8 +228,8 @@ def mistral_calls(
 
     Older models write calls as a list of JSON objects. From tokenizer v11 on, models write a call
     as a name and its arguments. The format parses both syntaxes. ``written``: the syntax in which
-    this model writes calls. ``name``, ``mark``, ``metadata``: the format's name, the regex that
-    finds it in a chat template, and its documentation.
+    this model writes calls. ``name``: the name of the format. ``mark``: a regex that matches chat
+    templates with this format. ``metadata``: the documentation of the format.
     """
     again = {"[TOOL_CALLS]": "call"}
     return ToolFormat(

@@ -334,7 +334,8 @@ def _texts(format: Json, name: str, path: str) -> tuple[str, ...]:
 
 
 def _ends(tag: Json, path: str) -> tuple[str, ...]:
-    """Return the texts that can end a tag. Empty if the tag ends with its content."""
+    """Return the texts that can end a tag. Empty if the tag has no end text, so that it ends where
+    its content ends."""
     end = _field(tag, "end", path)
     ends = (end,) if isinstance(end, str) else _texts(tag, "end", path)
     return tuple(each for each in ends if each)

@@ -1,8 +1,8 @@
 """The harmony dialect, for the prompts and the output of gpt-oss.
 
 A prompt consists of one system message, one developer message and the messages of the
-conversation's turns. The messages are encoded as token ids. Source: the harmony response format,
-and OpenAI's library, which renders the prompts.
+conversation's turns. The messages are encoded as token ids. OpenAI's library renders the prompts.
+Source: OpenAI's specification of the harmony response format.
 """
 
 from __future__ import annotations

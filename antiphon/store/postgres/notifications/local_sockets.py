@@ -74,7 +74,8 @@ class LocalSockets:
     ) -> LocalSockets | None:
         """Listen for messages to this process. ``on_message``: called on the event loop with each
         message, which is a payload from ``encode_batches``. Returns None if the folder cannot be
-        used. Then the batches are sent as to other hosts."""
+        used. Then this process and the others on this host notify each other in the same way as
+        processes on different hosts."""
         sockets = cls(folder)
         try:
             await asyncio.to_thread(_prepare, folder)

@@ -257,7 +257,7 @@ class Pgvector:
         await self._codes.close()
 
     async def finish_loads(self) -> None:
-        """Wait until the codes that searches need are loaded."""
+        """Wait until the short codes of vectors, which a search compares first, are loaded."""
         await self._codes.finish_loads()
 
     async def _search_large(
