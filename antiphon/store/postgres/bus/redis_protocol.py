@@ -1,4 +1,4 @@
-"""Faster ways to receive messages from Redis and to send them, over connections of redis-py.
+"""Receives and sends the messages of Redis over connections of redis-py, faster than redis-py does.
 
 redis-py reads each message and each reply in a task, with timeouts and several layers of parsers.
 With many processes on a machine, this takes most of the CPU time that a process needs for a
@@ -25,14 +25,34 @@ __all__ = ["RedisProtocol", "RedisSender", "open_sender", "read_messages"]
 Command = tuple[str | bytes, ...]
 
 
-class RedisProtocol(MessageProtocol):
-    """Parses the replies of a connection that only listens, and delivers the messages."""
+class _ReplyProtocol(MessageProtocol):
+    """The base of both protocols: parses the replies of Redis. A subclass processes them."""
 
     def __init__(
         self, transport: asyncio.Transport, client: asyncio.Protocol, handlers: Handlers
     ) -> None:
         super().__init__(transport, client, handlers)
         self._reader = hiredis.Reader()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._reader.feed(data)
+            while (reply := self._reader.gets()) is not False:
+                self._process(reply)
+        except hiredis.ProtocolError:
+            self._transport.abort()
+
+    def _process(self, reply: Any) -> None:
+        raise NotImplementedError
+
+
+class RedisProtocol(_ReplyProtocol):
+    """The protocol of a connection that only listens: delivers the messages."""
+
+    def __init__(
+        self, transport: asyncio.Transport, client: asyncio.Protocol, handlers: Handlers
+    ) -> None:
+        super().__init__(transport, client, handlers)
         self._unconfirmed = set(self._handlers)
         #: Set when all channels are subscribed, and when the connection is lost.
         self.is_subscribed, self.is_lost = asyncio.Event(), asyncio.Event()
@@ -41,12 +61,7 @@ class RedisProtocol(MessageProtocol):
 
     def data_received(self, data: bytes) -> None:
         self.has_received = True
-        try:
-            self._reader.feed(data)
-            while (reply := self._reader.gets()) is not False:
-                self._process(reply)
-        except hiredis.ProtocolError:
-            self._transport.abort()
+        super().data_received(data)
 
     def _process(self, reply: Any) -> None:
         match reply:
@@ -86,12 +101,11 @@ class _Request:
             self.future.set_exception(BusError(self.error))
 
 
-class RedisSender(MessageProtocol):
-    """Sends commands and waits for their replies."""
+class RedisSender(_ReplyProtocol):
+    """The protocol of a connection that sends commands: waits for their replies."""
 
     def __init__(self, transport: asyncio.Transport, client: asyncio.Protocol) -> None:
         super().__init__(transport, client, {})
-        self._reader = hiredis.Reader()
         self._requests: deque[_Request] = deque()
 
     async def send(self, commands: Sequence[Command]) -> None:
@@ -104,14 +118,6 @@ class RedisSender(MessageProtocol):
         self._requests.append(request)
         self._transport.write(b"".join(packed))
         await request.future
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            self._reader.feed(data)
-            while (reply := self._reader.gets()) is not False:
-                self._process(reply)
-        except hiredis.ProtocolError:
-            self._transport.abort()
 
     def _process(self, reply: Any) -> None:
         if not self._requests:  # the server is no Redis
