@@ -35,6 +35,10 @@ class Connections:
         self._releases: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
+    def use(self) -> _Use:
+        """Return a context manager for the use of one connection."""
+        return _Use(self)
+
     async def acquire(self) -> Any:
         """Return a connection. Call ``free`` or ``release`` when it is no longer used."""
         while self._free_connections:
@@ -70,7 +74,7 @@ class Connections:
         await self._pool.close()
 
     def terminate(self) -> None:
-        """Close all connections at once."""
+        """Close all connections immediately, even those that are in use."""
         self._stop()
         self._pool.terminate()
 
@@ -101,3 +105,25 @@ class Connections:
             task = asyncio.create_task(self.release(connection))
             self._releases.add(task)
             task.add_done_callback(self._releases.discard)
+
+
+class _Use:
+    """Context manager that acquires a connection. At the end of the block, the connection is free
+    again. If the block raises an error, asyncpg's pool gets the connection back, because its state
+    is not known."""
+
+    __slots__ = ("_connection", "_connections")
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._connection: Any = None
+
+    async def __aenter__(self) -> Any:
+        self._connection = await self._connections.acquire()
+        return self._connection
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await self._connections.free(self._connection)
+        else:
+            await self._connections.release(self._connection)

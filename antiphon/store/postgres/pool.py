@@ -122,13 +122,8 @@ class ConnectionPool:
     async def rows(self, name: str, *arguments: Any) -> list[Any]:
         """Run the query with this name, and return its rows."""
         with self._operations:
-            connection = await self._connections.acquire()
-            try:
+            async with self._connections.use() as connection:
                 found: list[Any] = await connection.fetch(self.queries[name], *arguments)
-            except BaseException:
-                await self._connections.release(connection)
-                raise
-            await self._connections.free(connection)
             return found
 
     async def decoded_rows(
@@ -156,14 +151,8 @@ class ConnectionPool:
     async def transaction(self) -> AsyncIterator[Transaction]:
         """Context manager for a transaction, which is committed at the end of the block."""
         with self._operations:
-            connection = await self._connections.acquire()
-            try:
-                async with connection.transaction():
-                    yield Transaction(connection, self.queries, is_pooled=self._is_pooled)
-            except BaseException:
-                await self._connections.release(connection)
-                raise
-            await self._connections.free(connection)
+            async with self._connections.use() as connection, connection.transaction():
+                yield Transaction(connection, self.queries, is_pooled=self._is_pooled)
 
     @asynccontextmanager
     async def tenant_transaction(self, lock: str, tenant: str) -> AsyncIterator[Transaction]:
