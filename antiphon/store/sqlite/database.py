@@ -246,12 +246,10 @@ class Database:
         """Commit the queued writes until None is read from the queue. Writes that are queued at the
         same time share a commit. Runs in the writer thread."""
         with contextlib.closing(connection):
-            is_last = False
-            while not is_last and (group := self._writes.get()) is not None:
+            while (group := self._writes.get()) is not None:
                 while not self._writes.empty():
-                    more = self._writes.get()
-                    if more is None:
-                        is_last = True
+                    if (more := self._writes.get()) is None:
+                        self._writes.put(None)  # ends the outer loop
                         break
                     group += more
                 self._commit(connection, group)
