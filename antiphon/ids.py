@@ -19,7 +19,7 @@ def new_id(prefix: str, now: float) -> str:
     ids. So the store adds new rows at the end of its indexes. With random ids, each new row would
     change a different page of the index.
     """
-    return f"{prefix}_{int(now * 1000):012x}{os.urandom(_RANDOM_BYTES).hex()}"
+    return _join(prefix, now, os.urandom(_RANDOM_BYTES).hex())
 
 
 class IdMaker:
@@ -40,10 +40,14 @@ class IdMaker:
             digits = self._random.pop()
         except IndexError:
             digits = self._read()
-        return f"{prefix}_{int(self._clock() * 1000):012x}{digits}"
+        return _join(prefix, self._clock(), digits)
 
     def _read(self) -> str:
         """Read random digits for many ids. Return those of one id and keep the others."""
         digits, size = os.urandom(_RANDOM_BYTES * _IDS_PER_READ).hex(), 2 * _RANDOM_BYTES
         self._random += [digits[at : at + size] for at in range(size, len(digits), size)]
         return digits[:size]
+
+
+def _join(prefix: str, now: float, digits: str) -> str:
+    return f"{prefix}_{int(now * 1000):012x}{digits}"

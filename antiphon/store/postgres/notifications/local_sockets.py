@@ -164,11 +164,11 @@ class LocalSockets:
         try:
             async with asyncio.timeout(_CONNECT_S):
                 await loop.create_unix_connection(lambda: connection, str(path))
-        except ConnectionRefusedError:  # the process was killed
-            path.unlink(missing_ok=True)
-            self.on_unsent(process_id, self._connecting_batches.pop(process_id))
-        except (OSError, TimeoutError):
-            self._retry_at[process_id] = loop.time() + _RETRY_S
+        except (OSError, TimeoutError) as error:
+            if isinstance(error, ConnectionRefusedError):  # the process was killed
+                path.unlink(missing_ok=True)
+            else:
+                self._retry_at[process_id] = loop.time() + _RETRY_S
             self.on_unsent(process_id, self._connecting_batches.pop(process_id))
         else:
             self._retry_at.pop(process_id, None)
