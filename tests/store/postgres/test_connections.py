@@ -17,13 +17,13 @@ from tests.store.postgres.test_pool import connected
 
 
 class FakeConnection:
-    """A connection that can be lost. Then asyncpg's proxy raises an error for each call."""
+    """A connection that can be lost. Then each call raises an error, as with asyncpg's proxy."""
 
     def __init__(self) -> None:
         self.is_lost = False
 
     def is_closed(self) -> bool:
-        """Return False, unless the connection is lost."""
+        """Return False. Raise an error if the connection is lost."""
         if self.is_lost:
             raise asyncpg.InterfaceError("the connection has been released")
         return False

@@ -4,7 +4,7 @@ server use them for minutes, so they must also suit large tables."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -30,6 +30,7 @@ from antiphon.testing.vector_check import make_indexed_file, make_vector_store
 from antiphon.wire.items import InputText, Message
 from antiphon.wire.resources.containers import ContainerExpiresAfter, ContainerResource
 from antiphon.wire.resources.conversations import ConversationResource
+from tests.store.postgres.test_run_queries import discarded_rows
 
 #: Rounds that fill the tables. PostgreSQL makes its generic plans in the first of them.
 ALL = 150
@@ -173,15 +174,6 @@ def element(value: Any) -> str:
         return "NULL"
     text = f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
     return '"{}"'.format(text.replace("\\", "\\\\").replace('"', '\\"'))
-
-
-def discarded_rows(plan: dict[str, Any]) -> Iterator[int]:
-    """Yield how many rows each step of an executed plan read and discarded."""
-    for name, count in plan.items():
-        if name.startswith("Rows Removed by"):
-            yield int(count * plan["Actual Loops"])
-    for step in plan.get("Plans", ()):
-        yield from discarded_rows(step)
 
 
 async def test_plans_of_empty_tables_suit_large_tables(database: Postgres) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-__all__ = ["Client", "Transport"]
+__all__ = ["Client", "Transport", "feed"]
 
 
 class Transport(asyncio.Transport):
-    """Records what is written, and whether it was aborted. ``is_ended``: whether the connection is
-    lost."""
+    """Records the written bytes, and whether ``abort`` was called. A test sets ``is_ended`` when
+    the connection is lost."""
 
     is_aborted = is_ended = False
     written = b""
@@ -46,3 +46,11 @@ class Client(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.calls.append("resume_writing")
+
+
+def feed(protocol: asyncio.Protocol, data: bytes, cuts: set[int]) -> None:
+    """Pass bytes to a protocol in pieces. ``cuts``: positions at which a new piece begins."""
+    start = 0
+    for end in (*sorted(cuts), len(data)):
+        protocol.data_received(data[start:end])
+        start = end

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from antiphon.store.postgres.bus.nats_protocol import NatsProtocol, read_messages
 
-from .fake_connection import Client, Transport
+from .fake_connection import Client, Transport, feed
 
 MESSAGES = (b"", b"one", b"MSG a 1 3\r\nabc\r\n", b"PING\r\n", b"\x00\xff" * 400)
 #: Lines between the messages, which the client must get.
@@ -40,10 +40,7 @@ def stream() -> bytes:
 @given(st.sets(st.integers(1, len(stream()) - 1), max_size=30))
 def test_messages_and_other_lines_survive_every_split_of_the_stream(cuts: set[int]) -> None:
     connection = Connection()
-    data, start = stream(), 0
-    for end in (*sorted(cuts), len(data)):
-        connection.protocol.data_received(data[start:end])
-        start = end
+    feed(connection.protocol, stream(), cuts)
     assert connection.messages == list(MESSAGES)
     assert connection.client.received == b"".join(LINES)
     assert not connection.transport.is_aborted

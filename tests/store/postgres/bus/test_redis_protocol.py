@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from antiphon.store.postgres.bus.base import BusError
 from antiphon.store.postgres.bus.redis_protocol import RedisProtocol, RedisSender
 
-from .fake_connection import Client, Transport
+from .fake_connection import Client, Transport, feed
 
 MESSAGES = (b"", b"one", b"*3\r\n$7\r\nmessage\r\n", b"\x00\xff" * 400)
 
@@ -33,7 +33,7 @@ def array(*strings: bytes) -> bytes:
 
 
 def subscribed(channel: bytes, count: int) -> bytes:
-    """The confirmation of a subscription."""
+    """Redis's reply to SUBSCRIBE. ``count``: number of channels that are subscribed then."""
     return b"*3\r\n$9\r\nsubscribe\r\n$%d\r\n%b\r\n:%d\r\n" % (len(channel), channel, count)
 
 
@@ -48,10 +48,7 @@ def stream() -> bytes:
 @given(st.sets(st.integers(1, len(stream()) - 1), max_size=30))
 def test_messages_survive_every_split_of_the_stream(cuts: set[int]) -> None:
     connection = Connection()
-    data, start = stream(), 0
-    for end in (*sorted(cuts), len(data)):
-        connection.protocol.data_received(data[start:end])
-        start = end
+    feed(connection.protocol, stream(), cuts)
     assert connection.messages == list(MESSAGES)
     assert connection.protocol.is_subscribed.is_set()
     assert not connection.transport.is_aborted

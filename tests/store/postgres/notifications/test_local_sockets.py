@@ -21,6 +21,7 @@ from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, begin_run
 from tests.store.postgres.notifications.test_followed_runs import (
     NEVER_S,
+    follow_ten_batches,
     padded,
     receive,
     until_followed,
@@ -172,13 +173,8 @@ async def two_on_a_host(database: Postgres, folders: tuple[Path, Path]) -> Async
         await other.close()
 
 
-async def follow_ten_batches(one: Store, other: Store) -> None:
-    claim = await begin_run(one)
-    reading = asyncio.create_task(receive(other, 11))
-    await until_followed(url_of(other))
-    for n in range(2, 12):
-        await one.runs.append((Append(claim, padded(n, 20_000)),))
-    found = await reading
+async def check_ten_batches(one: Store, other: Store) -> None:
+    found = await follow_ten_batches(one, other)
     assert [each.lines for each in found] == [padded(each.first, 20_000).lines for each in found]
 
 
@@ -193,7 +189,7 @@ async def test_events_reach_a_reader_on_the_same_host_without_the_database(
             sent.append(waiting)
 
         monkeypatch.setattr(one.runs._notifications._batches, "_send_over_database", record)
-        await follow_ten_batches(one, other)
+        await check_ten_batches(one, other)
         assert not any(sent), "only notices of claimed runs"
 
 
@@ -203,7 +199,7 @@ async def test_events_reach_a_reader_on_another_host(
     monkeypatch.setattr(followed_runs, "_LOOK_S", NEVER_S)
     folders = (tmp_path / "host one", tmp_path / "host two")
     async with two_on_a_host(database, folders) as (one, other):
-        await follow_ten_batches(one, other)
+        await check_ten_batches(one, other)
 
 
 async def test_lost_socket_loses_no_event(
