@@ -61,7 +61,7 @@ async def _listeners(
         pass  # it listens
     claims = [await begin_run(store, str(n)) for n in range(_RUNS)]
     ids = [claim.job.id for claim in claims]
-    followed = ids if processes == 1 else ids[: 4 * processes]
+    followed = ids[: 4 * processes]
     readers = [_reader(url, bus_url, peers, followed[n::processes]) for n in range(processes)]
     for reader in readers:
         assert reader.stdout is not None
