@@ -81,6 +81,9 @@ def connector() -> BusConnector:
         try:
             for channel, handler in handlers.items():
                 await client.subscribe(channel, cb=_callback(handler))
+            # nats-py sends a ping before the subscriptions that wait to be sent. So only the answer
+            # to a second ping shows that the server has processed the subscriptions.
+            await client.flush(_CONNECT_S)
             await client.flush(_CONNECT_S)
         except BaseException as error:  # also if the caller was cancelled
             await session.close()
