@@ -120,12 +120,14 @@ async def test_lost_connections_are_replaced_without_an_error(database: Postgres
     made = opened._pool._connections
     assert made._free_connections
     async with connected(url) as connection:
-        await connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        ended = await connection.fetch(
+            "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND backend_type = 'client backend'"
+            " AND pid <> pg_backend_pid()"
         )
+    assert len(ended) == 5 and all(is_ended for (is_ended,) in ended)
     async with asyncio.timeout(60):
-        while any(holder.is_connected() for holder in made._pool._holders):
+        while not all(map(made._is_lost, made._free_connections)):
             await asyncio.sleep(0.001)  # asyncpg has not noticed it yet
     for n in range(5):
         assert not await store.has_response("t", str(n))
