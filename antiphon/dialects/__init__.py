@@ -1,2 +1,2 @@
-"""Dialects. A dialect knows how one model family writes: it renders prompts and parses the model's
-output. It does no input or output itself (sans-IO)."""
+"""Dialects. A dialect renders prompts in the syntax of one model family, and parses that family's
+output. It only transforms data and does no I/O (sans-IO)."""

@@ -1,9 +1,9 @@
-"""The contract of a dialect. A dialect knows how one model family writes prompts, and how to parse
-that family's output.
+"""The contract of a dialect. A dialect renders prompts in the syntax of one model family, and
+parses that family's output.
 
 Rendering and parsing are one contract because they are inverses of each other. A dialect does no
-input or output itself (sans-IO), and it uses no random numbers. If the model writes no id for a
-call, the parser leaves the call's ``call_id`` empty, and the run assigns an id.
+I/O (sans-IO) and uses no random numbers. Some models write no id for a tool call. The parser then
+leaves ``call_id`` empty, and the run (one attempt to produce a response) assigns an id.
 
 Another package can add a dialect, or formats for reasoning and tool calls, through an entry point
 of the group ``antiphon.dialects``; see ``DialectPlugin``.
@@ -51,21 +51,21 @@ class Parser(Protocol):
         delta is ``SampledTokens``."""
 
     def finish(self, reason: FinishReason) -> Iterable[Delta]:
-        """End the output and return the last deltas. They contain text that the parser held back,
-        and close the open item.
+        """End the output and return the last deltas. They contain the text that the parser held
+        back.
 
-        The deltas do not include ``Finish``, because the backend emits it with the token usage. If
-        ``reason`` is ``length``, the parser leaves an unfinished item open, and the run closes it
-        as incomplete.
+        If ``reason`` is ``stop``, the deltas also close the open item. For any other reason, the
+        parser leaves an unfinished item open, and the run closes it as incomplete. The deltas do
+        not include ``Finish``, because the backend emits it with the token usage.
         """
 
     def set_unconstrained(self) -> None:
         """Tell the parser that the engine does not enforce the requested format. Must be called
         before the first chunk.
 
-        By default, the parser assumes that a requested format is enforced, and reads a control
-        token inside a JSON string as text. After this call, such a token keeps its meaning as a
-        control token.
+        Without this call, the parser assumes that the engine enforces a requested format, and reads
+        a control token inside a JSON string as text. After this call, such a token keeps its
+        meaning as a control token.
         """
 
     @property
@@ -78,8 +78,8 @@ class Parser(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether the parser ignores all further output, for example after the only call that the
-        request allows. If it does, the backend stops the engine."""
+        """Whether the parser ignores all further output, for example after the first tool call if
+        the request forbids parallel calls. If so, the backend stops the engine."""
 
 
 class Rendered(Struct, frozen=True, kw_only=True):
@@ -115,9 +115,9 @@ class Dialect(Protocol):
     def render(self, conversation: Conversation, options: Options) -> Rendered:
         """Render the prompt of the next turn.
 
-        ``conversation.stored_tokens`` are the token ids of an earlier prompt and its reply. If the
-        new prompt's text begins with their text, the new prompt reuses these ids. Raises
-        ``InvalidRequest`` for requests that this model cannot serve.
+        ``conversation.stored_tokens`` are the token ids of an earlier prompt and its reply. Where
+        the new prompt starts with the same text, it reuses these ids, so that the engine finds them
+        in its prefix cache. Raises ``InvalidRequest`` for requests that this model cannot serve.
         """
 
     def reasoning_retention(self, options: Options) -> ReasoningRetention:

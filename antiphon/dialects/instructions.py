@@ -29,7 +29,7 @@ _VERBOSITY: Mapping[str, str] = {
 
 def json_format_instructions(options: Options) -> list[str]:
     """Return the instructions that describe the requested JSON. They are needed even if the engine
-    enforces the JSON."""
+    enforces the JSON, because the model does not see the engine's grammar."""
     match options.text.format:
         case JsonSchemaFormat(schema=schema, description=description):
             about = f" {description}" if description else ""

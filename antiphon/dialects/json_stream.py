@@ -36,8 +36,8 @@ _REPLACEMENT = "\ufffd"
 
 
 def load(text: str) -> Any:
-    """Parse a JSON text. Raises ``ValueError`` for any other text. ``NaN`` and ``Infinity`` are not
-    JSON."""
+    """Parse a JSON text. Raises ``ValueError`` if ``text`` is not JSON, or contains ``NaN`` or
+    ``Infinity``."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except RecursionError:
@@ -74,8 +74,8 @@ class JsonSpan:
         self.complete = False
 
     def read(self, text: str, at: int = 0) -> int:
-        """Read ``text`` from position ``at`` on. Returns the position up to which the text belongs
-        to the JSON value. Sets ``complete`` if the value ends there."""
+        """Read ``text`` from position ``at`` on. Returns the position after the last character that
+        belongs to the JSON value. Sets ``complete`` if the value ends there."""
         while at < len(text) and not self.complete:
             at = self._read_string(text, at) if self.in_string else self._read_structure(text, at)
         return at
@@ -171,8 +171,8 @@ class StringDecoder:
         return "".join(parts), at
 
     def finish(self) -> str:
-        """Return the text that was held back because its escape is incomplete. Called at the end of
-        the string or of the output."""
+        """Return the text that was held back because an escape or a surrogate pair is incomplete.
+        The caller uses this method at the end of the string or of the output."""
         escape, self._escape = self._escape, ""
         return self._flush_surrogate() + escape
 
@@ -257,7 +257,8 @@ class ToolInputDecoder:
         return decoded
 
     def finish(self) -> str:
-        """Return the text that was held back. Called at the end of the arguments."""
+        """Return the text that was held back. The caller uses this method at the end of the
+        arguments."""
         self._plain = True
         head, self._head = self._head, ""
         if self._string is not None:

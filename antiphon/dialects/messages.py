@@ -241,9 +241,10 @@ def is_unfinished(items: Sequence[it.Item]) -> bool:
 
 
 class Builder:
-    """Base class of the builders that convert the items of a conversation to messages. It visits
-    the items and calls one of the methods ``message``, ``reasoning``, ``call`` and ``result`` for
-    each item that the model is shown.
+    """Base class of the builders that convert the items of a conversation to messages. For each
+    item that the model is shown, it calls the method ``message``, ``reasoning``, ``call`` or
+    ``result``. A hosted call is one item with a call and a result, so it leads to both ``call`` and
+    ``result``.
 
     A subclass implements these methods and builds the messages of one prompt format.
     """
@@ -325,7 +326,7 @@ class Builder:
     def _add_approval(self, item: it.McpApprovalResponse) -> None:
         """Process the user's response to an approval request of an MCP call. If the user refused,
         add the call with the refusal as its result. If the user approved, add nothing, because the
-        call follows as an item of its own."""
+        approved call is an item of its own later in the conversation."""
         request = self._approval_requests.get(item.approval_request_id)
         if request is None or item.approve:
             return
@@ -364,7 +365,7 @@ class _MessageBuilder(Builder):
         """Return the messages, with each result directly after its call.
 
         A call without a result was interrupted before it could run, so it is left out. A message of
-        the model that contained only such calls is left out, too.
+        the model is also left out if it contained nothing but such calls.
         """
         messages: list[Message] = []
         for message in self._messages:
@@ -429,8 +430,8 @@ class _MessageBuilder(Builder):
 
 
 def _arguments(arguments: Any) -> Any:
-    """Parse the arguments of a call if they are a JSON object, because templates expect an object.
-    Other arguments are returned as they are."""
+    """Parse the arguments of a call if they are the text of a JSON object, because templates expect
+    an object. Other arguments are returned unchanged."""
     if not isinstance(arguments, str):
         return arguments
     try:

@@ -50,12 +50,14 @@ class PromptTool(Struct, frozen=True, kw_only=True):
 
     - ``name``: its flat name in the prompt, which contains its namespace. ``shape``: the tool as
       the API shows it.
-    - ``path``: the path in the request where the function is declared.
+    - ``path``: the path in the request, for error messages. It is the path of a function's
+      parameters, or of a custom tool.
     - ``strict``: True means that the arguments must match the schema. None means that the engine
       enforces the schema if it can. False means that the schema need not be enforced.
     - ``grammar``: the grammar for the input of a custom tool, or None.
     - ``from_search``: whether a tool search of the model added the function. If so, the prompt
-      shows the function in the search's result, and the start of the prompt does not change.
+      shows the function only in the search's result. The start of the prompt then stays the same,
+      so that the engine can reuse its cache.
     """
 
     name: str
@@ -92,7 +94,7 @@ class PromptTools(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def shapes(self) -> Mapping[str, ToolShape]:
-        """Flat name of a tool in the prompt → the tool as the API shows it."""
+        """A mapping: flat name of a tool in the prompt → the tool as the API shows it."""
         return {tool.name: tool.shape for tool in self.tools}
 
     @property
@@ -117,7 +119,7 @@ class PromptTools(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _names(self) -> Mapping[tuple[str, str | None], str]:
-        """(name, namespace) of a tool in the API → its name in the prompt."""
+        """A mapping: (name, namespace) of a tool in the API → its name in the prompt."""
         return {
             (tool.shape.wire_name, tool.shape.namespace): tool.name for tool in reversed(self.tools)
         }
@@ -157,11 +159,11 @@ def collect_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
 
 
 def restrict_tools(options: Options, items: Iterable[it.Item]) -> Options:
-    """Return the options without the tools that the model may not call.
+    """Return the options without the tools that the model may not call. Such tools must not be in
+    the prompt if the model's output cannot be constrained.
 
-    This function is for models whose output cannot be constrained. It does not remove tools that
-    items of the conversation add. Raises ``InvalidRequest`` if the request requires a call but
-    allows no tool.
+    Tools that items of the conversation add are not removed. Raises ``InvalidRequest`` if the
+    request requires a call but allows no tool.
     """
     if options.tool_choice.allowed is None:
         return options
@@ -175,8 +177,8 @@ def restrict_tools(options: Options, items: Iterable[it.Item]) -> Options:
 def _filter_tools(
     tools: tuple[tl.Tool, ...], left: Collection[tuple[str, str | None]]
 ) -> Iterator[tl.Tool]:
-    """Yield the functions and custom tools that are listed in ``left``, and all tools of other
-    types. ``left``: pairs of name and namespace."""
+    """Yield those functions and custom tools that are listed in ``left``, and all tools of other
+    types. ``left``: pairs of a tool's name and its namespace."""
     for tool in tools:
         if isinstance(tool, tl.Namespace):
             inner = tuple(each for each in tool.tools if (each.name, tool.name) in left)

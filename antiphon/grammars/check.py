@@ -2,7 +2,7 @@
 
 On long chains of references, llguidance overflows the stack, and it cannot be interrupted. So a
 grammar that may be costly to compile is first compiled in a separate process (``worker``). If this
-process dies, the grammar is refused.
+process crashes or takes too long, the grammar is refused.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def grammar_fault(lark: str) -> str | None:
     is valid.
 
     The function blocks while llguidance compiles, up to 15 seconds for a complex grammar. Call it
-    from a thread. If llguidance is not installed, it returns None. This is safe because every
-    engine that enforces grammars needs llguidance.
+    from a thread. If llguidance is not installed, the function returns None without a check. This
+    is safe because every engine that enforces grammars needs llguidance.
     """
     if find_spec("llguidance") is None:
         return None

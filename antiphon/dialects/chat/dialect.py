@@ -228,8 +228,13 @@ class ChatDialect:
     def _reasoning_end_fields(
         self, options: Options, prompt_tools: PromptTools, prompt: str
     ) -> dict[str, Any]:
-        """Return the fields of ``Rendered`` that end the reasoning when its budget is used up.
-        ``prompt``: the prompt's text."""
+        """Return the fields ``reasoning_end_ids`` and ``answer_constraint`` of ``Rendered``. The
+        backend needs them to end the reasoning when its token budget is used up. ``prompt``: the
+        prompt's text.
+
+        Returns an empty dict if the request sets no budget, or if the model has no tags for
+        reasoning.
+        """
         if options.thinking_budget is None or self._reasoning_tags is None:
             return {}
         end = self._reasoning_tags.closing_text(prompt)
@@ -357,8 +362,8 @@ class ChatDialect:
         return bos + text if self._card.add_bos and bos and not text.startswith(bos) else text
 
     def _unfinished_answer(self, message: Message, text: str) -> str:
-        """Return the start of an answer that the model must continue. The returned text is appended
-        to the prompt ``text``. ``message``: the unfinished answer."""
+        """Return the text that must be appended to the prompt ``text`` so that the model continues
+        an unfinished answer. ``message``: the unfinished answer, with its reasoning."""
         reasoning, answer = message.get("reasoning_content", ""), str(message["content"])
         form = self.reasoning
         if form is not None and answer and (form.header or not form.open):
@@ -381,6 +386,7 @@ class ChatDialect:
 
         Returns ``""`` in these cases, because the text is not needed:
 
+        - The model has no tags for reasoning.
         - The requested reasoning effort is not ``none``.
         - The template itself can switch reasoning off.
         - The prompt already closes the reasoning.
@@ -397,12 +403,12 @@ class ChatDialect:
         return ("" if form.closing_tag(text) else form.opening_text) + form.closing_text(text)
 
     def _inline_reasoning(self, messages: list[Message]) -> list[Message]:
-        """Move reasoning into the content of its message, for templates that have no key for
-        reasoning.
+        """Move the reasoning of each message into the message's content, for templates that have no
+        key for reasoning.
 
-        In the content, the reasoning is written as in the model's output. Reasoning from before the
-        last user message is not written, as the models' makers recommend. If the format writes
-        reasoning as a message of its own, all messages stay unchanged.
+        The content then starts with the reasoning in its tags, as in the model's output. Reasoning
+        from before the last user message is left out, as the models' makers recommend. If the
+        reasoning format writes reasoning as a message of its own, all messages stay unchanged.
         """
         form = self._reasoning_tags
         if form is None or form.header:

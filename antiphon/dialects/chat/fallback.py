@@ -2,8 +2,8 @@
 lacks, or tools that it does not show.
 
 The tool prompt is the text that describes the tools. Hermes and Qwen models were trained with this
-text, and models without a tool format of their own follow it best. With constrained decoding, even
-the smallest of these models write calls correctly.
+text. Models without a tool format of their own follow it better than other texts. With constrained
+decoding, even the smallest models write calls correctly.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def tool_prompt(definitions: Iterable[Mapping[str, Any]], tool_format: ToolForma
 
 
 def tools_as_text(messages: Sequence[Message], tool_format: ToolFormat) -> list[Message]:
-    """Rewrite each call as text in ``tool_format``, and each tool result as a user message."""
+    """Rewrite each tool call as text in ``tool_format``, and each tool result as a user message.
+    This is for templates that do not support calls and results."""
     out: list[Message] = []
     for message in messages:
         if message["role"] == "tool":
@@ -69,8 +70,8 @@ def tools_as_text(messages: Sequence[Message], tool_format: ToolFormat) -> list[
 
 
 def _render_calls(calls: Iterable[tuple[str, str]], tool_format: ToolFormat) -> str:
-    """Return calls in the syntax of the tool format. Each call is a pair of its name and its
-    arguments as JSON."""
+    """Return tool calls as text in the syntax of ``tool_format``. ``calls``: pairs of a tool's name
+    and the arguments as JSON."""
     return tool_format.written.render_calls(calls)
 
 
@@ -115,14 +116,15 @@ def _merge_leading_system(messages: list[Message]) -> list[Message]:
 
 def _system_first(messages: list[Message]) -> list[Message]:
     """Merge all system and developer messages, in their order, into one system message at the
-    start."""
+    start. This is for templates that accept a system message only there."""
     texts = [m["content"] for m in messages if m["role"] in ("system", "developer")]
     rest = [m for m in messages if m["role"] not in ("system", "developer")]
     return [{"role": "system", "content": "\n\n".join(texts)}, *rest] if texts else rest
 
 
 def _system_to_user(messages: list[Message]) -> list[Message]:
-    """Move the text of each system message to the start of the next user message."""
+    """Move the text of each system message to the start of the next user message, for templates
+    without a system role."""
     out: list[Message] = []
     pending: list[str] = []
     for message in messages:
@@ -140,8 +142,8 @@ def _system_to_user(messages: list[Message]) -> list[Message]:
 
 
 def _split_parallel_calls(messages: list[Message]) -> list[Message]:
-    """Split a message with several calls into one message per call. The result of each call follows
-    its message."""
+    """Split a message with several tool calls into one message per call, for templates that accept
+    only one call per message. Each result directly follows the message of its call."""
     out: list[Message] = []
     later: dict[str, Message] = {}
     for message in messages:
@@ -186,8 +188,9 @@ def _insert_empty_answers(messages: list[Message]) -> list[Message]:
 
 
 def _number_call_ids(messages: list[Message]) -> list[Message]:
-    """Replace each call id with an id that contains the tool's name and the call's number in the
-    conversation."""
+    """Replace each call id with an id such as ``functions.NAME:0``, which contains the tool's name
+    and the call's number in the conversation. This is for templates that show the name only in the
+    id."""
     ids: dict[str, str] = {}
     numbers = count()
     out: list[Message] = []
@@ -232,7 +235,7 @@ _INTERNAL_KEYS = ("results", "reasoning_content")
 
 
 def _format_message(message: Message, capabilities: TemplateCapabilities) -> Message:
-    """Return a message whose fields have the format that the template accepts."""
+    """Convert the fields of a message to the format that the template accepts."""
     formed = {key: value for key, value in message.items() if key not in _INTERNAL_KEYS}
     reasoning = message.get("reasoning_content")
     is_required = capabilities.requires_reasoning and message["role"] == "assistant"
@@ -248,7 +251,7 @@ def _format_message(message: Message, capabilities: TemplateCapabilities) -> Mes
 
 
 def _format_call(call: Mapping[str, Any], capabilities: TemplateCapabilities) -> dict[str, Any]:
-    """Return a call whose fields have the format that the template accepts.
+    """Convert the fields of a tool call to the format that the template accepts.
 
     Models sometimes write arguments that are not an object. If the template accepts only objects,
     such arguments are put into an object, as the value of the key ``arguments``.

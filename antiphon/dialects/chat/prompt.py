@@ -1,9 +1,9 @@
 """Encode a rendered prompt as token ids, and reuse the token ids of earlier turns.
 
 Templates write control tokens as text. If a user's text contains the same characters, these
-characters must not become the control token. So they are masked before the prompt is rendered:
-private-use characters replace them. When the prompt is encoded, the private-use characters become
-the user's text again.
+characters must not become the control token. Therefore, they are masked before the prompt is
+rendered: Unicode private-use characters replace them. When the prompt is encoded, the private-use
+characters become the user's text again, encoded as ordinary tokens.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _ESCAPE = "\U0010fffd"
 _FIRST_CODE = 0x100000
 _MASKED = re.compile(f"{_ESCAPE}(.?)", re.DOTALL)
 
-#: The shortest beginning, in ids, that is remembered. To compare a shorter one again is faster than
-#: to find it.
+#: Minimum number of ids of a beginning in the cache. Comparing a shorter beginning again is faster
+#: than finding it in the cache.
 _MIN_BEGINNING = 1024
 #: Maximum number of ids of all remembered beginnings together: about 20 MB.
 _MAX_REMEMBERED = 500_000
@@ -51,7 +51,11 @@ class _Beginning(Struct, frozen=True):
 
     def starts(self, ids: Sequence[int], masked: str) -> bool:
         """Return whether ``ids`` starts with the ids of this beginning, and ``masked`` starts with
-        its text. ``masked``: text in which the control tokens that users wrote are masked."""
+        its text.
+
+        ``ids``: the token ids of an earlier prompt and its reply. ``masked``: the text of the new
+        prompt, in which the control tokens that users wrote are masked.
+        """
         size = len(self.ids)
         return (
             self.ids[-_TAIL:] == ids[size - _TAIL : size]
@@ -64,9 +68,9 @@ class _Beginnings:
     """A cache of the beginnings of the latest prompts. A beginning is the first part of a prompt's
     token ids, with the text that these ids spell.
 
-    With the cache, a turn of a long conversation must compare only the ids after a cached beginning
-    with the prompt's text. Several threads may use the cache, because prompts are encoded in
-    several threads.
+    Before stored ids are reused, their text is compared with the text of the new prompt. With the
+    cache, only the ids after a cached beginning must be decoded for this comparison. The cache is
+    thread-safe, because several threads encode prompts.
     """
 
     def __init__(self) -> None:
@@ -87,9 +91,9 @@ class _Beginnings:
         return tuple(sorted(found, key=lambda entry: len(entry.ids)))
 
     def remember(self, added: _Beginning, shorter: Collection[_Beginning]) -> None:
-        """Add the beginning ``added`` to the cache. ``shorter``: beginnings of the same prompt,
-        which are removed. If the cache is then too large, its oldest entries are removed as well.
-        """
+        """Add the beginning ``added`` to the cache. ``shorter``: cached beginnings of the same
+        prompt, which ``added`` replaces. If the cache is then too large, its oldest entries are
+        removed."""
         if not _MIN_BEGINNING <= len(added.ids) <= _MAX_REMEMBERED:
             return
         replaced = {id(entry) for entry in shorter}
@@ -102,8 +106,8 @@ class _Beginnings:
 
 
 class ChatPromptEncoder:
-    """Encodes texts for one tokenizer. In a masked text, private-use characters replace the control
-    tokens that a user wrote.
+    """Masks and encodes the texts of prompts for one tokenizer. In a masked text, private-use
+    characters replace the control tokens that a user wrote.
 
     ``fingerprint``: the tokenizer's identifier in stored prompts. Stored token ids are reused only
     if they have the same identifier.
@@ -221,10 +225,10 @@ class ChatPromptEncoder:
         return ids + encode("".join(clear), special=True)
 
     def _runs(self, ids: Sequence[int], start: int) -> Iterator[tuple[int, int, str | None]]:
-        """Split ``ids`` from index ``start`` on into control tokens and runs of other ids between
-        control tokens. Yields (start, end, masked text) for each control token and each run.
+        """Split ``ids`` from index ``start`` on into control tokens and the sequences of other ids
+        between them. Yields (start, end, masked text) for each control token and each sequence.
 
-        The text is None if the bytes of a run are not valid UTF-8.
+        The masked text is None if the bytes of a sequence are not valid UTF-8.
         """
         for at, id in enumerate((*ids[start:], None), start):
             if id is not None and id not in self._literal_of_id:
@@ -243,11 +247,11 @@ class ChatPromptEncoder:
         return str(self.mask(text))
 
     def _possible_texts(self, text: str | None) -> Iterator[str]:
-        """Yield the texts that a run of token ids can stand for in a prompt. ``text``: the text of
-        the ids, or None.
+        """Yield the texts that a sequence of token ids can stand for in a prompt. ``text``: the
+        text of the ids, or None.
 
-        A SentencePiece tokenizer may have inserted a space at the start of ``text``. So ``text``
-        without this space is yielded as well.
+        A SentencePiece tokenizer may have inserted a space at the start of ``text``. Therefore,
+        ``text`` without this space is yielded as well.
         """
         if text:
             yield text

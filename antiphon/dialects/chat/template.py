@@ -1,4 +1,4 @@
-"""A chat template. It is rendered in the same way as the library ``transformers`` renders it.
+"""Render a model's chat template in the same way as the library ``transformers`` does.
 
 A template is code from a model's files, so it runs in a sandbox.
 """
@@ -178,8 +178,9 @@ class Template:
             raise RenderError(f"{type(error).__name__}: {error}"[:200]) from None
 
     def _tools_as(self, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
-        """Return the tools under other variable names, if the template reads these variables:
-        ``functions``, a JSON text (FireFunction), and ``xml_tools`` (SmolLM3)."""
+        """Return the tools as values of further template variables, which only some templates read:
+        ``functions``, a JSON text (FireFunction), and ``xml_tools`` (SmolLM3). Variables that this
+        template does not read are left out."""
         tool_forms = {"functions": _tojson(tools or [], indent=4), "xml_tools": tools}
         return {name: value for name, value in tool_forms.items() if self.mentions(name)}
 

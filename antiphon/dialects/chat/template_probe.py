@@ -42,11 +42,11 @@ class TemplateCapabilities(Struct, frozen=True, kw_only=True):
     - ``content_parts``: whether the content of a message must be a list of parts.
     - ``system``: whether there is a system role. ``system_anywhere``: whether a system message may
       also stand after the first message. ``developer``: whether there is a developer role.
-    - ``consecutive_roles``: whether two messages of the same role may follow each other, and an
-      answer may come first.
+    - ``consecutive_roles``: whether two messages of the same role may follow each other, and the
+      first message may be an answer. False if one of the two is not possible.
     - ``user_after_results``: whether a user message may directly follow tool results.
-    - ``tools``: whether the prompt shows the tools. ``results``: whether it shows calls and their
-      results.
+    - ``tools``: whether the prompt shows the tools. ``results``: whether the prompt shows calls and
+      their results.
     - ``argument_objects``, ``argument_strings``: whether the arguments of a call may be an object,
       and whether they may be a string.
     - ``unquoted_strings``: whether the template writes strings in arguments without quotes,
@@ -126,7 +126,8 @@ def probe(template: Template) -> TemplateCapabilities:
 
 
 class _Samples:
-    """Renders sample conversations with one template, and answers questions about the results."""
+    """Tests one template: renders sample conversations and finds out from the texts what the
+    template supports."""
 
     def __init__(self, template: Template) -> None:
         self._template = template
@@ -154,9 +155,12 @@ class _Samples:
         return all(word in text for word in words)
 
     def shows_call(self, form: Sequence[Message]) -> bool:
-        """Return whether the template shows a call and its result. ``form``: a question, a call and
-        its result, as messages. Returns False if the template prints the arguments as a Python
-        dict."""
+        """Return whether the template shows a tool call and its result. ``form``: a question, a
+        call and its result, as messages.
+
+        Returns False if the template prints the arguments as a Python dict, because a call needs
+        JSON.
+        """
         if not self.shows(form, _TOOL, _VALUE, _RESULT):
             return False
         if self.shows(form, repr({"city": _VALUE})):

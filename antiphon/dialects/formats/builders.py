@@ -6,9 +6,9 @@ few literals.
 ``metadata`` is its documentation.
 
 These variables occur in most functions. ``opening`` and ``closing`` are the texts or special tokens
-before and after one call. ``first`` and ``last`` stand before the first call and after the last
-call. ``ends`` contains the texts and special tokens that may occur in any state of the format. It
-maps each of them to the next state.
+before and after one call. ``first`` and ``last`` are the texts or special tokens before the first
+call and after the last call. ``ends`` is a mapping: text or special token that may occur in any
+state of the format → next state.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def json_calls(
     mark: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build a tool format whose calls are JSON objects with the name and the arguments. The objects
-    may stand in a list.
+    """Build a tool format whose calls are JSON objects with the tool's name and the arguments. The
+    objects may stand in a list.
 
     - ``opens``, ``closes``: the texts or special tokens before and after the calls.
     - ``inside``: texts that may stand before each object.
@@ -158,7 +158,8 @@ def json_call_syntax(
 
     - ``separator``: the text between two calls.
     - ``key``: the key of the arguments.
-    - ``name``: the key of the tool's name, in quotes. Other text may precede this key.
+    - ``name``: the key of the tool's name, in quotes. Other fields may precede this key, as in
+      ``"tool_call_id": "{n}", "tool_name"``.
     - ``before``, ``after``: the texts before and after each call.
     - ``first``, ``last``: the texts before the first call and after the last call.
     - ``ids``: whether a call's object may end with an id.
@@ -1034,7 +1035,8 @@ def key_value_tags(
     - ``call``: the tags before and after a call.
     - ``tags``: the opening tags of keys and values, such as ``<arg_key>`` and ``<arg_value>``.
     - ``key_end``, ``value_end``: the closing tags of keys and values. None means the opening tag
-      with a slash. If ``key_end`` is ``""``, a key ends where its value begins.
+      with a slash, such as ``</arg_key>``. If ``key_end`` is ``""``, a key ends where its value
+      begins.
     - ``line``: the text between the name, keys and values. By default, it is an optional line end.
     - ``name``, ``mark``, ``metadata``: the format's name, the regex that finds it in a chat
       template, and its documentation.

@@ -48,10 +48,10 @@ class Formats(Struct, frozen=True, kw_only=True):
         """Detect a model's formats. Returns the name of its reasoning format and the name of its
         tool format. A name is None if the model has no such format.
 
-        ``template``: the model's chat template. ``special``: the model's special tokens. A format
-        is detected if its ``mark``, a regex, matches the template. If no mark matches the template,
-        the marks are compared with the special tokens. A template that mentions neither tools nor
-        calls has no tool format.
+        ``template``: the model's chat template. ``special``: the model's special tokens. Each
+        format has a regex, its ``mark``. A format is detected if its mark matches the template. If
+        no mark matches the template, a mark that matches one of the special tokens decides. A
+        template that mentions neither tools nor calls has no tool format.
         """
         texts = (template, " ".join(special))
         has_tools = "tools" in template or "tool_calls" in template
@@ -89,8 +89,8 @@ def _find_row(
     """Find the format with this name or alias in ``table``. An alias of a built-in format
     (``shipped``) wins over the same alias of another format.
 
-    ``option``: the name of the setting that contains ``name``, for error messages. Raises
-    ``SetupError`` for an unknown name.
+    ``option``: the name of the setting that contains ``name``, for error messages. Returns None for
+    the names that mean no format, such as ``none``. Raises ``SetupError`` for an unknown name.
     """
     if name in _NO_FORMAT:
         return None
@@ -115,8 +115,8 @@ def _resolve_alias(table: Mapping[str, ToolFormat | ReasoningFormat], name: str)
 
 def _first_match(table: Mapping[str, _Row], texts: tuple[str, ...]) -> str | None:
     """Return the name of the first format in ``table`` whose ``mark``, a regex, matches the first
-    text. If there is none, the next text is tried. Returns None if no mark matches any of
-    ``texts``."""
+    of ``texts``. If no mark matches this text, the next text is tried. Returns None if no mark
+    matches any text."""
     matches = (
         name
         for text in texts
@@ -127,11 +127,11 @@ def _first_match(table: Mapping[str, _Row], texts: tuple[str, ...]) -> str | Non
 
 
 def with_vocabulary_suffix(row: _Row, special: Collection[str]) -> _Row:
-    """Return the format ``row`` with the suffix that a model's vocabulary uses in its tags.
-    ``special``: the model's special tokens.
+    """Replace the suffix in a format's tags with the suffix that the model's vocabulary uses, as in
+    ``<think:SUFFIX>``. ``row``: the format. ``special``: the model's special tokens.
 
-    Returns ``row`` unchanged if its tags have no such suffix, or if the vocabulary has none. Only
-    Hunyuan's tags have a suffix.
+    Only Hunyuan's tags have a suffix. Returns ``row`` unchanged if its tags or the vocabulary's
+    tags have no suffix.
     """
     tags = row.opens if isinstance(row, ToolFormat) else row.open
     row_suffix, suffix = (

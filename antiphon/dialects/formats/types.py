@@ -76,7 +76,7 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
 
     @property
     def opening_text(self) -> str:
-        """The text that opens the reasoning when a prompt is written."""
+        """The text that opens the reasoning in a prompt."""
         return self.open[0].rstrip() + ("" if self.header else "\n")
 
     def closing_text(self, prompt: str) -> str:
@@ -268,12 +268,14 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     - ``name``: the format's name.
     - ``states``: state name → state, for the states inside and between calls.
     - ``opens``: terminal → state, for the terminals in an answer or in reasoning that start calls.
-    - ``bare``: a character that starts a call without a terminal, but only at the start of an
-      answer. It leads to the state ``bare_state``. If ``bare`` is empty, the answer's first word
-      leads to ``bare_state``. The text after it is a call only if it names a known tool.
+    - ``bare``, ``bare_state``: for calls that start without a terminal, which is possible only at
+      the start of an answer. The character ``bare`` leads to the state ``bare_state``. If ``bare``
+      is empty, the answer's first word leads to this state. The text is a call only if it names a
+      known tool, or if it is a JSON object with a name and arguments.
     - ``doubtful``: whether the terminals of ``opens`` may also be plain text. If so, the text after
       them is a call only if it names a known tool.
-    - ``begins``: the state in which a reply starts, if the prompt has already opened this state.
+    - ``begins``: the state in which a reply starts, if the prompt already contains the text that
+      leads to this state.
     - ``quote``: for arguments of the kind ``pairs``, the quote around strings. For arguments of the
       kind ``elements``, the prefix of each tag.
     - ``written``: how a call is written, for grammars and for prompts.

@@ -125,8 +125,8 @@ class GrammarBuilder:
     # --- thinking --------------------------------------------------------------------------------
 
     def _thinking(self, rules: LarkRules, begun: bool) -> str:
-        """Return the rule for the reasoning before the answer. ``begun``: whether the prompt has
-        already opened the reasoning."""
+        """Return the rule for the reasoning before the answer. Returns ``""`` if the model has no
+        tags for reasoning. ``begun``: whether the prompt has already opened the reasoning."""
         form = self._reasoning
         if form is None or not form.open:
             return ""
@@ -180,8 +180,8 @@ class GrammarBuilder:
 
     @property
     def _is_json(self) -> bool:
-        """Whether the model writes a call as plain JSON, without a tag or special token before it.
-        If the answer is JSON as well, one schema must describe both."""
+        """Whether the model writes a tool call as plain JSON, without a tag or special token before
+        it. If the answer is JSON as well, one schema must describe both the call and the answer."""
         return self._form.bare == "{" and self._form.written.parameter is None
 
     def _answer_or_call(
@@ -203,8 +203,9 @@ class GrammarBuilder:
         return self._with_layout({"anyOf": arms, "$defs": bundle_definitions(schemas)})
 
     def _format_schema(self, options: Options) -> Mapping[str, Any] | None:
-        """Return the schema that the grammar enforces if the request asks for JSON. Returns None if
-        it does not. Raises ``InvalidRequest`` for a schema that cannot be enforced."""
+        """Return the schema of the requested JSON, as the grammar enforces it. Returns None if the
+        request does not ask for JSON. Raises ``InvalidRequest`` for a schema that cannot be
+        enforced."""
         match options.text.format:
             case JsonObjectFormat():
                 return self._with_layout({"type": "object"})
@@ -242,8 +243,11 @@ class GrammarBuilder:
     def _calls(
         self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool, opened: str = ""
     ) -> str:
-        """Return the rule for one or more calls. ``parallel``: whether more than one call is
-        allowed. ``opened``: the first part of the calls' text, if another rule already matches it.
+        """Return the rule for one or more tool calls. ``parallel``: whether more than one call is
+        allowed.
+
+        ``opened``: the first part of the calls' text, if another rule already matches it. The
+        returned rule then starts after this part.
         """
         syntax = self._form.written
         head = (syntax.first + syntax.before)[len(opened) :]
@@ -304,7 +308,7 @@ class GrammarBuilder:
         return rules.add(f"tool_{number}", f"{arguments}{end}")
 
     def _free_answer(self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool) -> str:
-        """Return the rule for an answer of any text, which may contain valid calls."""
+        """Return the rule for an answer of any text, which may contain valid tool calls."""
         opening = self._opening
         if not prompt_tools.callable:
             return rules.add("free", ANYTHING)
@@ -357,7 +361,7 @@ class GrammarBuilder:
         return " | ".join(["TEXT", calls, *(f"{mark} {calls}" for mark in marked)])
 
     def _messages(self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool) -> str:
-        """Return the rule for a reply that consists of several messages, some of which are
+        """Return the rule for a reply that consists of several messages, some of which are tool
         calls."""
         assert self._reasoning is not None
         before, after = map(self._literal, self._reasoning.answer)

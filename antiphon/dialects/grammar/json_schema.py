@@ -1,5 +1,5 @@
-"""JSON schemas: which of them a grammar can enforce, the rules of strict mode, and the types that a
-value may have.
+"""Check JSON schemas, and change them for grammars. The module tells which schemas a grammar can
+enforce, checks the rules of strict mode, and finds the types that a value may have.
 
 ``llguidance`` decides what a grammar can enforce. If it does not support a keyword, the error
 message names this keyword.
@@ -57,8 +57,9 @@ def short_grammar_fault(lark: str) -> str | None:
 
 
 def _place(schema: Any, keywords: set[str], path: str) -> str | None:
-    """Return the path of the first schema that has one of the keywords: ``schema`` itself or a
-    schema inside it. Returns None if there is none. ``path``: the path of ``schema``."""
+    """Return the path of the first schema that has one of ``keywords``. The search covers
+    ``schema`` itself and the schemas inside it. Returns None if no schema has one of the keywords.
+    ``path``: the path of ``schema``."""
     if not isinstance(schema, Mapping):
         return None
     if keywords & schema.keys():
@@ -190,10 +191,10 @@ def _spelled(pattern: str) -> int:
 
 
 def llguidance_schema(schema: Schema) -> dict[str, Any]:
-    """Return the schema in the form that llguidance gets.
+    """Return a copy of the schema that can be passed to llguidance.
 
-    Patterns are changed where llguidance would read them wrongly. ``$schema`` is removed, because
-    it may name a version that llguidance does not know. ``x-guidance`` from the schema's author is
+    Patterns that llguidance would read wrongly are changed. ``$schema`` is removed, because it may
+    name a version that llguidance does not know. ``x-guidance`` from the schema's author is
     removed, because only Antiphon may set llguidance's options.
     """
     plain = {key: value for key, value in schema.items() if key not in ("$schema", "x-guidance")}
@@ -202,8 +203,8 @@ def llguidance_schema(schema: Schema) -> dict[str, Any]:
 
 
 def _with_right_patterns(key: str, value: Any) -> Any:
-    """Return ``value``, in which all patterns are changed where llguidance would read them wrongly.
-    ``key``: the key in the schema under which the value stands."""
+    """Return a copy of ``value`` in which the patterns that llguidance would read wrongly are
+    changed. ``key``: the key in the schema under which the value stands."""
     if key == "pattern" and isinstance(value, str):
         return _exclude_nul(value)
     if isinstance(value, list):
@@ -217,9 +218,9 @@ def _exclude_nul(pattern: str) -> str:
     """Change the negated character classes of a pattern, such as ``[^"]``, so that they no longer
     match NUL.
 
-    This works around an error in llguidance. If a negated class matches all control characters, it
-    also matches an escaped quote or backslash in a JSON string, even if the class excludes the
-    quote or backslash. A class that does not match NUL does not have this error.
+    This works around an error in llguidance. In a JSON string, a negated class that matches all
+    control characters also matches an escaped quote or backslash, even if the class excludes these
+    characters. The error does not occur if the class excludes NUL.
     """
     parts: list[str] = []
     in_class = False
@@ -337,8 +338,9 @@ def keywords_of(schema: Any) -> set[str]:
 
 
 def require_all_properties(schema: Schema) -> dict[str, Any]:
-    """Return the schema of a strict function as the grammar enforces it: each object with
-    properties requires all of them and excludes additional properties."""
+    """Return a copy of a strict function's schema, as the grammar enforces it. Each object with
+    properties requires all of them. It also excludes additional properties, unless its schema
+    states ``additionalProperties``."""
     return _closed(schema, required=True)
 
 
@@ -390,11 +392,11 @@ _MAX_FORMS = 64
 
 
 def object_forms(schema: Schema) -> list[Schema]:
-    """Return the object schemas that ``schema`` allows as alternatives. An object is valid if it
-    matches one of them. There are 1 to ``_MAX_FORMS`` of them.
+    """Return the alternative object schemas that ``schema`` allows, from 1 to ``_MAX_FORMS``. An
+    object is valid if it matches one of them.
 
-    References are followed. Each entry of ``anyOf`` and ``oneOf`` becomes one object schema. The
-    parts of ``allOf`` are merged into one.
+    For example, each entry of ``anyOf`` and ``oneOf`` becomes one alternative. The parts of
+    ``allOf`` are merged into one. References are followed.
     """
     return _ObjectForms(schema).forms_of(schema, _DEPTH) or [{}]
 

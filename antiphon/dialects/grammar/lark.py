@@ -21,8 +21,8 @@ _OPEN: Mapping[str, str] = {
 
 
 def pattern(text: str, name: str = "") -> str:
-    """Return a regex for a text of a tool format. Each placeholder in the text matches any valid
-    value, but ``{name}`` matches only ``name``."""
+    """Return a regex for ``text``, a text from a tool format with placeholders such as ``{id}``.
+    Each placeholder matches any valid value, but ``{name}`` matches only ``name``."""
     parts = (
         _OPEN[piece][1:-1] if piece in _OPEN else _escaped(name if piece == "{name}" else piece)
         for piece in _BLANK.split(text)
@@ -35,8 +35,8 @@ def _escaped(text: str) -> str:
 
 
 class LarkRules:
-    """The rules of one grammar by name. ``call_required``: whether the reply must contain
-    a call. ``user_rules``: the rules of users' grammars."""
+    """The rules of one grammar by name. ``call_required``: whether the reply must contain a tool
+    call. ``user_rules``: the rules of users' grammars."""
 
     def __init__(self, call_required: bool) -> None:
         self.call_required = call_required
@@ -73,9 +73,9 @@ class TokenLiterals:
         return " ".join(self._token(piece) for piece in self._pieces(text)) or '""'
 
     def fill_template(self, text: str, **known: str) -> str:
-        """Return a text of a tool format as a literal of a grammar. ``known``: name of a
-        placeholder → its value, such as ``key="city"`` for ``{key}``. Other placeholders match any
-        valid value."""
+        """Return ``text``, a text from a tool format with placeholders, as literals of a grammar.
+        ``known``: name of a placeholder → its value, such as ``key="city"`` for ``{key}``. Other
+        placeholders match any valid value."""
         parts: list[str] = []
         fixed = ""
         for piece in _BLANK.split(text):

@@ -1,5 +1,5 @@
-"""Grammar rules for the arguments of a call that are not a JSON object. Each parameter has one
-rule."""
+"""Grammar rules for the arguments of tool calls, in formats that do not write the arguments as a
+JSON object. Each parameter has one rule."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _PYTHON: Mapping[str, str] = {
 }
 #: The rule for the text between the single quotes of a Python string. It allows no escapes.
 _UNESCAPED = rf"{ANYTHING} & ~/(?s:.*('|\\).*)/"
-#: Keywords of a schema that states only the type of a value. The others restrict nothing.
+#: Keywords of a schema that restricts nothing but the type of a value. All of them except ``type``
+#: are only documentation.
 _ABOUT = frozenset({"type", "title", "description", "default", "examples"})
 
 #: Keywords of a schema that are copied into the schema of each property, which needs them, too.
@@ -58,11 +59,12 @@ class Parameters:
         self._form = form
 
     def rule_for(self, rules: LarkRules, name: str, schema: Mapping[str, Any]) -> str:
-        """Return the rule for the parameters of a call. ``schema``: the schema of the arguments;
-        the parameters have the same order. ``name``: the start of the names of the rules that are
-        added to ``rules``.
+        """Return the rule for the parameters of a call. ``schema``: the schema of the arguments.
+        ``name``: the start of the names of the rules that are added to ``rules``.
 
-        If the schema allows several alternative objects, the rule allows each of them.
+        The parameters must have the schema's order, or the alphabetical order if the syntax is
+        ``in_order``. If the schema allows several alternative objects, the rule allows each of
+        them.
         """
         shared = {key: schema[key] for key in _SHARED if key in schema}
         forms = object_forms(schema)

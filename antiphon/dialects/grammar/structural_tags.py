@@ -133,8 +133,9 @@ class _Writer:
         return self.add(body, "[lazy]")
 
     def triggered_tags(self, format: Json, path: str, ends: tuple[str, ...], depth: int = 0) -> str:
-        """Return the rule for free text with tags. A trigger is the first part of one or more tags.
-        Wherever the text contains a trigger, one of these tags must begin there."""
+        """Return the rule for free text with tags. A trigger is the text with which one or more
+        tags begin. Wherever the free text contains a trigger, one of these tags must begin there.
+        """
         _check_fields(
             format,
             ("type", "triggers", "tags", "at_least_one", "stop_after_first", "excludes"),

@@ -175,7 +175,8 @@ class _Parser:
         raise UnwritableGrammar(f"'{token.group()[:40]}' is not expected")
 
     def _repeated(self, node: _Node) -> _Node:
-        """Return ``node`` with the repetition signs that follow it in the grammar."""
+        """Read the repetition signs that follow ``node`` in the grammar, such as ``*``. Returns
+        ``node`` with one ``_Repetition`` around it for each sign."""
         for _ in range(_MAX_MARKS):
             token = self._token()
             if token is None:
@@ -306,8 +307,8 @@ class _Writer:
         return "\n".join(written.values()), self._names["root"]
 
     def _find_regexes(self) -> None:
-        """Find the rules that can be one regex. A rule is tried after all rules to which it
-        refers."""
+        """Find the rules that can be one regex. A rule is tried only after all rules to which it
+        refers have become regexes. So a recursive rule is never tried."""
         users: dict[str, list[str]] = defaultdict(list)
         missing: dict[str, int] = {}
         for name, node in self._rules.items():

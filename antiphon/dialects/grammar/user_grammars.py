@@ -21,15 +21,15 @@ __all__ = ["guide_lark", "guide_rule", "input_lark", "tool_input_rule"]
 
 
 def guide_lark(guide: Guide) -> str:
-    """Return a grammar for an answer that matches ``guide``, and for nothing else. Raises
-    ``InvalidRequest`` if the guide is invalid."""
+    """Return a grammar that matches only the answers that ``guide`` allows. Antiphon checks answers
+    with this grammar. Raises ``InvalidRequest`` if the guide is invalid."""
     rules = LarkRules(call_required=False)
     return f"start: {guide_rule(rules, guide)}\n{rules.text()}"
 
 
 def input_lark(tool: PromptTool) -> str:
-    """Return a grammar that matches only the input of a custom tool. Raises ``InvalidRequest`` if
-    the tool's grammar is invalid."""
+    """Return a grammar that matches only the input of a custom tool. Antiphon checks the inputs of
+    calls with this grammar. Raises ``InvalidRequest`` if the tool's grammar is invalid."""
     rules = LarkRules(call_required=False)
     return f"start: {tool_input_rule(rules, 'g', tool, PLAIN)}\n{rules.text()}"
 

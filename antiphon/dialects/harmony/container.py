@@ -1,10 +1,11 @@
 """The tool ``container.exec``, with which gpt-oss was trained to run commands.
 
-gpt-oss sees Antiphon's shell function under this name. Past calls are translated for the prompt,
-and new calls are translated back to calls of the shell function. The model writes one command as a
-list of words, with a folder, environment variables and a time limit in seconds. Each call has a
-shell of its own, because shell sessions are not supported. Source: the fields that vLLM passes to
-its container tool.
+gpt-oss sees Antiphon's shell function under this name. In the prompt, past calls of the shell
+function are translated to calls of ``container.exec``. New calls of the model are translated back.
+
+The model writes one command as a list of words, with a folder, environment variables and a time
+limit in seconds. Each call has a shell of its own, because shell sessions are not supported.
+Source: the fields that vLLM passes to its container tool.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def is_shell(tool: PromptTool) -> bool:
 
 
 def exec_tool(tool: PromptTool) -> PromptTool:
-    """Return ``tool``, the shell function, with the parameters of ``container.exec`` in place of
-    its own. The model sees these parameters."""
+    """Return the shell function ``tool`` with the parameters of ``container.exec``, which the model
+    sees instead of the function's own parameters."""
     return replace(tool, schema=_SCHEMA)
 
 
@@ -106,8 +107,8 @@ def _parse(text: str) -> Any:
 
 
 def _script(words: list[str]) -> str:
-    """Return the command line for a list of words. If the words only start a shell with a script,
-    as in ``bash -lc SCRIPT``, return the script."""
+    """Return the command line for a list of words. If the words only start a shell that runs a
+    script, as in ``bash -lc SCRIPT``, return the script."""
     if len(words) == 3 and words[0] in _SHELLS and words[1] in _SCRIPT_FLAGS:
         return words[2]
     return shlex.join(words)

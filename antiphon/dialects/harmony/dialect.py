@@ -134,9 +134,13 @@ class HarmonyDialect:
         return "all_turns" if is_all else "current_turn"
 
     def _reasoning_end_fields(self, options: Options, prompt_tools: PromptTools) -> dict[str, Any]:
-        """Return the fields of ``Rendered`` that end the reasoning when its budget is used up.
+        """Return the fields ``reasoning_end_ids`` and ``answer_constraint`` of ``Rendered``. The
+        backend needs them to end the reasoning when its token budget is used up. Returns an empty
+        dict if the request sets no budget.
+
         After the reasoning, the model writes a call if a call is required, and otherwise the
-        answer."""
+        answer.
+        """
         if options.thinking_budget is None:
             return {}
         ids, encoder = self._encoder.ids, self._encoder

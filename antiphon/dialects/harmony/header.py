@@ -103,9 +103,9 @@ def _read(region: str) -> tuple[str | None, list[str], str]:
 
 
 def bare_text(text: str) -> int | None:
-    """Return the position where the message's text begins, for a text that contains no control
-    tokens. The text before the position is a header. Returns None as long as the whole text may be
-    a header."""
+    """Return the position in ``text`` where the message's text begins, for a text without control
+    tokens. The text before this position is a header with a recipient. Without such a header, the
+    position is 0. Returns None as long as the whole text may be a header."""
     found = _BARE.match(text)
     assert found is not None
     left = text[found.end() :]

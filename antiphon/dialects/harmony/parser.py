@@ -174,7 +174,7 @@ class HarmonyParser:
 
     def _is_text(self, control: ControlName) -> bool:
         """Return whether a control token is read as text. This is the case inside a JSON string if
-        the engine enforces the JSON, because its grammar allows control tokens there.
+        the engine enforces JSON, because the engine's grammar allows control tokens there.
 
         The control tokens ``return`` and ``call`` end the reply, so they are never text.
         """
@@ -249,8 +249,8 @@ class HarmonyParser:
         return self._header
 
     def _begin_unmarked(self, at: int) -> None:
-        """Start a message after a possible header without control tokens. ``at``: the position
-        where this header ends.
+        """Start a message from ``self._header``, which contains no control token and may be plain
+        text. ``at``: the position where the possible header ends.
 
         If the header names the recipient of a call, the text after it is the arguments of this
         call. Otherwise, the possible header and the text after it are an answer.
@@ -262,8 +262,8 @@ class HarmonyParser:
         self._add_content(text[at:])
 
     def _begin_overlong(self) -> None:
-        """Start a message because the header is too long. The valid words at the start of the
-        header are used as its header. All other words become the message's text."""
+        """Start a message because the header is too long. The valid words at the start become the
+        message's header. All other words become the message's text."""
         header = read_header(self._finish_header(), ended=False)
         self._begin_message(header)
         self._add_content(header.rest)
@@ -374,11 +374,11 @@ class HarmonyParser:
         self._logprobs.clear()
 
     def _rescue_header(self, *, is_cut: bool) -> None:
-        """Handle a header without a message after it: emit the header's words as text of the
-        reply. ``is_cut``: whether the output was cut off.
+        """Process a header that no message follows. Words that do not belong to a header are
+        emitted as text of the reply. ``is_cut``: whether the output was cut off.
 
-        Words that form a valid header are not emitted. Exception: if the header contains no control
-        token and its words can be an answer, all of them are emitted.
+        If the header contains no control token, its words may be an answer. All of them are then
+        emitted.
         """
         text = self._header if is_cut else self._finish_header()
         is_unmarked = self._is_unmarked_header and not is_cut

@@ -3,7 +3,7 @@ turns.
 
 If a user's text spells a control token, it stays plain text. Token ids that the model sampled are
 reused if they have the same meaning as the message to encode. The sampled ids may differ from the
-library's ids, because models order the words of a header differently.
+library's ids, because the model may order the words of a header differently.
 """
 
 from __future__ import annotations

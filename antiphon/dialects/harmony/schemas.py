@@ -214,8 +214,8 @@ def _tool_description(schema: Schema) -> Schema:
     """Return the schema's description and default value.
 
     The description is extended with facts that TypeScript cannot express: values of ``enum`` that
-    are not strings, and objects with any keys. All text is on one line, because the library breaks
-    comments at line ends.
+    are not strings, and objects with any keys. All text is on one line, because the library writes
+    the description of a property as a comment of one line.
     """
     plain = schema.get("description")
     words = [" ".join(plain.split())] if isinstance(plain, str) else []

@@ -1,8 +1,9 @@
 """Convert argument values that are not JSON to JSON. A value is plain text with a type from the
 schema, a Python literal, or a literal of the form ``{key:value}``.
 
-The JSON text is only extended and never changed. A string is emitted piece by piece. Any other
-value is emitted once it is complete. The functions here accept any text and never raise.
+The JSON text is streamed, so text that was emitted once never changes. A string is emitted piece by
+piece. Any other value is emitted once it is complete. The functions here accept any text and never
+raise.
 """
 
 from __future__ import annotations
@@ -106,8 +107,8 @@ def to_json_text(text: str, types: frozenset[str] = frozenset()) -> str:
     - Python literals and literals of the form ``{key:value}`` are converted.
     - All other text becomes a string. Quotes around the text become part of the string.
 
-    In the first two cases, the text also becomes a string if the schema allows a string but not the
-    type of this value.
+    Exception to the first two rules: if the schema allows a string but not the type of this value,
+    the text becomes a string.
     """
     bare = text.strip()
     for candidate in (bare, _literal_to_json(bare)):
@@ -184,7 +185,7 @@ def _literal_to_json(text: str) -> str:
 
 class JsonObjectWriter:
     """Writes the arguments of a call as a JSON object, key by key. Each method returns the JSON
-    text that it adds. ``schema``: the schema of the arguments."""
+    text that the caller must append to the object. ``schema``: the schema of the arguments."""
 
     def __init__(self, schema: Json) -> None:
         self._property_types = PropertyTypes(schema)
@@ -204,13 +205,14 @@ class JsonObjectWriter:
         return f"{before}{dump(key)}: "
 
     def write_value(self, text: str) -> str:
-        """Write a complete value. It is converted to JSON according to the schema."""
+        """Write a complete value. ``text``: the value as the model wrote it. It is converted to
+        JSON according to the schema."""
         return to_json_text(text, self._types)
 
     @staticmethod
     def write_string(text: str) -> str:
-        """Write a piece of a string, with JSON's escapes. The caller writes the quotes around the
-        string."""
+        """Write a piece of a string value, with JSON's escapes. The caller must write the quotes
+        around the string itself."""
         return escape_string(text)
 
     def close(self) -> str:

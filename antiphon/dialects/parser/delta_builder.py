@@ -49,7 +49,8 @@ class ParserDeltaBuilder:
         return list(_merge_texts(out))
 
     def add_sampled_tokens(self, ids: tuple[int, ...]) -> None:
-        """Add token ids. The deltas that are added next are made from these tokens."""
+        """Add token ids that the model sampled, as the delta ``SampledTokens``. The deltas that are
+        added next are made from these tokens."""
         self._deltas.append(SampledTokens(ids))
 
     # --- text -------------------------------------------------------------------------------------
@@ -159,11 +160,10 @@ class ParserDeltaBuilder:
             self._open_kind = None
 
     def finish(self, *, is_cut: bool) -> None:
-        """End the reply. If an answer ends with white space that was held back, the white space is
-        emitted, because nothing follows.
+        """End the reply. White space at the end of an answer, which was held back, is emitted now.
+        A reply of only white space becomes a message.
 
-        A reply of only white space becomes a message. If the reply was cut off (``is_cut``), the
-        open item stays open.
+        If the reply was cut off (``is_cut``), the open item stays open.
         """
         if self._pending_kind == "message" and self._pending and self._is_first:
             self._emit_open("message", Message(role="assistant", content=()))

@@ -50,10 +50,10 @@ class JsonCallTarget(Protocol):
         for an unknown function."""
 
     def start(self, *, has_arguments: bool = False) -> bool:
-        """Start the call. Its name must be complete. Returns False and starts nothing if the text
-        is not a call.
+        """Start the call. The caller must have set ``name``. Returns False and starts nothing if
+        the text is not a call.
 
-        ``has_arguments``: whether arguments follow the name.
+        ``has_arguments``: whether the text contains a key for the arguments, such as ``arguments``.
         """
 
     def add_json_arguments(self, text: str) -> None:
@@ -109,7 +109,8 @@ class JsonCallReader:
         return at
 
     def finish(self) -> None:
-        """End the call. Called at the next tag or special token, or at the end of the reply."""
+        """End the call. The parser uses this method at the next tag or special token, and at the
+        end of the reply."""
         if self._step == self._read_scalar:
             self._end_scalar()
         elif self._step == self._read_string and self._key in ARGUMENT_KEYS:
@@ -211,7 +212,7 @@ class JsonCallReader:
         self._string, self._text, self._step = StringDecoder(), [], step
 
     def _read_string(self, text: str, at: int) -> int:
-        """Read the name, or arguments that are written as a string."""
+        """Read a string: either the tool's name, or arguments that are written as a string."""
         decoded, at = self._string.read(text, at)
         is_complete = self._string.complete
         decoded += self._string.finish() if is_complete else ""
@@ -248,7 +249,7 @@ class JsonCallReader:
         self._add_arguments("" if text == "null" else text)
 
     def _read_field(self, text: str, at: int) -> int:
-        """Read the value of a field that is neither the name nor the arguments."""
+        """Read the value of a field that is neither the tool's name nor the arguments."""
         end = self._span.read(text, at)
         if self._span.complete:
             self._step = self._read_gap
@@ -281,9 +282,10 @@ class JsonCallReader:
             self._field = None
 
     def _end_fields(self, *, end: str) -> None:
-        """Pass on the fields that are neither the name nor the arguments. If the call has no
-        arguments, these fields become its arguments. Otherwise the parser emits them after the call
-        as text of the answer.
+        """Process the fields that are neither the tool's name nor the arguments. Fields that only
+        describe the call, such as its id, are dropped. If the call has no arguments, the other
+        fields become its arguments. If it has arguments, the parser emits the other fields after
+        the call as text of the answer.
 
         ``end``: the closing brace of the arguments, or ``""`` if the model did not close the call.
         """

@@ -59,7 +59,8 @@ class StateTerminals:
         # Special tokens without a transition are matched too: they are dropped and never text.
         self._pattern = re.compile("|".join([*map(re.escape, longest_first), _MARK.pattern]))
         first = "".join({re.escape(word[0]) for word in transitions})
-        #: Finds a character with which a terminal may begin. Text without such a one is plain.
+        #: Finds a character with which a terminal may begin. Text without such a character is
+        #: plain.
         self.find_start = re.compile(f"[{first}\ud800-\udfff]").search
         self._prefixes = frozenset(word[:n] for word in transitions for n in range(1, len(word)))
         self._longest = max(map(len, transitions), default=1)
@@ -90,8 +91,8 @@ class Lexer:
     is a text or special token that leads to another state of the parser. A lexer is immutable
     except for its cache of texts.
 
-    ``result_tags``: the tags before and after tool results in the prompt, if the model was not
-    trained with these tags. The model may imitate the tags, so they are terminals, too.
+    ``result_tags``: the tags that the prompt writes before and after tool results, if the model was
+    not trained with these tags. The model may imitate them, so they are terminals, too.
     """
 
     def __init__(

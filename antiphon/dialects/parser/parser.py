@@ -204,12 +204,12 @@ class FormatParser:
             self._prompt_text, self._state = "", TEXT
 
     def _is_pending_text(self) -> bool:
-        """Return whether the last text of a reply that was cut off is emitted. Otherwise this text
-        is dropped.
+        """Return whether to emit the text that is still held back when the output is cut off.
+        Otherwise, this text is dropped.
 
-        - Outside of a possible call, it is emitted if it contains no special token.
-        - In a possible call, it is emitted if no special token marks the call and the call has not
-          started.
+        - Outside of a possible call, the text is emitted if it contains no special token.
+        - In a possible call, the text is emitted if no special token marks the call and the call
+          has not started.
         """
         if self._state in _OUTSIDE:
             return strip_marks(self._buffer) == self._buffer
@@ -408,8 +408,8 @@ class FormatParser:
             self._markup.add_terminal(text)
 
     def _enter(self, state: str) -> None:
-        """Go to the state ``state``. At least one of the current state and the new state belongs to
-        the tool format."""
+        """Go to the state ``state`` of the tool format, or leave the tool format for the state
+        ``state``."""
         reads = self._states[state].reads if state in self._states else "between"
         if not self._leave(reads):
             self._reject_call()
@@ -431,8 +431,8 @@ class FormatParser:
         )
 
     def _leave(self, next_kind: str) -> bool:
-        """Finish the current state. ``next_kind``: the kind of text that the next state reads, such
-        as ``name``.
+        """Finish the reader of the current state before the parser goes to the next state.
+        ``next_kind``: the kind of text that the next state reads, such as ``name``.
 
         Starts the call if its name is complete now, and ends the call if the call is complete.
         Returns False if the text is not a call.
@@ -503,8 +503,12 @@ class FormatParser:
             markup.text.append(terminal)
 
     def _end_markup(self, state: str, *, is_text: bool = False) -> None:
-        """End the text of a possible call, and go to ``state``. The parts of this text that belong
-        to no call are emitted.
+        """End the text of a possible call. The parts of this text that belong to no call are
+        emitted.
+
+        The parser then goes to ``state`` if the text contained a call, or if ``state`` is THINKING.
+        Otherwise, it goes back to the state before the possible call. If it has emitted text of the
+        answer, it goes to the state TEXT.
 
         ``is_text``: whether the possible call turned out to be plain text. If it is False and the
         parts consist only of special tokens and separators, they are dropped.
@@ -524,8 +528,8 @@ class FormatParser:
         """Return the part of a possible call's text that belongs to no call, and the position in
         the reply where this part starts.
 
-        ``end``: the position where the part ends. ``is_text``: whether the part includes the tags
-        and special tokens that follow a call.
+        ``end``: the position in the reply where the part ends. ``is_text``: whether the part
+        includes the tags and special tokens that follow a call.
         """
         markup = self._markup
         text = "".join(markup.text)

@@ -53,8 +53,8 @@ class Reader(Protocol):
         this state."""
 
     def finish(self) -> None:
-        """End the text of this state. Called at the next tag or special token, or at the end of the
-        reply."""
+        """End the text of this state. The parser uses this method at the next tag or special token,
+        and at the end of the reply."""
 
 
 class _TextReader:
@@ -71,7 +71,7 @@ class _TextReader:
         return len(text)
 
     def finish(self) -> None:
-        """Do nothing."""
+        """Do nothing. Subclasses that must process the whole text override this method."""
 
     @property
     def text(self) -> str:
@@ -107,8 +107,8 @@ class _NameReader(_TextReader):
 class _LabelReader(_NameReader):
     """Reads a call id that contains the tool's name, such as ``functions.NAME:0``.
 
-    If the number is missing, the text identifies no single call. Then only the tool's name is taken
-    from it, and the call gets no id here.
+    If the number is missing, the text is not a valid id. The tool's name is then taken from the
+    text, and the call's id stays empty.
     """
 
     def finish(self) -> None:

@@ -1,5 +1,5 @@
-"""A tool call while it is parsed. The parser emits no part of a call before the call's name is
-complete."""
+"""Build a tool call while the model's output is parsed. The parser emits no part of a call before
+the call's name is complete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CUSTOM: Mapping[str, Any] = {"properties": {"input": {"type": "string"}}}
 
 
 class ToolShape(Struct, frozen=True, kw_only=True):
-    """A tool of the prompt as the API shows it.
+    """A tool from the prompt, with the name and the schema that it has in the API.
 
     - ``wire_name``, ``namespace``: the tool's name and namespace in the API. Its name in the prompt
       may differ.
@@ -62,7 +62,8 @@ class CallBuilder:
 
     - ``tools``: name of a tool in the prompt → the tool.
     - ``is_bare``: whether no special token marks the call, and only the syntax of the text suggests
-      it. If so, the text is a call only if it names a known tool.
+      it. If so, the text is a call only if it names a known tool, or if it is a JSON object with a
+      name and arguments.
     - ``repeated_name``: the name in a header before the call. If the call has another name, the
       name in the header is stray text.
     """
@@ -119,8 +120,8 @@ class CallBuilder:
         """Start the call. Its name must be complete. Returns False and starts nothing if the text
         is not a call.
 
-        ``has_arguments``: whether arguments in the syntax of a call follow the name. The text is
-        then a call even if no tool has this name.
+        ``has_arguments``: whether the text contains a JSON key for the arguments, such as
+        ``arguments``. The text is then a call even if no tool has this name.
         """
         if self.has_started:
             return True
@@ -186,7 +187,7 @@ class CallBuilder:
                 self._write(head)
 
     def _end_wrapper(self) -> None:
-        """Finish arguments that the model wrapped in another object, such as
+        """Process the text after arguments that the model wrapped in another object, such as
         ``{"arguments": {…}}``. The text after the inner object, without the closing brace of the
         outer object, is added to ``stray_text``."""
         tail = "".join(self._wrapper_tail).strip().removesuffix("}").strip().removeprefix(",")
@@ -203,8 +204,8 @@ class CallBuilder:
             self._sink.add_arguments(text)
 
     def add_plain_arguments(self, text: str) -> None:
-        """Add arguments that the model writes as plain lines, without tags and without JSON. Each
-        line is the value of one required parameter.
+        """Add arguments that the model writes as plain lines, without tags and without JSON. The
+        lines are the values of the required parameters, in the schema's order.
 
         The last required parameter gets all remaining lines.
         """
