@@ -21,11 +21,11 @@ _decode = msgspec.msgpack.Decoder(CallMessage).decode
 
 
 class BlockingClient:
-    """Calls methods of an object in another process. ``path``: the Unix socket at which that
+    """Calls methods of an object in another process. ``path``: the Unix socket at which the other
     process listens. ``on_lost``: creates the error to raise when the connection of a call is lost.
 
-    A call blocks its thread until the result arrives, so the called methods must return quickly.
-    Concurrent calls use separate connections.
+    A call blocks its thread until the result arrives, so the methods that are called must return
+    quickly. Concurrent calls use separate connections.
     """
 
     def __init__(

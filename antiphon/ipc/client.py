@@ -107,8 +107,8 @@ class CallClient:
             del self._answers[answers.call]
 
     def notify(self, method: str, *arguments: Any) -> None:
-        """Call a method that sends no answer, and do not wait for it. Does nothing if the
-        connection is not open."""
+        """Call a method whose result is not needed. The other process sends no answer. The call is
+        dropped if the connection is not open."""
         if self._frames is not None:
             self._frames.send(encode((MessageKind.NOTICE, 0, method, arguments)))
 

@@ -33,8 +33,8 @@ _Send: TypeAlias = Callable[[dict[str, Any]], Any]
 
 
 class HttpCallEndpoint:
-    """The ASGI app that answers RPC calls. ``find``: gets the id of a process, and returns the
-    function that answers calls to this process, or None if this server has no such process.
+    """The ASGI app that answers RPC calls. ``find``: called with the id of a process. It returns
+    the function that answers calls to this process, or None if this server has no such process.
     ``max_bytes``: the maximum size of a request body."""
 
     def __init__(

@@ -1,5 +1,5 @@
 """Signatures of RPC calls over HTTP. Only a holder of the shared secret can sign a call. A
-signature is valid for a short time and only once."""
+signature is valid only for a short time, and can be used only once."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class CallSigner:
 
     def check(self, owner: str, headers: Mapping[str, str]) -> str | None:
         """Check the signature headers of a call to the process ``owner``. Returns the digest that
-        the body of the call must have. Returns None if the signature is invalid, too old or already
-        used, or if too many nonces are stored."""
+        the headers contain. The caller must compare it with the digest of the body. Returns None if
+        the signature is invalid, too old or already used, or if too many nonces are stored."""
         at, nonce, digest, signature = (
             headers.get(name, "") for name in (_TIME, _NONCE, _DIGEST, _SIGNATURE)
         )
@@ -58,10 +58,10 @@ class CallSigner:
         return digest
 
     def _first_nonces(self) -> list[tuple[str, float]]:
-        """Return the oldest four nonces, each with the time when it can be deleted.
+        """Return the oldest four nonces, each with the time after which it can be deleted.
 
-        Each call adds one nonce, and deletes those of these four that have expired. So the number
-        of stored nonces stays small.
+        Each call of ``check`` stores one nonce, and deletes up to four that have expired. So
+        expired nonces do not accumulate.
         """
         return [item for item, _ in zip(self._nonces.items(), range(4), strict=False)]
 

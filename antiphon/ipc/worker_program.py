@@ -1,8 +1,7 @@
-"""Commands, environments and resource limits for programs of this package that handle untrusted
-content.
+"""Commands, environments and resource limits for programs that handle untrusted content.
 
-A program is a Python file of this package that runs in a process of its own. It sets its own
-resource limits before it reads its input.
+Such a program is a Python file of this package. It runs in a process of its own, and limits its own
+resources before it reads its input.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ def program_command(program: Path, *arguments: str) -> list[str]:
 
 
 def program_environment(variables: Mapping[str, str] = {}) -> dict[str, str]:
-    """Return the environment of a program: the given harmless ``variables``, and the import path.
-    The program does not inherit the server's environment, which may contain secrets."""
+    """Return the environment of a program. It contains only the given ``variables``, which must not
+    be secret, and the import path. The program does not inherit the server's environment, which may
+    contain secrets."""
     path = os.pathsep.join(path for path in sys.path if path)
     return {**variables, "PYTHONPATH": path}
 

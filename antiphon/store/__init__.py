@@ -36,14 +36,15 @@ async def open_store(
     listen_url: str | None = None,
     bus: str | None = None,
 ) -> Store:
-    """Open the store of a URL: ``memory:``, ``sqlite:PATH`` or a path, ``postgresql://…``. Raises
+    """Open the store at a URL: ``memory:``, ``sqlite:PATH``, a path, or ``postgresql://…``. Raises
     ``SetupError``.
 
     - ``vectors``, ``vectors_key``: the values of the settings with these names. They select how the
       nearest vectors are found.
-    - ``peers``: a folder for sockets. Several processes of one host need it to share an SQLite
-      database. Over PostgreSQL, such processes need it to send each other the events of background
-      runs directly instead of over the database or the bus.
+    - ``peers``: a folder for the sockets of several processes on one host. Without this folder,
+      only one process can use an SQLite database. With a PostgreSQL database, the processes use the
+      folder to send each other the events of background runs directly, instead of over the database
+      or the bus.
     - ``connections``, ``listen_url``, ``bus``: as in ``PostgresStore.open``.
     """
     if needs_postgres(vectors) and not is_postgres(url):

@@ -11,12 +11,12 @@ __all__ = ["AuditLog", "AuditQuery", "AuditRecord"]
 
 
 class AuditRecord(Struct, frozen=True, kw_only=True):
-    """An administrative act.
+    """One record of the audit log: an administrative act.
 
-    ``at``: unix seconds. ``type``: for example ``api_key.created``. ``target``: the name or id of
-    the changed object. ``actor``: the name of the key that was used; "" if no key was used.
-    ``actor_tenant``: the tenant of this key. ``address``: the address of the client. The fields
-    have the same order as the columns of the table.
+    ``at``: Unix seconds. ``type``: for example ``api_key.created``. ``target``: the name or id of
+    the changed object. ``actor``: the name of the API key with which the act was authorized; ""
+    without a key. ``actor_tenant``: the tenant of this key. ``address``: the address of the client.
+    The fields have the same order as the columns of the table.
     """
 
     id: str
@@ -30,8 +30,8 @@ class AuditRecord(Struct, frozen=True, kw_only=True):
 
 class AuditQuery(Struct, frozen=True, kw_only=True):
     """A query for a page of the log. A field that is None does not restrict the query. ``start``:
-    the first second of the time range. ``end``: the first second after the time range. ``after``:
-    the id of the last record of the previous page."""
+    the first second of the time range, in Unix seconds. ``end``: the first second after the time
+    range. ``after``: the id of the last record of the previous page."""
 
     type: str | None = None
     actor: str | None = None

@@ -1,8 +1,9 @@
-"""The contract of a store, which holds conversations, and responses with their inputs and tokens.
+"""The contract of a store. A store holds conversations and responses. It keeps the input and the
+tokens of each response.
 
-Each response is stored with a link to its parent, the response that it continues. Its row holds
-only its own input, output and tokens. So a turn of a long conversation needs no more space than a
-turn of a short one. The memory store is the reference implementation.
+Each response is stored with a link to its parent, the response that it continues. The row of a
+response holds only the input, output and tokens of this response. So a turn of a long conversation
+needs no more space than a turn of a short one. The memory store is the reference implementation.
 """
 
 from __future__ import annotations
@@ -104,8 +105,8 @@ class Store(Protocol):
 
     @property
     def rates(self) -> RateStore:
-        """Request counts of clients that have rate limits. The processes that share this store
-        exchange the counts here."""
+        """The rate store. Through it, the processes that share this store exchange the request
+        counts of clients with rate limits."""
 
     @property
     def containers(self) -> ContainerDirectory:
@@ -133,11 +134,12 @@ class Store(Protocol):
           exists.
 
         With ``lock``, a response that is already stored is not changed, and nothing is appended
-        again. So a caller that got no answer can repeat the call. Returns False and stores nothing
-        if the response has lost the lock. Other responses may then have been added to the
-        conversation.
+        again. So a caller that got no answer can repeat the call. If the response has lost the
+        lock, other responses may have been added to the conversation. The method then returns False
+        and stores nothing.
 
-        If the response has a run, its field ``background`` must be true each time it is saved.
+        If the response has a run, the field ``background`` of the response must be true in every
+        call.
         """
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
@@ -206,10 +208,11 @@ class Store(Protocol):
         cannot be written."""
 
     async def clock(self, now: float) -> float:
-        """Return the current Unix time, which the store compares with expiry times.
+        """Return the time by the store's clock, in Unix seconds. The store compares this time with
+        expiry times. ``now``: the server's time.
 
-        A database with a clock of its own returns its own time, so a wrong clock of one server has
-        no effect. Other stores return ``now``, which is the server's time.
+        A database with a clock of its own returns the time of this clock, so a wrong clock of one
+        server has no effect. Other stores return ``now``.
         """
 
     async def load_sweep_record(self) -> SweepRecord | None:
@@ -294,9 +297,11 @@ class Store(Protocol):
         self, tenant: str, approval_id: str, response_id: str, now: int
     ) -> bool:
         """Record that a response runs the tool call that the user has approved. ``approval_id``:
-        the id of the approval. ``now``: the current time in Unix seconds. Returns False if another
-        response has already claimed the approval. Returns True if the same response claims it
-        again."""
+        the id of the approval. ``now``: the current time in Unix seconds.
+
+        Returns False if another response has already claimed the approval. Returns True if no other
+        response has. So the same response can repeat the call.
+        """
 
     async def release_approval(self, tenant: str, approval_id: str, response_id: str) -> None:
         """Undo ``claim_approval`` of this response, because the response did not run the tool

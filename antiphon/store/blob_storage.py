@@ -20,15 +20,16 @@ class BlobStorage(Protocol):
     def read(
         self, blob: BlobRef, start: int = 0, end: int | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the content of a blob from byte ``start`` up to ``end``. Raises ``StoreError``."""
+        """Yield the bytes of a blob from ``start`` up to, but not including, ``end``. If ``end`` is
+        None, read to the end of the blob. Raises ``StoreError``."""
 
     async def delete(self, key: str) -> None:
         """Delete a blob if it exists. Raises ``StoreError``."""
 
 
 class NoBlobResponses:
-    """Base class of stores that keep all contents of responses in the database or in memory. So its
-    methods for blobs of responses do nothing."""
+    """Base class of stores that have no blobs: they keep all contents of responses in the database
+    or in memory. So the methods for blobs of responses do nothing."""
 
     def use_blobs(self, blobs: BlobStorage, min_bytes: int) -> None:
         """Do nothing."""

@@ -1,4 +1,5 @@
-"""The clock that all servers of a store use for the times of their data."""
+"""The clock for the times in stored data. If the store has a clock, all servers on the store use
+this clock."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ class StoreClock:
     """A clock that returns Unix time. If the store has a clock of its own, this clock shows the
     store's time. Otherwise it shows the server's time.
 
-    The server's clock may be wrong, and then data would expire too early or too late. Between two
-    readings of the store's clock, this clock counts with the monotonic clock of the server. So
-    jumps of the server's wall clock have no effect. ``wall``, ``monotonic``: clocks of the server,
-    in seconds.
+    If the clock of a server is wrong, data could expire too early or too late. The store's time
+    prevents this. The store's clock is read only in ``synchronize``. Until the next call, the time
+    advances with the monotonic clock of the server, so jumps of the server's wall clock have no
+    effect. ``wall``, ``monotonic``: clocks of the server, in seconds.
     """
 
     def __init__(self, store: Store, *, wall: Clock, monotonic: Callable[[], float]) -> None:

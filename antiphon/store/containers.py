@@ -42,17 +42,17 @@ class ContainerRecord(Struct, frozen=True, kw_only=True):
 class ContainerDirectory(Protocol):
     """The contract of a container directory.
 
-    Each owner has a lease: a time after which it counts as dead if it does not renew the lease. A
+    Each owner has a lease. An owner that does not renew its lease in time counts as dead. A
     container is active until its owner reports that it has expired, or until the owner's lease
-    ends. An expired container stays expired. So an owner whose lease has ended has lost its
-    containers.
+    ends. An expired container stays expired, even if the owner renews the lease later. So an owner
+    whose lease has ended has lost its containers.
     """
 
     async def renew(
         self, owner: str, url: str, *, lease_s: float, used: Sequence[ContainerResource] = ()
     ) -> frozenset[str]:
         """Begin or renew the lease of an owner, and return the ids of its active containers.
-        ``used``: the new state of those containers of the owner that were used since the last call.
+        ``used``: the current state of the owner's containers that were used since the last call.
 
         The call also expires the containers of all owners whose lease has ended, and deletes
         containers that expired ``EXPIRED_RETENTION_S`` seconds ago.

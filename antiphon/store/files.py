@@ -1,8 +1,8 @@
 """The contract of a file store.
 
 Files are immutable. The content of a file is either in the store itself or in a blob outside of the
-store. Content in the store is read as a whole. For content in a blob, the store holds a reference
-to the blob.
+store. Content in the store itself can only be read as a whole. For content in a blob, the store
+holds a reference to the blob.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class FileQuery(Struct, frozen=True, kw_only=True):
 
 
 class FileStore(Protocol):
-    """The contract of a file store. Methods with a tenant see only the files of this tenant.
-    Deletion, also by ``Store.sweep``, is final.
+    """The contract of a file store. Methods with a parameter ``tenant`` see only the files of this
+    tenant. Files that are deleted, also by ``Store.sweep``, cannot be restored.
 
     Files of one tenant with the same SHA-256 share one blob. The transaction that deletes the last
     file of a blob marks the blob as unused. The caller of ``list_unused_blobs`` then deletes the
-    blob and removes the mark by ``forget_blobs``.
+    blob, and calls ``forget_blobs`` to remove the mark.
     """
 
     async def put(
@@ -118,5 +118,5 @@ class FileStore(Protocol):
         """Remove the marks of unused blobs, after the blobs were deleted."""
 
     async def find_unknown_blobs(self, keys: Collection[str]) -> frozenset[str]:
-        """Return those of the keys whose blob the store does not know. It knows the blobs of files
-        and responses, and the blobs that are marked as unused."""
+        """Return those ``keys`` whose blobs the store does not know. The store knows the blobs of
+        files and responses, and the blobs that are marked as unused."""

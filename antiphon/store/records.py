@@ -31,8 +31,8 @@ __all__ = [
 
 
 class TurnTokens(Struct, frozen=True, kw_only=True):
-    """The token ids of one turn. To save space, ids that are the same as in the parent are left
-    out.
+    """The token ids of one turn. To save space, ids that are the same as in the parent response are
+    left out.
 
     ``base``: number of ids to take from the beginning of the parent's conversation. ``ids``: the
     ids that follow them, packed as little-endian 32-bit unsigned integers. So the conversation up
@@ -45,9 +45,9 @@ class TurnTokens(Struct, frozen=True, kw_only=True):
 
 
 class StoredResponse(Struct, frozen=True, kw_only=True):
-    """A response with its own input items, the token ids of its turn, and the times when its items
-    were made. The response has ended (it is completed, incomplete, failed or cancelled), or it
-    belongs to a background run that has not ended."""
+    """A response as it is stored: with its own input items, the token ids of its turn, and the
+    times when its items were made. The response has ended (it is completed, incomplete, failed or
+    cancelled), or it belongs to a background run that has not ended."""
 
     response: Response
     input: tuple[Item, ...] = ()
@@ -119,9 +119,9 @@ class Claim(Struct, frozen=True, kw_only=True):
     """The right of one owner to work on a run. ``epoch``: a counter of the run that grows with each
     claim. A claim ends when the run is claimed again.
 
-    ``attempts``: how many times the run was claimed since its last append of events, this claim
-    included. ``row``: the number of the run in the store. With it, the store need not search the
-    run by its id.
+    ``attempts``: how many times the run was claimed since events were last appended to it. This
+    claim is included. ``row``: the row number of the run. With the row number, the store need not
+    search the run by its id.
     """
 
     job: Job
@@ -139,8 +139,9 @@ class ConversationLock(Struct, frozen=True):
 
 
 class RunLimit(Struct, frozen=True):
-    """A limit on the number of a tenant's runs that have not ended. ``api_key``: the name of the
-    API key whose runs count. None: all runs of the tenant count."""
+    """A limit on the number of a tenant's runs that have not ended. ``api_key``: the name of an API
+    key; the limit then counts only the runs of this key. None: the limit counts all runs of the
+    tenant."""
 
     max_runs: int
     api_key: str | None = None
@@ -154,9 +155,10 @@ class EventBatch(Struct, frozen=True, kw_only=True):
     events, packed as in ``Job.prompt``. ``at``: Unix seconds when the batch was made, soon after
     its events; None if unknown.
 
-    ``parts``: smaller batches that contain the events of this batch, for a batch that is too large
-    for memory. ``lines`` and ``tokens`` are then empty. Each part is made only when a store
-    iterates to it. A store may iterate over the parts repeatedly and in another thread.
+    ``parts``: only for a batch that is too large for memory. They are smaller batches with the
+    events of this batch; ``lines`` and ``tokens`` of this batch are then empty. Each part is
+    created only when the iteration reaches it. A store may iterate over the parts repeatedly and in
+    another thread.
     """
 
     first: int
@@ -203,7 +205,7 @@ class DueWebhook(Struct, frozen=True):
 
 
 class EventPage(Struct, frozen=True):
-    """A page of an event log: batches in order. ``ended``: whether the run has ended and its log
+    """A page of an event log: batches in order. ``ended``: whether the run has ended and the log
     has no events after this page."""
 
     batches: tuple[EventBatch, ...]

@@ -36,8 +36,8 @@ class RunListener(Protocol):
     processes make.
 
     The methods are called on the event loop, and must not block or raise. A notification may be
-    lost. The listener therefore also checks the store regularly, and notifications only make it
-    react sooner.
+    lost. The listener therefore also checks the store regularly. Notifications only make it react
+    sooner.
     """
 
     def on_run_queued(self) -> None:
@@ -79,7 +79,8 @@ class RunStore(Protocol):
 
         - ``lock``: the lock of the conversation that the run continues. The run keeps this lock
           until its end.
-        - ``api_key``: the name of the API key for which the run counts.
+        - ``api_key``: the name of the API key that created the run. Limits of this key count the
+          run.
 
         The response can be loaded immediately. Requests can refer to its items by id after the end
         of the run, and only if ``response.store`` is true.
@@ -99,16 +100,17 @@ class RunStore(Protocol):
         No run is claimed by two owners.
 
         A run can be claimed if it was never claimed, if it was released, or if its owner is dead.
-        An owner is dead if it has sent no heartbeat for ``lease_s`` seconds. In a store that one
-        process uses, all owners of an earlier process are dead. The runs of one tenant are claimed
-        oldest first. Each next run is a run of the tenant with the fewest running runs.
+        An owner is dead if it has sent no heartbeat for ``lease_s`` seconds. In a store that only
+        one process uses, all owners of an earlier process are dead. The runs of one tenant are
+        claimed oldest first. The runs of several tenants are claimed in turn: the next run is
+        always one of the tenant with the fewest running runs.
 
         - ``limit``: the largest number of runs to claim.
         - ``tenant_limit``: the largest number of runs of one tenant that ``owner`` may have. None
           means no limit.
         - ``held``: ids of the runs that ``owner`` works on. If ``owner`` owns other runs in the
-          store, these runs are claimed again, because nobody works on them: ``owner`` did not
-          get the result of an earlier call, or its work on the run failed. If ``held`` is None,
+          store, these runs are claimed again, because nobody works on them: ``owner`` did not get
+          the result of an earlier call, or its work on the run failed. If ``held`` is None,
           ``owner`` works on all its runs.
         """
 
@@ -130,8 +132,8 @@ class RunStore(Protocol):
         runs."""
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
-        """Take a run away from its owner, if it has one, so the caller can end the run. Returns
-        None if the run is unknown or has ended."""
+        """Take a run away from its owner, if it has one. The caller can end the run with the claim
+        that is returned. Returns None if the run is unknown or has ended."""
 
     async def append(self, appends: Sequence[Append]) -> frozenset[str]:
         """Append batches of events in one transaction. Several batches of one run must be in order.
@@ -190,8 +192,9 @@ class RunStore(Protocol):
     async def events(
         self, tenant: str, response_id: str, after: int, *, limit: int
     ) -> EventPage | None:
-        """Return the events after sequence number ``after``, as whole batches. The page has at
-        least ``limit`` events, unless the log has no more events or the events are very long.
+        """Return a page of whole batches with the events after sequence number ``after``. The page
+        has at least ``limit`` events, unless the log has no more events or the events are very
+        long.
 
         The first batch may also contain events up to ``after``. The batches have no ``tokens`` and
         no ``at``. Returns None if the run is unknown, or if its events are no longer kept.
@@ -209,7 +212,7 @@ class RunStore(Protocol):
         self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
     ) -> bool:
         """Lock a conversation for the response ``holder``. ``owner``: the server that works on this
-        response. This call may come before ``create``.
+        response. The lock can be taken before ``create`` stores the run of the response.
 
         Returns False in these cases:
 
@@ -218,8 +221,8 @@ class RunStore(Protocol):
           will continue it under the same lock.
         - The run of ``holder`` has already ended, so nothing would release the new lock.
 
-        When an owner claims a run, the lock of the run passes to this owner. In a store that one
-        process uses, only the locks given to ``create`` survive the process.
+        When an owner claims a run, the lock of the run passes to this owner. In a store that only
+        one process uses, locks that were not given to ``create`` are lost when the process ends.
         """
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:

@@ -1,4 +1,5 @@
-"""The contract of a skill store: bundles of files in immutable versions.
+"""The contract of a skill store. A skill has immutable versions. The content of each version is a
+bundle of files.
 
 Stores treat bundles as opaque bytes.
 """

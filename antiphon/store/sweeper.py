@@ -2,9 +2,9 @@
 clock.
 
 A clock that is far ahead would make all data expire immediately, and deleted data cannot be
-restored. So if the clock is implausibly far ahead of the last sweep, sweeps ignore it for a day. In
-this day, an operator can correct the clock. A clock also looks far ahead if the store was unused
-for a long time. Such a store deletes its expired data one day late.
+restored. So if the clock is implausibly far ahead of the last sweep, sweeps ignore it for a day.
+During this day, an operator can correct the clock. If a store was unused for a long time, the clock
+also looks far ahead. Such a store deletes its expired data one day late.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The contract of a usage log, which records what each request used.
 
-A new row describes one request. Old rows are added up into sums: after ten minutes into one sum per
-minute, after a day into one sum per hour, and after 32 days into one sum per day. Each sum is for
-one tenant, API key and model. So the size of the log does not grow with the number of requests.
+A new row describes one request. Sweeps replace old rows by sums: rows older than ten minutes by one
+sum per minute, sums older than a day by one sum per hour, and sums older than 32 days by one sum
+per day. Each sum is for one tenant, API key and model. So the size of the log does not grow with
+the number of requests.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ class UsageRecord(Struct, frozen=True, kw_only=True):
     """The usage of one request.
 
     ``id``: the id of the response. If several records have the same id, only the first one counts.
-    ``start``: the Unix second for which the usage counts, which is the second when the request
-    ended. ``api_key``: the name of the key, or "" for a request without a key. The fields have the
-    same order as the columns of the table.
+    ``start``: the Unix second when the request ended. The usage counts for this second.
+    ``api_key``: the name of the key, or "" for a request without a key. The fields have the same
+    order as the columns of the table.
     """
 
     id: str
@@ -94,9 +95,9 @@ class UsageTotals(Struct, frozen=True, kw_only=True):
 
 
 class Rollup(Struct, frozen=True):
-    """A rule that makes old sums coarser. Sums over ``width`` seconds that are older than ``age_s``
-    seconds are added up into sums over ``to`` seconds. A ``width`` of 0 stands for the rows of
-    single requests."""
+    """A rule that replaces old sums of short intervals by sums of longer intervals. Sums over
+    ``width`` seconds that are older than ``age_s`` seconds are added up into sums over ``to``
+    seconds. If ``width`` is 0, the rule is for the rows of single requests."""
 
     width: int
     to: int

@@ -78,8 +78,8 @@ class ChunkHit(Struct, frozen=True, kw_only=True):
 
 
 class VectorsVersion(Struct, frozen=True):
-    """A value that changes whenever the vectors of a vector store change. ``last``: the highest
-    chunk number. ``count``: the number of vectors."""
+    """Identifies a version of the vectors of a vector store. It changes whenever these vectors
+    change. ``last``: the highest chunk number. ``count``: the number of vectors."""
 
     last: int
     count: int
@@ -164,8 +164,8 @@ class VectorIndex(Protocol):
 
     async def update_attributes(self, tenant: str, indexed: IndexedFile) -> bool:
         """Store new attributes of a file. ``indexed``: the file with the new attributes and the
-        status that the caller has read. Returns False if the file is unknown, or if its status is
-        now another one."""
+        status that the caller has read. Returns False if the file is unknown, or if its status has
+        changed since then."""
 
     async def get_file(self, tenant: str, store_id: str, file_id: str) -> IndexedFile | None:
         """Return a file of a vector store. Returns None if it is unknown."""

@@ -1,7 +1,8 @@
 """Entry point of a child process of the supervisor.
 
 The first argument is the file descriptor of the socket to the supervisor. The second argument is
-the name of the process. The program ignores it; it is there for process lists.
+the name of the process. The program does not use the name. It only shows what the process is in
+lists of processes, such as the output of ``ps``.
 """
 
 import sys

@@ -95,7 +95,8 @@ class WorkerContext:
     @asynccontextmanager
     async def share_metrics(self, metrics: Metrics) -> AsyncIterator[None]:
         """Async context manager that shares metrics. Within the block, other workers can read the
-        metrics of this worker, and this worker reports the sums over all workers."""
+        metrics of this worker. A client that reads the metrics of the server from this worker gets
+        the sums over all workers."""
         server = CallServer(lambda: _MetricsSession(metrics))
         await server.open(self.folder.worker(self.number))
         metrics.collect_from(self._collect)

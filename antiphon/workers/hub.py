@@ -1,6 +1,6 @@
 """The hub: state in the supervisor's memory that all workers of a server share. It consists of the
 metrics of the workers, and of slots. A slot is the permission to run one request at a time. Each
-request needs a slot while it runs."""
+request holds a slot while it runs."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class WorkerHub:
         return HubSession(self)
 
     def on_worker_ended(self, number: int) -> None:
-        """Add the last known counts of an ended worker to the sums, so the sums do not decrease.
-        ``number``: the number of the worker."""
+        """Add the last known metrics of an ended worker to the sums over all ended workers. So the
+        totals do not decrease when a worker ends. ``number``: the number of the worker."""
         if (last := self._last.pop(number, None)) is not None:
             self._ended = sum_metrics([], [self._ended, last])
 
@@ -92,9 +92,9 @@ class HubSession:
         self._slots: dict[int, str] = {}
 
     def try_enter(self, slot: int, tenant: str) -> SlotGrant:
-        """Take a slot for a request if a slot is free. Return whether the slot was granted.
-        ``slot``: a number that the worker has chosen for the slot. ``tenant``: the tenant of the
-        request."""
+        """Take a slot for a request if a slot is free, without waiting. Return whether and how the
+        slot was granted. ``slot``: a number that the worker has chosen for the slot. ``tenant``:
+        the tenant of the request."""
         queue = self._hub.admission
         if not queue.try_acquire(tenant):
             return SlotGrant.NONE

@@ -20,12 +20,12 @@ _REUSE_S = 0.05
 
 
 class SharedAdmission:
-    """``Admission`` that takes its slots from the hub. It counts the running and waiting requests
-    of this worker.
+    """An ``Admission`` that takes its slots from the hub. It counts the running and waiting
+    requests of this worker.
 
     An RPC call to the hub takes a tenth of the time of a short request. To save such calls, the
-    worker keeps a slot for a moment after a request while most slots are free. It uses the slot for
-    the next request of the same tenant.
+    worker keeps a slot for a moment after a request, if most slots are free. The worker uses this
+    slot for the next request of the same tenant.
 
     ``hub``: client for RPC calls to the hub. ``on_admitted``: called with the seconds that a
     request has waited. ``clock``: returns seconds.

@@ -160,8 +160,8 @@ class WorkerSupervisor:
 
     @property
     def _hosts(self) -> list[Child]:
-        """The processes that own the models and the containers. They are stopped after the
-        workers."""
+        """The processes that own the models and the containers. At the end, they are stopped after
+        the workers, because the workers need them."""
         return [each for each in (self._host, self._containers) if each is not None]
 
     @property

@@ -2,7 +2,7 @@
 
 A process that queues a run claims the run immediately if it has room for another run. Each other
 process waits for a random time, and then claims only runs that are still unclaimed. So the
-processes try to claim a queued run one after the other, not all at the same time.
+processes do not all try to claim a queued run at the same time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _MIN_WAIT_S, _MAX_WAIT_S = 0.1, 0.5
 
 
 class ClaimableRuns:
-    """The runs that other processes have queued, according to the notifications that this process
-    got. ``claim``: called when this process should try to claim runs."""
+    """The runs that other processes have queued. This process knows them from notifications.
+    ``claim``: called when this process should try to claim runs."""
 
     def __init__(self, claim: Callable[[], None]) -> None:
         self._claim = claim

@@ -10,12 +10,13 @@ __all__ = ["TenantTotals"]
 
 
 class TenantTotals:
-    """The number of responses and their bytes of each tenant, kept up to date during a sweep.
+    """The number of responses and the bytes of each tenant. A sweep keeps these totals up to date,
+    and uses them to select the tenant whose responses it deletes.
 
     All tenants share the limits of a store. If a limit is exceeded, responses of the tenant with
     the largest total are deleted. So a tenant that floods the store loses its own responses first.
-    ``totals``: rows with a tenant, a number of responses and their bytes. If a tenant has several
-    rows, they are added up.
+    ``totals``: rows of a tenant, its number of responses, and their bytes. Several rows of one
+    tenant are added up.
     """
 
     def __init__(self, retention: Retention, totals: Iterable[tuple[str, int, int]]) -> None:
@@ -41,10 +42,12 @@ class TenantTotals:
 
     def select(self, tenant: str, oldest: Sequence[tuple[int, int]]) -> list[int]:
         """Select which of the oldest responses of a tenant to delete in one step. Return their row
-        numbers. The list has at least one row if ``oldest`` is not empty.
+        numbers.
 
-        ``tenant``: the tenant that ``largest`` returned. ``oldest``: the row number and the bytes
-        of each of its oldest responses. After the deletion, the caller calls ``remove_responses``.
+        The method selects only as many responses as are needed to reach the limit or the total of
+        the next largest tenant. It selects at least one if ``oldest`` is not empty. ``tenant``: the
+        tenant that ``largest`` returned. ``oldest``: the row number and the bytes of each of its
+        oldest responses. After the deletion, the caller calls ``remove_responses``.
         """
         column, surplus = self._excess() or (0, 0)
         others = (self._totals[name][column] for name in self._candidates if name != tenant)

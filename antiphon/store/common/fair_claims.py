@@ -18,13 +18,14 @@ def choose_fairly(
     limit: int,
     room: Mapping[str, int] | None = None,
 ) -> list[_T]:
-    """Choose up to ``limit`` runs. Each next run is the oldest queued run of the tenant with the
-    fewest running runs.
+    """Choose up to ``limit`` queued runs, one after another. Each time, choose the oldest queued
+    run of the tenant with the fewest running runs. A run that was chosen counts as running. If
+    several tenants have the same number of running runs, choose the oldest of their queued runs.
 
-    ``queued``: the runs of each tenant, oldest first, as pairs ``(rank, run)``. The rank is the
-    position in the queue. The function reads only as many of them as it needs. ``running``: the
-    number of running runs of each tenant. Among tenants with equal numbers, the oldest run is
-    chosen. ``room``: the maximum number of runs of each tenant to choose. None means no limit.
+    ``queued``: the runs of each tenant, oldest first, as pairs ``(rank, run)``. An older run has a
+    lower rank. The function reads only as many pairs as it needs. ``running``: the number of
+    running runs of each tenant. ``room``: the maximum number of runs to choose of each tenant. None
+    means no limit.
     """
     sources = {tenant: iter(runs) for tenant, runs in queued.items()}
     #: Heap of the next run of each tenant: number of running runs, rank, tenant, run.

@@ -1,4 +1,5 @@
-"""Heartbeats and conversation locks of a store that one process uses. They are kept in memory."""
+"""Heartbeats and conversation locks of a store that only one process uses. They are kept in
+memory."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ __all__ = ["ConversationLocks", "OwnerHeartbeats", "free_runs"]
 
 
 class OwnerHeartbeats:
-    """The time of each owner's last heartbeat."""
+    """The time of the last heartbeat of each owner. An owner is a server that works on
+    responses."""
 
     def __init__(self) -> None:
         self._last_heartbeats: dict[str, float] = {}
@@ -21,8 +23,8 @@ class OwnerHeartbeats:
     def living_owners(self, lease_s: float) -> frozenset[str]:
         """Return the owners whose last heartbeat is less than ``lease_s`` seconds old.
 
-        Heartbeats are kept only in the memory of this process. So if an earlier process used the
-        store, all owners that it recorded count as dead.
+        The heartbeats are lost when the process ends. So the owners that an earlier process used
+        for its runs count as dead.
         """
         since = time.monotonic() - lease_s
         return frozenset(owner for owner, time_s in self._last_heartbeats.items() if time_s > since)
@@ -51,8 +53,8 @@ def free_runs(
 
 
 class ConversationLocks:
-    """The locks of conversations. A response (the holder) holds the lock of a conversation on
-    behalf of an owner, a server."""
+    """The locks of conversations. A lock has a holder and an owner. The holder is the response that
+    has locked the conversation. The owner is the server that works on this response."""
 
     def __init__(self, owners: OwnerHeartbeats) -> None:
         self._owners = owners
@@ -62,8 +64,7 @@ class ConversationLocks:
         self._running: set[tuple[str, str]] = set()
 
     def is_held(self, tenant: str, conversation_id: str, holder: str, owner: str) -> bool:
-        """Return whether the response ``holder`` holds the lock of a conversation on behalf of
-        ``owner``."""
+        """Return whether the lock of a conversation has this holder and this owner."""
         return self._locks.get((tenant, conversation_id)) == (holder, owner)
 
     def acquire(
@@ -77,9 +78,9 @@ class ConversationLocks:
     ) -> bool:
         """Lock a conversation for the response ``holder``.
 
-        Returns False if another response holds the lock, and the owner of that response is alive or
-        the run of that response has not ended. An unended run keeps its lock, because the next
-        owner of the run will continue it.
+        Returns False if another response holds the lock, and the owner of that lock is alive or the
+        run of that response has not ended. An unended run keeps its lock, because the next owner of
+        the run will continue it.
         """
         current, current_owner = self._locks.get((tenant, conversation_id), (holder, owner))
         if current != holder and (
@@ -112,8 +113,8 @@ class ConversationLocks:
         return is_new
 
     def restore_run(self, tenant: str, holder: str, conversation_id: str | None) -> None:
-        """Record an unended run that an earlier process created, with the lock of its conversation.
-        The lock has no owner until an owner claims the run."""
+        """Record an unended run that an earlier process created, and the lock of its conversation,
+        if it has one. The lock has no owner until an owner claims the run."""
         self.add_run(tenant, holder)
         if conversation_id is not None:
             self._locks[tenant, conversation_id] = (holder, "")

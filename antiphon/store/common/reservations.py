@@ -1,5 +1,5 @@
-"""Reservations of a store that one process uses, kept in memory. A response that is being generated
-has a reservation, so it counts against its tenant's quota before it is saved."""
+"""Reservations of a store that only one process uses, kept in memory. A response that is being
+generated has a reservation, so it counts against its tenant's quota before it is saved."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def exceeds(total: int, limit: int | None) -> bool:
 
 
 class Reservations:
-    """The reservations of all tenants: the ids of the reserved responses, with the owner of each
-    reservation."""
+    """The reservations of all tenants. Each reservation has the id of a response and an owner, the
+    server that generates the response."""
 
     def __init__(self, owners: OwnerHeartbeats) -> None:
         self._owners = owners
@@ -27,8 +27,9 @@ class Reservations:
         """Add a reservation for a response. If the response already has a reservation, the
         reservation passes to the new owner. The call also counts as a heartbeat of the owner.
 
-        Returns a function that restores the former state. The function does nothing if the
-        reservation no longer belongs to ``owner``.
+        Returns a function that undoes the call: it gives the reservation back to the former owner,
+        or removes it if there was none. The function does nothing if the reservation no longer
+        belongs to ``owner``.
         """
         self._owners.record(owner)
         reserved = self._reserved.setdefault(tenant, {})

@@ -1,8 +1,8 @@
 """Conversion between values and database rows, the same for all databases.
 
-Bodies, inputs and outputs are stored as the JSON that the API uses, token ids as packed integers. A
-function ``*_row`` converts a value into the columns of a row. A function ``*_of`` converts a row
-into a value.
+Bodies, inputs and outputs are stored as the JSON that the API uses. Token ids are stored as packed
+integers. A function ``*_row`` converts a value into the columns of a row. A function ``*_of``
+converts a row into a value.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ Row = Sequence[Any]
 
 
 def response_row(tenant: str, stored: StoredResponse, expires_at: int | None) -> tuple[Any, ...]:
-    """Return the columns of a response: tenant, id, parent, created_at, bytes, body, input, output,
-    base, tokens, fingerprint, expires_at, times."""
+    """Return the columns of a response: ``tenant``, ``id``, ``parent``, ``created_at``, ``bytes``,
+    ``body``, ``input``, ``output``, ``base``, ``tokens``, ``fingerprint``, ``expires_at``,
+    ``times``."""
     response, tokens = stored.response, stored.tokens
     body = encode(replace(response, output=()))
     input_, output = encode(stored.input), encode(response.output)
@@ -105,8 +106,8 @@ def response_row(tenant: str, stored: StoredResponse, expires_at: int | None) ->
 
 
 def summary_row(stored: StoredResponse) -> tuple[Any, ...]:
-    """Return the columns of a response's summary: status, model, parent, conversation, background,
-    failed, tools, text, body."""
+    """Return the columns of a response's summary: ``status``, ``model``, ``parent``,
+    ``conversation``, ``background``, ``failed``, ``tools``, ``text``, ``body``."""
     summary = summarize(stored.response, stored.input)
     return (
         summary.status,
@@ -122,14 +123,14 @@ def summary_row(stored: StoredResponse) -> tuple[Any, ...]:
 
 
 def summary_of(row: Row) -> ResponseSummary:
-    """Return the response summary in the column body."""
+    """Return the response summary in the column ``body``."""
     return _decode_summary(row[0])
 
 
 def summary_filters(query: ResponseQuery) -> tuple[Any, ...]:
-    """Return the values that the columns of a response's summary must have to match a query. The
-    values are in the order of ``summary_row``, without the column body. None means any value. The
-    columns tools and text match if they contain the value."""
+    """Convert a query into one value for each column of ``summary_row``, except ``body``. A summary
+    matches the query if its columns have these values. The value None matches everything. The
+    columns ``tools`` and ``text`` match if they contain the value."""
     return (
         query.status,
         _word(query.model),
@@ -148,8 +149,8 @@ def _word(text: str | None) -> str | None:
 
 
 def stored_of(row: Row) -> StoredResponse:
-    """Return the stored response in the columns body, input, output, base, tokens, fingerprint and
-    times."""
+    """Return the stored response in the columns ``body``, ``input``, ``output``, ``base``,
+    ``tokens``, ``fingerprint`` and ``times``."""
     body, input_, output, base, tokens, fingerprint, times = row
     return StoredResponse(
         response=replace(_decode_response(body), output=_decode_items(output)),
@@ -162,7 +163,7 @@ def stored_of(row: Row) -> StoredResponse:
 
 
 def items_of(row: Row) -> tuple[Item, ...]:
-    """Return the items in the columns input and output."""
+    """Return the items in the columns ``input`` and ``output``."""
     return (*_decode_items(row[0]), *_decode_items(row[1]))
 
 
@@ -172,18 +173,19 @@ def item_kind(item: Item) -> str:
 
 
 def item_of(row: Row) -> Item:
-    """Return the item in the column body."""
+    """Return the item in the column ``body``."""
     item: Item = _decode_item(row[0])
     return item
 
 
 def key_of(row: Row) -> KeyRecord:
-    """Return the API key in the column body."""
+    """Return the API key in the column ``body``."""
     return _decode_key(row[0])
 
 
 def container_of(row: Row) -> ContainerRecord:
-    """Return the container in the columns tenant, owner, is_auto, url, is_active and body."""
+    """Return the container in the columns ``tenant``, ``owner``, ``is_auto``, ``url``,
+    ``is_active`` and ``body``."""
     tenant, owner, is_auto, url, is_active, body = row
     resource = _decode_container(body)
     return ContainerRecord(
@@ -196,64 +198,65 @@ def container_of(row: Row) -> ContainerRecord:
 
 
 def conversation_of(row: Row) -> ConversationResource:
-    """Return the conversation in the column body."""
+    """Return the conversation in the column ``body``."""
     return _decode_conversation(row[0])
 
 
 def file_row(tenant: str, file: File) -> tuple[Any, ...]:
-    """Return the columns of a file: tenant, id, purpose, bytes, expires_at, body."""
+    """Return the columns of a file: ``tenant``, ``id``, ``purpose``, ``bytes``, ``expires_at``,
+    ``body``."""
     expires_at = None if file.expires_at is msgspec.UNSET else file.expires_at
     return (tenant, file.id, file.purpose, file.bytes, expires_at, encode(file))
 
 
 def file_of(row: Row) -> File:
-    """Return the file in the column body."""
+    """Return the file in the column ``body``."""
     return _decode_file(row[0])
 
 
 def blob_of(row: Row) -> BlobRef:
-    """Return the reference to a blob in the columns key, sha256 and bytes."""
+    """Return the reference to a blob in the columns ``key``, ``sha256`` and ``bytes``."""
     return BlobRef(key=row[0], sha256=row[1], bytes=row[2])
 
 
 def stored_content_of(row: Row) -> StoredContent:
-    """Return a file and the place of its content, from the columns body, seq and tenant. If the
-    content is in a blob, the columns of ``blob_of`` follow."""
+    """Return a file and the place of its content. The columns of the row are ``body``, ``seq`` and
+    ``tenant``. If the content is in a blob, the columns of ``blob_of`` follow."""
     blob = blob_of(row[3:6]) if len(row) > 3 else None
     return StoredContent(position=row[1], tenant=row[2], file=_decode_file(row[0]), blob=blob)
 
 
 def vector_store_of(row: Row) -> VectorStore:
-    """Return the vector store in the column body."""
+    """Return the vector store in the column ``body``."""
     return _decode_vector_store(row[0])
 
 
 def indexed_file_row(indexed: IndexedFile) -> tuple[Any, ...]:
-    """Return the columns of an indexed file: id, batch, status, bytes, body."""
+    """Return the columns of an indexed file: ``id``, ``batch``, ``status``, ``bytes``, ``body``."""
     file = indexed.file
     return (file.id, indexed.batch, file.status, file.usage_bytes, encode(indexed))
 
 
 def indexed_file_of(row: Row) -> IndexedFile:
-    """Return the indexed file in the column body."""
+    """Return the indexed file in the column ``body``."""
     return _decode_indexed_file(row[0])
 
 
 def chunk_row(chunk: IndexedChunk) -> tuple[int, str, str | None]:
-    """Return the columns of a chunk: start, text, indexed text. The indexed text is None if it is
-    the same as the text."""
+    """Return the columns of a chunk: ``start``, ``text`` and ``indexed``. ``indexed`` is the text
+    for the word search; None if it is the same as ``text``."""
     words = index_terms(chunk.text)
     return chunk.start, chunk.text, None if words == chunk.text else words
 
 
 def file_batch_of(row: Row) -> FileBatch:
-    """Return the file batch in the column body."""
+    """Return the file batch in the column ``body``."""
     return _decode_batch(row[0])
 
 
 def usage_of(rows: Sequence[Row]) -> IndexUsage:
-    """Return the usage of a vector store. ``rows``: one row for each status of files, with the
-    columns status, count and bytes."""
+    """Return the usage of a vector store. ``rows``: one row for each file status that occurs, with
+    the columns ``status``, ``count`` and ``bytes``."""
     counts = {status: count for status, count, _ in rows}
     return IndexUsage(
         counts=FileCounts(**counts, total=sum(counts.values())),
@@ -262,13 +265,13 @@ def usage_of(rows: Sequence[Row]) -> IndexUsage:
 
 
 def skill_version_of(row: Row) -> SkillVersion:
-    """Return the skill version in the column body."""
+    """Return the skill version in the column ``body``."""
     return _decode_skill_version(row[0])
 
 
 def skill_of(row: Row) -> Skill:
-    """Return the skill in a row of four columns: id, created_at, highest version number, and body
-    of the default version."""
+    """Return the skill in a row of four columns: id, ``created_at``, highest version number, and
+    body of the default version."""
     name, created_at, latest, body = row
     chosen = _decode_skill_version(body)
     return Skill(
@@ -282,8 +285,8 @@ def skill_of(row: Row) -> Skill:
 
 
 def event_batch_of(row: Row) -> EventBatch:
-    """Return the batch of events in the columns first, count, lines, tokens and at. The column at
-    may be missing."""
+    """Return the batch of events in the columns ``first``, ``count``, ``lines``, ``tokens`` and
+    ``at``. The column ``at`` may be missing."""
     first, count, lines, tokens, *at = row
     return EventBatch(
         first=first, count=count, lines=lines, tokens=tokens, at=at[0] if at else None
@@ -291,15 +294,15 @@ def event_batch_of(row: Row) -> EventBatch:
 
 
 def claim_of(row: Row) -> Claim:
-    """Return the claim in the columns tenant, id, model, request, prompt, epoch, attempts and
-    seq."""
+    """Return the claim in the columns ``tenant``, ``id``, ``model``, ``request``, ``prompt``,
+    ``epoch``, ``attempts`` and ``seq``."""
     tenant, name, model, request, prompt, epoch, attempts, seq = row
     job = Job(tenant=tenant, id=name, model=model, request=request, prompt=prompt)
     return Claim(job=job, epoch=epoch, attempts=attempts, row=seq)
 
 
 def encode_usage(records: Sequence[UsageRecord]) -> str:
-    """Return usage records as a JSON list of rows."""
+    """Encode usage records as a JSON list, with one element for each row to insert."""
     return encode(records).decode()
 
 

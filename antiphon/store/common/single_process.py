@@ -63,8 +63,8 @@ class SingleProcessRuns:
     def is_locked(self, tenant: str, holder: str, lock: ConversationLock) -> bool:
         """Return whether the response ``holder`` still has this lock.
 
-        If it has, this call counts as a heartbeat of the lock's owner, which is this process. So
-        the lock does not expire during the write that follows.
+        If it has, the call counts as a heartbeat of the lock's owner, which is this process. So the
+        lock does not expire during the write that the caller starts next.
         """
         is_locked = self._locks.is_held(tenant, lock.conversation, holder, lock.owner)
         if is_locked:

@@ -18,7 +18,7 @@ __all__ = ["Subscription", "Subscriptions"]
 
 _Key = tuple[str, str]
 
-#: Largest number of batches that a subscription buffers for a busy reader, and of their bytes.
+#: Limits of the buffer of a subscription: number of batches, and bytes of their lines.
 _MAX_BATCHES, _MAX_BYTES = 64, 1 << 20
 
 
@@ -87,9 +87,9 @@ class Subscription:
             await self._waiter
 
     def add(self, batch: EventBatch) -> None:
-        """Buffer the next batch of the run. If the buffer is full, or if the batch consists of
-        parts because it is very large, drop all buffered batches instead. The reader then reads the
-        store."""
+        """Buffer the next batch of the run. A batch that is too large to buffer (it consists of
+        ``parts``), or that does not fit into the buffer, is dropped together with all buffered
+        batches. The reader then reads the store."""
         size = len(batch.lines)
         if len(self._batches) >= _MAX_BATCHES or self._bytes + size > _MAX_BYTES or batch.parts:
             self._clear()
@@ -116,8 +116,8 @@ class Subscription:
 
 
 class Subscriptions:
-    """All subscriptions of a process, by run. ``on_wait`` is called with the key of the run (tenant
-    and id) whenever a reader begins to wait for the next batch."""
+    """All subscriptions in this process, grouped by run. ``on_wait``: called whenever a reader
+    begins to wait for the next batch of a run, with the key of the run (tenant and id)."""
 
     def __init__(self) -> None:
         self.on_wait: Callable[[_Key], None] = lambda key: None

@@ -1,5 +1,5 @@
-"""The steps in which a database deletes all data of a tenant, in the order of execution. Each step
-changes few rows, so other writes do not wait long."""
+"""The steps in which a database deletes all data of a tenant, in the order in which they run. Each
+step changes few rows, so other writes do not wait long."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 __all__ = ["TENANT_STEPS"]
 
-#: Largest number of rows that one step deletes, and of large rows.
+#: Largest number of rows that one step deletes: ordinary rows, and large rows.
 _ROWS, _LARGE_ROWS = 500, 10
 
 #: Query → number of rows that one execution deletes. Each query is repeated until no rows are left.
-#: The rows of a part are deleted before the row of the whole.
+#: A row that belongs to another row, such as an item to a conversation, is deleted first.
 TENANT_STEPS: Mapping[str, int] = {
     "drop_tenant_jobs": _ROWS,
     "drop_tenant_runs": _ROWS,

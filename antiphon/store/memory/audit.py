@@ -11,8 +11,8 @@ __all__ = ["MemoryAudit"]
 
 
 class MemoryAudit:
-    """``AuditLog`` over a list. ``check``: a function that the methods call first. It raises
-    ``StoreError`` if the store is closed."""
+    """Implements ``AuditLog`` with a list. ``check``: a function that the methods call first. It
+    raises ``StoreError`` if the store is closed."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check

@@ -17,8 +17,9 @@ _Key = tuple[str, str]
 
 
 class MemoryContainers:
-    """``ContainerDirectory`` over dictionaries. ``check``: a function that the methods call first.
-    It raises ``StoreError`` if the store is closed. ``timer``: returns monotonic seconds."""
+    """Implements ``ContainerDirectory`` with dictionaries. ``check``: a function that the methods
+    call first. It raises ``StoreError`` if the store is closed. ``timer``: returns monotonic
+    seconds."""
 
     def __init__(
         self, check: Callable[[], None], timer: Callable[[], float] = time.monotonic

@@ -28,10 +28,11 @@ class _BlobRow(Struct):
 
 
 class MemoryFiles:
-    """``FileStore`` over a dictionary.
+    """Implements ``FileStore`` with a dictionary.
 
     ``check``: a function that the methods call first. It raises ``StoreError`` if the store is
-    closed. ``on_deleted``: called with the tenant and the id of each deleted file.
+    closed. ``on_deleted``: called with the tenant and the id of each file that ``delete`` or
+    ``expire`` deletes.
     """
 
     def __init__(
@@ -144,8 +145,11 @@ class MemoryFiles:
 
     def delete_tenant(self, tenant: str) -> int:
         """Delete the files of a tenant and of its pending uploads. Return the number of deleted
-        files. Files of pending uploads are stored under a tenant name of their own: the name of the
-        tenant, U+001F and more text."""
+        files.
+
+        The files of pending uploads are stored under other tenant names. These consist of the name
+        of the tenant, U+001F and more text.
+        """
         keys = [key for key in self._files if key[0].partition("\x1f")[0] == tenant]
         for key in keys:
             self._delete(*key)
@@ -166,9 +170,9 @@ class MemoryFiles:
         return row is not None
 
     def _add_content(self, tenant: str, content: FileContents) -> FileContents:
-        """Record that one more file has this content. Return the content to store with the file. If
-        the tenant already has the same content in another blob, this is a reference to that
-        blob."""
+        """Record that one more file has this content, and return what to store with the file: the
+        content itself. If the tenant already has the same content in another blob, return a
+        reference to that blob instead."""
         if not isinstance(content, BlobRef):
             return content
         row = self._blobs.setdefault((tenant, content.sha256), _BlobRow(content))

@@ -10,8 +10,8 @@ __all__ = ["MemoryKeys"]
 
 
 class MemoryKeys:
-    """``KeyStore`` over a dictionary. ``check``: a function that the methods call first. It raises
-    ``StoreError`` if the store is closed."""
+    """Implements ``KeyStore`` with a dictionary. ``check``: a function that the methods call first.
+    It raises ``StoreError`` if the store is closed."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check

@@ -15,8 +15,8 @@ _MAX_SCOPES = 100_000
 
 
 class MemoryRates:
-    """``RateStore`` over dictionaries. ``check``: a function that the methods call first. It raises
-    ``StoreError`` if the store is closed. ``timer``: returns monotonic seconds."""
+    """Implements ``RateStore`` with dictionaries. ``check``: a function that the methods call
+    first. It raises ``StoreError`` if the store is closed. ``timer``: returns monotonic seconds."""
 
     def __init__(
         self, check: Callable[[], None], timer: Callable[[], float] = time.monotonic

@@ -43,8 +43,8 @@ _TAKEN_OVER = ""
 class _Run(Struct):
     """A run and its event log.
 
-    ``ended_at`` is None while the run is active and 0 after its end. The first sweep after the end
-    sets it to the unix time of that sweep.
+    ``ended_at`` is None while the run has not ended, and 0 after its end. The first sweep after the
+    end sets ``ended_at`` to the Unix time of that sweep.
     """
 
     job: Job
@@ -78,9 +78,9 @@ class _SaveResponse(Protocol):
 
 
 class MemoryRuns(SingleProcessRuns):
-    """``RunStore`` over dictionaries. ``save``: a function that stores a response in the store of
-    these runs. ``check``: a function that the methods call first. It raises ``StoreError`` if the
-    store is closed."""
+    """Implements ``RunStore`` with dictionaries. ``save``: a function that stores a response in the
+    store to which these runs belong. ``check``: a function that the methods call first. It raises
+    ``StoreError`` if the store is closed."""
 
     def __init__(self, save: _SaveResponse, check: Callable[[], None]) -> None:
         super().__init__(check)
@@ -267,7 +267,7 @@ class MemoryRuns(SingleProcessRuns):
         return len(keys)
 
     def count_active(self, tenant: str) -> tuple[int, int]:
-        """Return two numbers: how many unended runs of a tenant have no owner, and how many have an
+        """Return two numbers: the unended runs of a tenant without an owner, and those with an
         owner."""
         active = [run for run in self._runs.values() if run.job.tenant == tenant]
         active = [run for run in active if run.ended_at is None]

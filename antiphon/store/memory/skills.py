@@ -24,8 +24,8 @@ class _SkillRow(Struct):
 
 
 class MemorySkills:
-    """``SkillStore`` over a dictionary. ``check``: a function that the methods call first. It
-    raises ``StoreError`` if the store is closed."""
+    """Implements ``SkillStore`` with a dictionary. ``check``: a function that the methods call
+    first. It raises ``StoreError`` if the store is closed."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check

@@ -46,8 +46,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _ResponseRow(Struct):
-    """A stored response. ``order``: the rank of its first save. ``listed``: whether other
-    requests can refer to its items by id. ``live``: whether the response was not deleted."""
+    """A stored response. ``order``: the rank of its first save. ``listed``: whether other requests
+    can refer to its items by id. ``live``: False if the response was deleted and only its
+    descendants still need it."""
 
     stored: StoredResponse
     bytes: int
@@ -92,7 +93,7 @@ _Key = tuple[str, str]
 
 
 class MemoryStore(NoBlobResponses):
-    """``Store`` over dictionaries."""
+    """Implements ``Store`` with dictionaries."""
 
     def __init__(self) -> None:
         self._rows: dict[_Key, _ResponseRow] = {}

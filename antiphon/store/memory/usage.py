@@ -22,8 +22,8 @@ _Sums = tuple[int, ...]
 
 
 class MemoryUsage:
-    """``UsageLog`` over dictionaries. ``check``: a function that the methods call first. It raises
-    ``StoreError`` if the store is closed."""
+    """Implements ``UsageLog`` with dictionaries. ``check``: a function that the methods call first.
+    It raises ``StoreError`` if the store is closed."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check

@@ -57,8 +57,8 @@ class _StoreRow(Struct):
 
 
 class MemoryVectorIndex:
-    """``VectorIndex`` over dictionaries. ``check``: a function that the methods call first. It
-    raises ``StoreError`` if the store is closed."""
+    """Implements ``VectorIndex`` with dictionaries. ``check``: a function that the methods call
+    first. It raises ``StoreError`` if the store is closed."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check

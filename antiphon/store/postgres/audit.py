@@ -12,7 +12,7 @@ __all__ = ["PostgresAudit"]
 
 
 class PostgresAudit:
-    """``AuditLog`` over a connection pool."""
+    """Implements ``AuditLog`` with tables in PostgreSQL."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool

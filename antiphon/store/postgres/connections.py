@@ -1,9 +1,10 @@
-"""Free connections of a process, in front of asyncpg's pool.
+"""A cache of open connections that no query uses now. The cache is in front of asyncpg's pool.
 
 For each query, asyncpg's pool makes a proxy, a future and a task and sets two timers. This takes
-two thirds of the time of a short query. Here, a connection is used again directly after a query
-that succeeded. asyncpg's pool opens, limits and closes the connections. Its ``max_queries`` does
-not apply to connections that are always in use.
+two thirds of the time of a short query. Here, a connection does not go back to asyncpg's pool after
+a query that succeeded: the next query uses it directly. asyncpg's pool still opens, limits and
+closes the connections. But its option ``max_queries`` has no effect on a connection that never goes
+back.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ class Connections:
         self._timer = asyncio.get_running_loop().call_later(_CHECK_S, self._release_unused)
 
     def _release_unused(self) -> None:
-        """Give those connections to asyncpg's pool that were free all the time since the last
-        call."""
+        """Give back to asyncpg's pool the connections that no query has used since the last call of
+        this method."""
         free = self._free_connections
         unused, self._free_connections = free[: self._least_free], free[self._least_free :]
         self._least_free = len(self._free_connections)
@@ -108,9 +109,9 @@ class Connections:
 
 
 class _Use:
-    """Context manager that acquires a connection. At the end of the block, the connection is free
-    again. If the block raises an error, asyncpg's pool gets the connection back, because its state
-    is not known."""
+    """Context manager that acquires a connection. At the end of the block, the next query can use
+    the connection. If the block raises an error, the connection goes back to asyncpg's pool,
+    because its state is not known."""
 
     __slots__ = ("_connection", "_connections")
 

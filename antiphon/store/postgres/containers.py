@@ -14,7 +14,7 @@ __all__ = ["PostgresContainers"]
 
 
 class PostgresContainers:
-    """``ContainerDirectory`` over a connection pool."""
+    """Implements ``ContainerDirectory`` with tables in PostgreSQL."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool

@@ -16,7 +16,7 @@ __all__ = ["PostgresFiles"]
 
 
 class PostgresFiles:
-    """``FileStore`` over a connection pool."""
+    """Implements ``FileStore`` with tables in PostgreSQL."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool

@@ -11,7 +11,7 @@ __all__ = ["PostgresKeys"]
 
 
 class PostgresKeys:
-    """``KeyStore`` over a connection pool."""
+    """Implements ``KeyStore`` with tables in PostgreSQL."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool

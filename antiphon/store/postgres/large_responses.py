@@ -48,8 +48,8 @@ _unpack = msgspec.msgpack.Decoder(ResponseContents).decode
 
 
 def encode_reference(blob: BlobRef) -> bytes:
-    """Return the encoded reference to a blob. For a response whose contents are in a blob, the
-    column input holds this value."""
+    """Return the encoded reference to a blob. If the contents of a response are in a blob, the
+    column ``input`` of the response holds this value."""
     return _encode(blob)
 
 
@@ -89,8 +89,8 @@ class LargeResponses:
         return tuple(columns), blob.key
 
     async def restore(self, reference: bytes) -> ResponseContents:
-        """Return the contents of a response, read from its blob. ``reference``: the value of the
-        response's column input, which is a reference to the blob. Raises ``StoreError``."""
+        """Read the contents of a response from its blob. ``reference``: the value of the response's
+        column ``input``, which is a reference to the blob. Raises ``StoreError``."""
         if self._blobs is None:
             raise StoreError(
                 "The response is in blob storage. Set `files` to the URL of this storage."
@@ -98,9 +98,10 @@ class LargeResponses:
         return await read_contents(self._blobs, reference)
 
     async def restore_stored(self, row: Sequence[Any]) -> Sequence[Any]:
-        """Return the columns body, input, output, base, tokens, fingerprint and times of a
-        response, with the contents from its blob, if it has one. ``row``: these columns as they are
-        stored, and the key of the blob or None."""
+        """Return the columns ``body``, ``input``, ``output``, ``base``, ``tokens``, ``fingerprint``
+        and ``times`` of a response. If the response has a blob, its contents are read from there.
+        ``row``: these columns as they are in the database, followed by the key of the blob or
+        None."""
         body, input_, _, base, _, fingerprint, times, blob = row
         if blob is None:
             return row[:-1]
@@ -108,8 +109,9 @@ class LargeResponses:
         return body, contents.input, contents.output, base, contents.tokens, fingerprint, times
 
     async def restore_items(self, row: Sequence[Any]) -> Sequence[Any]:
-        """Return the columns input and output of a response, from its blob if it has one. ``row``:
-        these columns as they are stored, and the key of the blob or None."""
+        """Return the columns ``input`` and ``output`` of a response. If the response has a blob,
+        they are read from there. ``row``: these columns as they are in the database, followed by
+        the key of the blob or None."""
         if row[2] is None:
             return row[:2]
         contents = await self.restore(row[0])
@@ -126,8 +128,8 @@ async def put_contents(blobs: BlobStorage, contents: ResponseContents) -> BlobRe
 
 
 async def read_contents(blobs: BlobStorage, reference: bytes) -> ResponseContents:
-    """Return the contents of a response, read from its blob. ``reference``: the value of the
-    response's column input, which is a reference to the blob. Raises ``StoreError``."""
+    """Read the contents of a response from its blob. ``reference``: the value of the response's
+    column ``input``, which is a reference to the blob. Raises ``StoreError``."""
     try:
         blob = _decode_reference(reference)
         return _unpack(b"".join([chunk async for chunk in blobs.read(blob)]))

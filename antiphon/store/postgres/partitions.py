@@ -3,8 +3,8 @@ drop as a whole. Each partition holds the events of consecutive runs, in the ord
 were created.
 
 When all runs of a partition have ended and expired, the partition is dropped. This takes
-milliseconds and leaves nothing to vacuum. A run that lives long delays this for its partition. The
-events of the other runs in this partition are then deleted row by row (see sweep.py).
+milliseconds and leaves nothing to vacuum. If one run of a partition lasts long, the partition is
+dropped late. The events of its other runs are then deleted row by row (see sweep.py).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _ROWS = 500
 
 class EventPartitions:
     """Creates and drops the partitions of one database. Only one process at a time changes
-    partitions. If a change would have to wait for other users of the table, it is not made; the
-    next sweep tries again."""
+    partitions. A change that would have to wait for other users of the table is given up. The next
+    sweep tries again."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -68,8 +68,9 @@ class EventPartitions:
 
     async def _change(self, statement: str) -> bool:
         """Execute a statement that changes the partitions. Returns False if another process is
-        changing partitions, or if the statement waits for other users of the table for more than 50
-        milliseconds. While the statement waits, it blocks all later statements on the table."""
+        changing partitions, or if the statement must wait for other users of the table for more
+        than 50 milliseconds. The time limit is short because a statement that waits blocks all
+        later statements on the table."""
         try:
             async with self._pool.transaction() as transaction:
                 if not await transaction.value("try_lock_sweep"):

@@ -49,7 +49,7 @@ CREATE TABLE IF NOT EXISTS antiphon.migrations (name TEXT PRIMARY KEY)
 
 
 def index_key(text: str) -> str:
-    """Return an id in the form in which it is stored. A very long id or an id with U+0000 is
+    """Return an id as it is stored in an indexed column. A very long id or an id with U+0000 is
     replaced by its digest, because PostgreSQL cannot index long texts and cannot store U+0000."""
     if len(text) <= _MAX_KEY_CHARS and "\0" not in text:
         return text
@@ -295,14 +295,15 @@ class _Operations:
             raise StoreError("The store does not answer.") from error
 
     async def wait_until_ended(self) -> None:
-        """Wait until all operations have ended. Set ``is_closed`` before."""
+        """Wait until all operations have ended. The caller must set ``is_closed`` before the
+        call."""
         if self._active_count:
             await self._all_ended.wait()
 
 
 class Transaction:
     """A connection inside a transaction. ``is_pooled``: whether a connection pooler is between this
-    process and the database. If so, no search path is set for the session, because other clients
+    process and the database. In this case, the session has no search path, because other clients
     may share the session."""
 
     def __init__(self, connection: Any, queries: Mapping[str, str], *, is_pooled: bool) -> None:
@@ -352,7 +353,8 @@ async def _set_search_path(connection: Any) -> None:
 
 
 async def _skip_reset(connection: Any) -> None:
-    """Do nothing when a connection goes back to the pool, because its state was not changed."""
+    """Do nothing. Called when a connection goes back to the pool. A reset is not needed, because
+    the state of the connection was not changed."""
 
 
 async def _migrate(connection: Any, address: str) -> None:

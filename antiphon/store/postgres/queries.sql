@@ -35,8 +35,9 @@ SELECT saved.tenant, i.id, saved.seq FROM saved CROSS JOIN unnest($23::text[]) A
 ON CONFLICT DO NOTHING
 
 -- save_many
--- Like "save", but for several responses: each argument is a list. Each item is listed with the place
--- of its response.
+-- Like "save", but for several responses: most arguments are lists with one value for each response.
+-- $23 and $24 are lists with one value for each item: its id, and the place of its response in the
+-- other lists.
 WITH given AS MATERIALIZED (
     SELECT * FROM unnest(
         $1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[],
@@ -91,8 +92,9 @@ WITH given AS MATERIALIZED (
 INSERT INTO items (tenant, id, response) SELECT tenant, id, seq FROM listed ON CONFLICT DO NOTHING
 
 -- summaries_newest
--- Reads up to $12 rows. Returns the last of these rows, or NULL if there are no more rows, and the
--- bodies of the rows that match.
+-- Reads up to $12 rows, and returns two columns. The first one is the row number of the last row
+-- that was read; NULL if there are no more rows. The second one is the list of the bodies of the
+-- rows that match.
 WITH looked AS MATERIALIZED (
     SELECT * FROM summaries WHERE tenant = $1 AND seq < coalesce($10::bigint, 9223372036854775807)
     ORDER BY seq DESC LIMIT $12
@@ -129,9 +131,10 @@ SELECT (SELECT CASE WHEN count(*) = $12 THEN max(seq) END FROM looked), ARRAY(
 )
 
 -- load
--- With the condition live::int = 1, here and in other look-ups of responses, the planner cannot use the
--- partial indexes with the condition "live". A generic plan that was made while the table was empty might
--- use such an index, and read all responses of the tenant.
+-- The condition live::int = 1, here and in other look-ups of responses, prevents the planner from
+-- using the partial indexes, whose condition is "live". Otherwise, a generic plan that was made
+-- while the table was empty might use such an index. It would then read all responses of the
+-- tenant.
 SELECT body, input, output, base, tokens, fingerprint, times, blob FROM responses
 WHERE tenant = $1 AND id = $2 AND live::int = 1
 
@@ -166,11 +169,13 @@ SELECT EXISTS (SELECT FROM responses WHERE tenant = $1 AND id = $2)
 SELECT seq FROM responses WHERE tenant = $1 AND id = $2 AND live::int = 1
 
 -- expire
--- Deletes the rows of those responses that have no child. The other responses are only marked as not
--- live. Then deletes the rows of ancestors that are not live and whose last child was deleted. Returns
--- the deleted rows. Most of the time is spent on look-ups by id: ids are random, so each look-up reads
--- another page of an index, perhaps from a disk. So children are looked up only once, and a parent is
--- not looked up if its child was found before.
+-- Deletes the rows of those responses that have no child. The other responses are only marked as
+-- not live. Then deletes the rows of ancestors that are not live and whose last child was deleted.
+-- Returns the deleted rows.
+--
+-- Most of the time is spent on look-ups by id: ids are random, so each look-up reads another page
+-- of an index, perhaps from a disk. So the query looks up children only once. If it has found a
+-- child of a response in this way, it does not look up the parent of this child.
 WITH RECURSIVE batch AS MATERIALIZED (
     SELECT seq, tenant, id, parent FROM responses WHERE seq = ANY ($1::bigint[])
 ), edges AS MATERIALIZED (
@@ -272,9 +277,11 @@ SELECT
     (SELECT count(*) FROM vector_stores WHERE tenant = $1)
 
 -- response_totals
--- Runs after lock_responses, in a statement of its own, so it also counts the reservations of earlier
--- holders of the lock. Everything is counted in one statement, so a response that is saved meanwhile
--- counts only once. If there are many recorded changes, some are added to the totals for later calls.
+-- The caller runs lock_responses first, in a separate statement. So this statement also sees the
+-- reservations that earlier holders of the lock have made. One statement counts responses and
+-- reservations, so a response that is saved meanwhile counts only once. If the tenant has many rows
+-- in response_changes, some of them are added to response_totals, so that later calls read fewer
+-- rows.
 WITH many AS (
     SELECT FROM response_changes WHERE tenant = $1 LIMIT 1 OFFSET 100
 ), old AS (
@@ -346,7 +353,8 @@ SELECT seq FROM responses WHERE live AND expires_at <= $1 LIMIT $2
 
 -- drop_runs_of
 -- The runs are only renamed, so no transaction deletes many batches: see drop_deleted_batches. Only
--- background responses have a run. So the ids of other responses, which are random, are not looked up.
+-- background responses have a run. So the runs of other responses are not looked up. Such look-ups
+-- would be slow, because ids are random.
 WITH background AS MATERIALIZED (
     SELECT r.tenant, r.id FROM unnest((SELECT $1::bigint[])) AS a (seq)
     CROSS JOIN LATERAL (SELECT tenant, id FROM responses WHERE seq = a.seq LIMIT 1) AS r
@@ -392,7 +400,8 @@ SELECT i.body FROM conversation_items AS i JOIN conversations AS c ON c.seq = i.
 WHERE c.tenant = $1 AND c.id = $2 ORDER BY i.position
 
 -- oldest_items
--- The conversation and the cursors are looked up in subqueries. So an index returns the page in order.
+-- The conversation and the cursors are looked up in subqueries. So the planner can read the page
+-- from an index, in order and without a sort.
 SELECT body FROM conversation_items
 WHERE conversation = (SELECT seq FROM conversations WHERE tenant = $1 AND id = $2)
 AND position > coalesce((
@@ -483,9 +492,11 @@ INSERT INTO event_batches (run, first, count, lines, tokens, at) VALUES ($1, $2,
 ON CONFLICT DO NOTHING
 
 -- claim
--- Each next run belongs to the tenant with the fewest running runs. More runs of each tenant are read
--- than are needed, because other processes may be about to claim the first ones. Each row also holds
--- the number of candidates. If no run is claimed, there is one row of NULLs with this number.
+-- Claims up to $3 runs. The next run always belongs to the tenant with the fewest running runs; runs
+-- that are claimed by this statement count as running. More runs of each tenant are read than are
+-- needed, because other processes may be about to claim the first ones. The last column of each row
+-- is the number of runs that were read (the candidates). If no run is claimed, there is one row, in
+-- which all other columns are NULL.
 WITH RECURSIVE queued (tenant) AS (
     SELECT min(tenant) FROM runs WHERE ended_at IS NULL
     UNION ALL
@@ -582,20 +593,23 @@ WHERE tenant = $1 AND id = $2 AND num_nulls(ended_at) = 1
 RETURNING tenant, id, model, request, prompt, epoch, attempts, seq
 
 -- append
--- num_nulls(ended_at) = 1 means that a run has not ended, here and in other queries. With the condition
--- ended_at IS NULL, the planner might read all unended runs, if its statistics show only few.
+-- num_nulls(ended_at) = 1 means that a run has not ended, here and in other queries. With the
+-- condition ended_at IS NULL, the planner might read all unended runs, if its statistics show only
+-- few.
 --
 -- The statement sends no notification, because commits with notifications wait for one another. It
--- locks the rows of the runs: a process that takes a run over waits until the batches are stored, and
--- later batches of the former owner are refused. The caller sorts the runs by seq, so all transactions
--- lock them in the same order. The lock also makes the planner look up each run by itself.
+-- locks the rows of the runs: a process that takes a run over waits until the batches are stored,
+-- and later batches of the former owner are refused. The caller sorts the runs by seq, so all
+-- transactions lock them in the same order. The lock also makes the planner look up each run by
+-- itself.
 --
--- (SELECT $2), here and in other queries, hides the length of an array from the planner. Otherwise a
--- custom plan for a short array would seem cheaper than the generic plan. PostgreSQL would then plan each
--- execution anew, which takes longer than the execution.
+-- (SELECT $2), here and in other queries, hides the length of an array from the planner. Otherwise
+-- a custom plan for a short array would seem cheaper than the generic plan. PostgreSQL would then
+-- plan each execution anew, which takes longer than the execution.
 --
--- Returns the places of the runs whose claims are valid, and the other processes that follow these runs,
--- each with the place of its run.
+-- A place is the position of a run in the lists $2 and $3. Returns the places of the runs whose
+-- claims are valid. Also returns the other processes that follow these runs, each with the place of
+-- its run.
 WITH mine AS MATERIALIZED (
     SELECT r.seq, a.place, r.followers, r.followed_until, r.attempts
     FROM unnest((SELECT $2::bigint[]), (SELECT $3::int[]))
@@ -652,8 +666,8 @@ FROM event_batches AS b JOIN runs AS r ON r.seq = b.run
 WHERE r.tenant = $1 AND r.id = $2 ORDER BY b.first
 
 -- events
--- A page ends with the batch that makes it too long. The last batches of a run may each hold the whole
--- text.
+-- A page ends with the batch that makes it longer than $5 bytes. This limit is needed because each
+-- of the last batches of a run may contain the whole text of the response.
 WITH run AS (
     SELECT seq, ended_at FROM runs WHERE tenant = $1 AND id = $2
 ), page AS MATERIALIZED (
@@ -678,8 +692,8 @@ SELECT
 FROM run LEFT JOIN page ON TRUE ORDER BY page.first
 
 -- follow
--- Locks the rows in the same order as "append". If no process has renewed the mark of a run in time,
--- the list of its followers begins anew, without processes that have ended.
+-- Locks the rows in the same order as "append". If no process has renewed the mark of a run in
+-- time, the old list of its followers is dropped, because these processes may have ended.
 WITH asked AS MATERIALIZED (
     SELECT r.seq, a.place
     FROM unnest((SELECT $2::text[]), (SELECT $3::text[]))
@@ -761,8 +775,8 @@ WHERE seq = ANY (ARRAY(SELECT seq FROM runs WHERE ended_at = 0 LIMIT $2 FOR UPDA
 RETURNING seq
 
 -- mark_runs_deleted
--- Expired runs get a negative ended_at: the time since which they wait for their partition to be
--- dropped.
+-- Sets ended_at of expired runs to the negative of the current time. Since that time, the runs wait
+-- for their partition to be dropped.
 UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -$3::bigint
 WHERE seq = ANY (ARRAY(
     SELECT seq FROM runs WHERE ended_at > 0 AND ended_at < $1 LIMIT $2 FOR UPDATE SKIP LOCKED
@@ -1238,8 +1252,9 @@ UPDATE api_keys SET body = $1 WHERE name = $2 RETURNING 1
 DELETE FROM api_keys WHERE name = $1 RETURNING 1
 
 -- exchange_rates
--- All processes change the rows in the same order, which avoids deadlocks. The limit may have changed.
--- So the number of taken requests is computed as excluded.per_minute - excluded.level.
+-- All processes change the rows in the same order, which avoids deadlocks. excluded.per_minute -
+-- excluded.level is the number of requests that the process reports. r.per_minute cannot be used
+-- here, because the limit may have changed since the last report.
 WITH asked AS (
     SELECT * FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[])
     WITH ORDINALITY AS a (scope, per_minute, taken, running, place)
@@ -1269,7 +1284,8 @@ SELECT coalesce(l.level, 0), coalesce((
 FROM asked AS a LEFT JOIN levels AS l ON l.scope = a.scope ORDER BY a.place
 
 -- forget_rates
--- A bucket that was unused for a minute is full, so its row is not needed.
+-- Deletes the rows of buckets that were unused for a long time. Such a bucket is full, and a scope
+-- without a row also has a full bucket.
 WITH full_buckets AS (
     DELETE FROM rates WHERE updated_at < now() - interval '10 minutes'
 )
@@ -1311,8 +1327,8 @@ WHERE tenant = $1 AND seq > coalesce((
 ORDER BY seq LIMIT $3
 
 -- drop_tenant_runs
--- One of the steps that delete a tenant: see tenant_steps.py. Each step changes few rows. As in
--- drop_runs_of, a run is only renamed, and a sweep deletes its events.
+-- This is one of the steps that delete a tenant: see tenant_steps.py. Each step changes few rows.
+-- As in drop_runs_of, a run is only renamed. A sweep deletes its events later.
 UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL, request = '',
     prompt = ''
 WHERE seq = ANY (ARRAY(SELECT seq FROM runs WHERE tenant = $1 LIMIT $2)) RETURNING 1
@@ -1385,8 +1401,8 @@ DELETE FROM containers WHERE seq = ANY (ARRAY(
 )) RETURNING 1
 
 -- drop_lost_container_owners
--- If several processes do this, only one deletes an owner. It expires the owner's containers in the
--- same transaction.
+-- If several processes run this statement at the same time, only one of them deletes the row of an
+-- owner. In the same transaction, this process expires the containers of the owner.
 DELETE FROM container_owners WHERE name = ANY (ARRAY(
     SELECT name FROM container_owners WHERE lease_until <= now() ORDER BY name
     FOR UPDATE SKIP LOCKED

@@ -1,5 +1,5 @@
-"""The PostgreSQL rate store. Its tables are not in the write-ahead log, so they are empty after the
-database has crashed."""
+"""The PostgreSQL rate store. Its tables are unlogged: PostgreSQL does not write them to the
+write-ahead log, so they are empty after the database has crashed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ __all__ = ["PostgresRates"]
 
 
 class PostgresRates:
-    """``RateStore`` over a connection pool. An exchange is one statement."""
+    """Implements ``RateStore`` with tables in PostgreSQL. Each call of ``exchange`` executes one
+    statement."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool

@@ -1,7 +1,7 @@
 """The PostgreSQL run store, for many processes: claims, event logs and notifications.
 
-A process that appends batches of events delivers them to the readers in this process. It also sends
-them to the other processes that follow the run, which means that they have readers of the run. The
+A process follows a run if it has readers of the run. A process that appends batches of events
+delivers them to its own readers. It also sends them to the other processes that follow the run. The
 database's clock decides which owners are alive.
 """
 
@@ -54,8 +54,8 @@ SaveStep = Callable[[Transaction], Awaitable[None]]
 
 
 class PostgresRuns:
-    """``RunStore`` over a connection pool. ``prepare_save``: an async function that returns a
-    function to store a response within a transaction."""
+    """Implements ``RunStore`` with tables in PostgreSQL. ``prepare_save``: an async function that
+    returns another function. The returned function stores a response within a transaction."""
 
     def __init__(
         self,
@@ -112,8 +112,8 @@ class PostgresRuns:
         self, tenant: str, limits: Sequence[RunLimit]
     ) -> AsyncIterator[Transaction]:
         """Context manager for a transaction in which a run may be created. If there are ``limits``,
-        only one such transaction of a tenant runs at a time, so the number of runs is exact. Raises
-        ``RunLimitReached``."""
+        only one such transaction of a tenant runs at a time, so the unended runs are counted
+        exactly. Raises ``RunLimitReached``."""
         if not limits:
             async with self._pool.transaction() as transaction:
                 yield transaction
@@ -229,7 +229,8 @@ class PostgresRuns:
         return frozenset(lost)
 
     async def _store_batch(self, append: Append) -> _Followers:
-        """Store a batch without parts, which is one row of the database."""
+        """Store a batch that has no parts, which becomes one row of the database. Return the other
+        processes that follow the run."""
         claim = append.claim
         rows = await self._pool.rows(
             "append_one", self._process_id, claim.row, claim.epoch, *_columns(append.batch)

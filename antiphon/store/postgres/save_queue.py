@@ -31,9 +31,10 @@ _MAX_ROWS, _MAX_BYTES = 64, 1 << 20
 
 class ResponseRow(Struct, frozen=True):
     """A response to save. ``columns``: its columns in the tables of responses and summaries, in the
-    order of the query "save". ``items``: ids of the items of the response that other requests can
-    refer to. ``usage``: a record to add to the usage log. ``bytes``: the size of the response.
-    ``blob``: the key of the blob that holds its large columns; None if there is no blob."""
+    order of the query "save". ``items``: the ids of those items of the response to which other
+    requests can refer. ``usage``: a record to add to the usage log. ``bytes``: the size of the
+    response. ``blob``: the key of the blob that holds its large columns; None if there is no
+    blob."""
 
     columns: tuple[Any, ...]
     items: Sequence[str]

@@ -12,7 +12,7 @@ __all__ = ["PostgresSkills"]
 
 
 class PostgresSkills:
-    """``SkillStore`` over a connection pool."""
+    """Implements ``SkillStore`` with tables in PostgreSQL."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool

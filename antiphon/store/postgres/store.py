@@ -71,7 +71,7 @@ _ANY = summary_filters(ResponseQuery())
 
 
 class PostgresStore:
-    """``Store`` over one database. Made by ``open``."""
+    """Implements ``Store`` with a PostgreSQL database. Made by ``open``."""
 
     def __init__(
         self,
@@ -115,8 +115,8 @@ class PostgresStore:
           the nearest vectors are found.
         - ``bus``: the URL of a message bus. The bus need not be available yet.
         - ``peers``: a folder for sockets. Processes of one host with the same folder send each
-          other the events of background runs directly. If the folder cannot be used, they send them
-          as to other hosts.
+          other the events of background runs directly. If the folder cannot be used, the processes
+          send these events over the bus or the database.
         """
         connector = None if bus is None else find_connector(bus)
         pool = await ConnectionPool.open(url, connections=connections, listen_url=listen_url)

@@ -4,8 +4,8 @@ The sweep consists of steps. A step is repeated until nothing is left to do. Eac
 transaction that changes few rows and holds its locks for a fraction of a second, so clients do not
 wait long.
 
-A run that has expired is not deleted in one step. A first step renames it, so it can no longer be
-found, and marks it with the time. A later step deletes its events.
+A run that has expired is deleted in two steps. The first step renames the run, so it can no longer
+be found, and records the time. A later step deletes the events of the run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .pool import ConnectionPool, Transaction
 
 __all__ = ["PostgresSweep", "delete_responses"]
 
-#: Largest number of rows that one transaction changes, and of files, which are larger.
+#: Largest number of rows that one transaction changes: ordinary rows, and files, which are larger.
 _ROWS, _FILES = 500, 10
 #: Largest number of small rows, of the usage log or of changed totals, that one transaction adds
 #: up.

@@ -13,7 +13,7 @@ __all__ = ["PostgresUsage"]
 
 
 class PostgresUsage:
-    """``UsageLog`` over a connection pool."""
+    """Implements ``UsageLog`` with tables in PostgreSQL."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool

@@ -12,7 +12,7 @@ __all__ = ["SqliteAudit"]
 
 
 class SqliteAudit:
-    """``AuditLog`` over a database."""
+    """Implements ``AuditLog`` with tables of an SQLite database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

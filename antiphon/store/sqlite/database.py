@@ -1,11 +1,11 @@
 """An SQLite database for an event loop: one thread writes, one thread reads.
 
 If several processes share a database, a lock on a file orders their writes. A process can wait for
-this lock without polling; SQLite's own lock has to be polled.
+this lock without polling. SQLite's own lock would have to be polled.
 
-Writes of one iteration of the event loop share a commit, and so do writes that arrive during a
-commit. With ``synchronous=NORMAL``, a commit returns when the operating system has
-the data. So no data is lost or damaged if this process is killed. After a power failure, the last
+Writes of one iteration of the event loop share a commit. Writes that arrive during a commit share
+the next commit. With ``synchronous=NORMAL``, a commit returns when the operating system has the
+data. So no data is lost or damaged if this process is killed. After a power failure, the last
 commits may be missing, but no earlier commits.
 """
 
@@ -79,10 +79,10 @@ class Database:
     """One database file. This process uses it alone or shares it with other processes. Made by
     ``open``.
 
-    ``loop``: the event loop of the callers. ``lock``: the open lock file, which keeps other
-    processes from using the database alone. ``writer``, ``reader``: connections of the two threads.
-    ``shared_locks``: locks by name, which order the writes and the sweeps of several processes;
-    empty if this process uses the database alone.
+    ``loop``: the event loop of the callers. ``lock``: the open lock file. While this process holds
+    it, no other process can open the database for itself alone. ``writer``, ``reader``: connections
+    of the two threads. ``shared_locks``: the locks, by name, that order the writes and the sweeps
+    of the processes; empty if this process uses the database alone.
     """
 
     def __init__(
@@ -117,8 +117,9 @@ class Database:
         """Open or create the database. ``is_shared``: other processes may open it too, if they also
         set ``is_shared``.
 
-        Raises ``SetupError`` if another process uses the database, if the folder is not writable,
-        or if the file is not a database or belongs to a newer version.
+        Raises ``SetupError`` if another process uses the database, or if the folder is not
+        writable. Also raises ``SetupError`` if the file is not a database, or if a newer version of
+        Antiphon has written it.
         """
         return await asyncio.to_thread(cls._open, asyncio.get_running_loop(), path, is_shared)
 
@@ -169,7 +170,8 @@ class Database:
     @contextlib.contextmanager
     def sweep_lock(self) -> Iterator[bool]:
         """Context manager for a sweep. Yields False if another process is sweeping the database.
-        Otherwise yields True, and no other process can begin a sweep until the end of the block."""
+        Otherwise yields True, and no other process can begin a sweep before the end of the
+        block."""
         if self._sweep_lock is None:
             yield True
             return
@@ -194,7 +196,7 @@ class Database:
 
     async def read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Run ``work`` in the reader thread and return its result. All statements of ``work`` see
-        the same state of the database, whatever is committed meanwhile."""
+        the same state of the database, even if writes are committed meanwhile."""
 
         def read_in_transaction(connection: sqlite3.Connection) -> _T:
             connection.execute("BEGIN")
@@ -298,8 +300,8 @@ def _acquire_file_lock(path: Path, *, is_shared: bool) -> IO[bytes]:
     """Lock the database for this process alone, or for all processes that share it. The lock ends
     with the process.
 
-    The lock is on a separate file. If this process opened and closed the database file itself,
-    SQLite's own locks would be released.
+    The lock is on a separate file, because this process must not open and close the database file
+    itself: closing it would release the locks that SQLite holds on it.
     """
     import fcntl
 
@@ -339,7 +341,8 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _report_damage(wal: WalScan, connection: sqlite3.Connection, path: Path) -> None:
-    """Log how many commits SQLite dropped because pages of its write-ahead log are damaged."""
+    """Log how many commits SQLite dropped because pages of its write-ahead log (WAL) are damaged.
+    ``wal``: the state of the WAL before SQLite read it."""
     _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     dropped = wal.dropped_commits(frames)
     if dropped or wal.is_damaged:

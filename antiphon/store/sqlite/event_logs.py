@@ -1,5 +1,5 @@
-"""Event logs of runs in SQLite: append batches of events, read them, and end the logs. This module
-also stores the webhooks that must be sent after the end of runs."""
+"""Event logs of runs in SQLite: appends batches of events, reads them, and ends the logs. This
+module also stores the webhooks that must be sent after the end of runs."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _MAX_SEQUENCE_NUMBER = 2**31 - 1
 
 
 class SaveResponse(Protocol):
-    """A function that prepares to store a response. It returns the function that stores the
-    response, to be called within a write. ``listed``: whether other requests can refer to the items
-    of the response by id."""
+    """A function that prepares the storage of a response. It returns another function, which stores
+    the response and must be called within a write. ``listed``: whether other requests can refer to
+    the items of the response by id."""
 
     def __call__(
         self,
@@ -47,8 +47,9 @@ class SaveResponse(Protocol):
 
 
 class SqliteEventLogs:
-    """The methods of ``RunStore`` that are the same for one process and for several processes.
-    ``save``: prepares to store a response, see ``SaveResponse``."""
+    """Base class of the SQLite run stores. It has the methods of ``RunStore`` that are the same for
+    one process and for several processes. ``save``: prepares the storage of a response; see
+    ``SaveResponse``."""
 
     def __init__(self, database: Database, save: SaveResponse) -> None:
         self._database = database

@@ -10,21 +10,22 @@ __all__ = ["FileLock", "open_lock_file", "open_private"]
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file that only this user may read. Create the file if it does not exist."""
+    """Open a file, and return its descriptor. If the file does not exist, create it so that only
+    this user can read and write it."""
     return os.open(path, flags | os.O_CREAT, 0o600)
 
 
 def open_lock_file(path: Path, name: str = "") -> IO[bytes]:
     """Open a lock file of the database at ``path``. ``name``: the name of the lock; "" for the lock
-    of the database itself. Symbolic links to one database lead to the same lock, because the path
-    is resolved."""
+    of the database itself. Symbolic links in ``path`` are resolved, so all paths of one database
+    lead to the same lock."""
     suffix = f".{name}.lock" if name else ".lock"
     return open(f"{path.resolve()}{suffix}", "wb", opener=open_private)
 
 
 class FileLock:
-    """A lock on a file, which only one process at a time can hold. As a context manager, it waits
-    until it holds the lock."""
+    """A lock on a file. Only one process at a time can hold the lock. Used as a context manager, it
+    waits until this process holds the lock."""
 
     def __init__(self, file: IO[bytes]) -> None:
         import fcntl

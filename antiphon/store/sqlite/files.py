@@ -18,7 +18,7 @@ __all__ = ["SqliteFiles"]
 
 
 class SqliteFiles:
-    """``FileStore`` over a database."""
+    """Implements ``FileStore`` with tables of an SQLite database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

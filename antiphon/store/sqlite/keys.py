@@ -13,7 +13,7 @@ __all__ = ["SqliteKeys"]
 
 
 class SqliteKeys:
-    """``KeyStore`` over a database."""
+    """Implements ``KeyStore`` with tables of an SQLite database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

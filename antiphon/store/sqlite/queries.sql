@@ -331,7 +331,8 @@ FROM batches AS b JOIN runs AS r ON r.seq = b.run
 WHERE r.tenant = ? AND r.id = ? ORDER BY b.first
 
 -- events
--- The lines of a large batch are left out. They are read by their rowid.
+-- For a large batch, the column of the lines is NULL. The caller then reads the lines separately,
+-- by the rowid of the batch.
 SELECT r.ended_at IS NOT NULL, b.first, b.count, b.rowid, iif(length(b.lines) <= ?, b.lines, NULL)
 FROM runs AS r LEFT JOIN batches AS b ON b.run = r.seq AND b.first + b.count > ? AND b.first >= (
     SELECT coalesce(max(first), 0) FROM batches WHERE run = r.seq AND first <= ?
@@ -766,7 +767,7 @@ DELETE FROM jobs WHERE run IN (
 )
 
 -- drop_tenant_runs
--- As in mark_run_deleted, runs are only renamed, and a sweep deletes their events.
+-- As in mark_run_deleted, runs are only renamed. A sweep deletes their events later.
 UPDATE runs SET tenant = '', id = 'deleted ' || seq, ended_at = -1, owner = NULL
 WHERE seq IN (SELECT seq FROM runs WHERE tenant = ?1 LIMIT ?2)
 

@@ -1,5 +1,5 @@
-"""The SQLite run store for one process. Event logs have one row per batch of events, in the
-database of the responses.
+"""The SQLite run store for one process. The event logs are in the same database as the responses.
+Each batch of events has one row.
 
 Heartbeats, locks and reservations are kept in memory. So all owners of an earlier process count as
 dead.
@@ -35,8 +35,8 @@ TAKEOVER_OWNER = ""
 
 
 class SqliteRuns(SqliteEventLogs, SingleProcessRuns):
-    """``RunStore`` over a database that only this process uses. ``save``: prepares to store a
-    response, see ``SaveResponse``."""
+    """Implements ``RunStore`` with a database that only this process uses. ``save``: prepares the
+    storage of a response; see ``SaveResponse``."""
 
     def __init__(self, database: Database, save: SaveResponse) -> None:
         SqliteEventLogs.__init__(self, database, save)
@@ -146,8 +146,8 @@ class SqliteRuns(SqliteEventLogs, SingleProcessRuns):
     def lock_check(
         self, tenant: str, holder: str, lock: ConversationLock
     ) -> Callable[[sqlite3.Connection], bool]:
-        """Return a function to call within a write. It returns whether the response ``holder`` has
-        this conversation lock."""
+        """Return a function that tells whether the response ``holder`` has this conversation lock.
+        The function must be called within a write."""
         is_locked = self.is_locked(tenant, holder, lock)
         return lambda connection: is_locked
 

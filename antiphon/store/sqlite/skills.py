@@ -14,7 +14,7 @@ __all__ = ["SqliteSkills"]
 
 
 class SqliteSkills:
-    """``SkillStore`` over a database."""
+    """Implements ``SkillStore`` with tables of an SQLite database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,7 +1,8 @@
 """The SQLite store, for one process or several processes of one machine: responses and
 conversations.
 
-Bodies, inputs and outputs are stored as the JSON that the API uses, token ids as packed integers.
+Bodies, inputs and outputs are stored as the JSON that the API uses. Token ids are stored as packed
+integers.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ _FORGET_PROCESSES = (
 
 
 class SqliteStore(NoBlobResponses):
-    """``Store`` over one database file. Made by ``open``. ``peers``: a folder for the sockets of
-    the processes that share the database; None if only this process uses it."""
+    """Implements ``Store`` with one database file. Made by ``open``. ``peers``: a folder for the
+    sockets of the processes that share the database; None if only this process uses it."""
 
     def __init__(self, database: Database, peers: Path | None = None) -> None:
         self._database = database

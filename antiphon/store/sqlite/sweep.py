@@ -1,9 +1,9 @@
 """The sweep of the SQLite store: it deletes expired data in short writes, so other writes do not
 wait long.
 
-The sweep consists of steps. A step is repeated until nothing is left to do, each time in a write
-that changes few rows. A run can have many batches of events. So the write that deletes a run only
-renames it (the query "mark_run_deleted"), and then it can no longer be found. A later step of
+The sweep consists of steps. A step is repeated until nothing is left to do. Each repetition is a
+write that changes few rows. A run can have many batches of events. So the write that deletes a run
+only renames it (the query "mark_run_deleted"). Then the run can no longer be found. A later step of
 the sweep deletes the batches of renamed runs, a few at a time.
 """
 
@@ -23,7 +23,7 @@ from .database import Database
 
 __all__ = ["SqliteSweep", "free_unneeded"]
 
-#: Largest number of rows that one write changes, and of files, which are larger.
+#: Largest number of rows that one write changes: ordinary rows, and files, which are larger.
 _ROWS, _FILES = 500, 10
 #: Number of usage log rows, which are small, that one write adds up.
 _USAGE_ROWS = 5000
@@ -45,7 +45,7 @@ class SqliteSweep:
         self._queries = database.queries
         self._retention = retention
         self._now = now
-        #: The totals of all tenants. They are read only once, because that reads a whole index.
+        #: The totals of all tenants. They are read only once: the query reads a whole index.
         self._totals = TenantTotals(retention, ())
 
     async def run(self) -> int:
@@ -169,8 +169,8 @@ class SqliteSweep:
 
 def free_unneeded(connection: sqlite3.Connection, queries: Mapping[str, str], seq: int) -> int:
     """Delete the row of a deleted response if the response has no descendants. Then do the same for
-    its parent if that is deleted too, and so on. Return how many bytes became free. ``seq``: the
-    row number of the response."""
+    its parent, if the parent is deleted too, and so on. Return how many bytes became free. ``seq``:
+    the row number of the response."""
     freed = 0
     row: tuple[int] | None = (seq,)
     while row is not None:

@@ -16,7 +16,7 @@ __all__ = ["SqliteUsage", "add_usage"]
 
 
 class SqliteUsage:
-    """``UsageLog`` over a database."""
+    """Implements ``UsageLog`` with tables of an SQLite database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

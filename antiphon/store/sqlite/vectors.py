@@ -33,7 +33,7 @@ __all__ = ["SqliteVectorIndex"]
 
 
 class SqliteVectorIndex:
-    """``VectorIndex`` over a database."""
+    """Implements ``VectorIndex`` with tables of an SQLite database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

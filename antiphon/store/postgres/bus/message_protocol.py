@@ -1,5 +1,6 @@
-"""The base of protocols that use the connection of a client library of a bus, in place of the
-library's own protocol."""
+"""The base class of asyncio protocols that receive the messages of a bus. The client library of the
+bus opens the connection. Then such a protocol replaces the library's own protocol on this
+connection."""
 
 from __future__ import annotations
 
@@ -11,11 +12,12 @@ __all__ = ["MessageProtocol"]
 
 
 class MessageProtocol(asyncio.Protocol):
-    """Receives the bytes of a connection. A subclass calls the handler of the channel for each
-    message. The protocol of the client library still learns when it may write, and when the
-    connection ends.
+    """Receives the bytes of a connection. A subclass parses them, and calls ``deliver`` with each
+    message. Calls that pause or resume writing, and the end of the connection, are passed on to the
+    protocol of the client library.
 
-    ``client``: the protocol of the client library. ``handlers``: the handlers by channel.
+    ``client``: the protocol of the client library. ``handlers``: for each channel, the function
+    that is called with each message.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""A faster way to receive messages from NATS: reads them directly from the connection of a NATS
-client.
+"""A faster way to receive messages from NATS. It reads the messages directly from the connection of
+a NATS client.
 
 The client library nats-py passes each message through a stream, a parser, a queue and two tasks. If
 many Antiphon processes run on a machine, this takes more CPU time than all other work on the
-messages. So ``NatsProtocol`` stands between the transport and the client. It passes each message
-to its handler as soon as the bytes arrive. The client still connects, authenticates, sends messages
+messages. So ``NatsProtocol`` stands between the transport and the client. It passes each message to
+its handler as soon as the bytes arrive. The client still connects, authenticates, sends messages
 and answers pings.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["NatsProtocol", "read_messages"]
 _LINE_END = b"\r\n"
 #: The first words of a message: without headers, and with headers.
 _MESSAGES = b"MSG ", b"HMSG "
-#: The longest line, which is the information about the server, and the longest message.
+#: Largest size of a line and of a message, in bytes. The longest line describes the server.
 _MAX_LINE, _MAX_MESSAGE = 1 << 20, 1 << 26
 
 

@@ -1,4 +1,5 @@
-"""A connection to NATS: core messages, without JetStream."""
+"""A connection to NATS. It uses only core NATS, not JetStream, so NATS does not store the
+messages."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _PING_S, _MAX_PINGS = 5, 2
 
 
 class NatsSession:
-    """``BusSession`` over a client of nats-py."""
+    """Implements ``BusSession`` with a client of nats-py."""
 
     def __init__(self, client: Any, lost: asyncio.Event, errors: Any) -> None:
         self._client = client

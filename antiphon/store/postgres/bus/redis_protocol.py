@@ -2,9 +2,10 @@
 
 redis-py reads each message and each reply in a task, with timeouts and several layers of parsers.
 With many processes on a machine, this takes most of the CPU time that a process needs for a
-message. Here, the client connects and authenticates as usual. Then a connection that only listens
-gets a protocol that calls the handlers while it processes the received bytes. A connection that
-sends gets a protocol that matches replies to commands by their order.
+message. Here, redis-py only connects and authenticates. Then this module replaces the asyncio
+protocol of each connection. On the connection that receives messages, ``RedisProtocol`` calls the
+handlers as soon as the bytes arrive. On the connection that sends commands, ``RedisSender`` matches
+replies to commands by their order.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ Command = tuple[str | bytes, ...]
 
 
 class _ReplyProtocol(MessageProtocol):
-    """The base of both protocols: parses the replies of Redis. A subclass processes them."""
+    """Base class of ``RedisProtocol`` and ``RedisSender``. It parses the replies of Redis, and
+    passes them to ``_process`` of the subclass."""
 
     def __init__(
         self, transport: asyncio.Transport, client: asyncio.Protocol, handlers: Handlers
@@ -47,7 +49,8 @@ class _ReplyProtocol(MessageProtocol):
 
 
 class RedisProtocol(_ReplyProtocol):
-    """The protocol of a connection that only listens: delivers the messages."""
+    """The protocol of the connection that receives messages. It passes each message to the handler
+    of its channel."""
 
     def __init__(
         self, transport: asyncio.Transport, client: asyncio.Protocol, handlers: Handlers
@@ -83,7 +86,7 @@ class RedisProtocol(_ReplyProtocol):
 
 class _Request:
     """Commands that were sent together. ``missing_count``: number of replies that have not arrived.
-    ``future`` ends when all of them have arrived."""
+    ``future``: done when all replies have arrived, or when the connection is lost."""
 
     __slots__ = ("error", "future", "missing_count")
 
@@ -102,7 +105,7 @@ class _Request:
 
 
 class RedisSender(_ReplyProtocol):
-    """The protocol of a connection that sends commands: waits for their replies."""
+    """The protocol of the connection that sends commands. It waits for the replies."""
 
     def __init__(self, transport: asyncio.Transport, client: asyncio.Protocol) -> None:
         super().__init__(transport, client, {})
@@ -139,8 +142,8 @@ class RedisSender(_ReplyProtocol):
 
 
 def open_sender(connection: Any) -> RedisSender:
-    """Replace the protocol of a connection of redis-py by one that sends commands. All earlier
-    commands must be answered."""
+    """Replace the protocol of a redis-py connection by a ``RedisSender``, and return it. All
+    commands that were sent earlier must have been answered."""
     transport = connection._writer.transport
     protocol = RedisSender(transport, transport.get_protocol())
     transport.set_protocol(protocol)
@@ -148,8 +151,9 @@ def open_sender(connection: Any) -> RedisSender:
 
 
 def read_messages(connection: Any, handlers: Handlers) -> RedisProtocol:
-    """Read the messages of a connection of redis-py that has sent no command yet. redis-py offers
-    no public access to the transport of a connection."""
+    """Replace the protocol of a redis-py connection by a ``RedisProtocol``, and return it. The
+    connection must not have sent a command yet. redis-py offers no public access to the transport
+    of a connection, so this function uses a private attribute."""
     transport = connection._writer.transport
     protocol = RedisProtocol(transport, transport.get_protocol(), handlers)
     transport.set_protocol(protocol)

@@ -1,5 +1,5 @@
-"""A connection to Redis or Valkey, over their publish/subscribe channels. Messages are not
-stored."""
+"""A connection to Redis or Valkey, over their publish/subscribe channels. The server does not store
+the messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _ANSWER_S, _PING_S = 10.0, 5.0
 
 
 class RedisSession:
-    """``BusSession`` over a client of redis-py. One connection sends, another one listens."""
+    """Implements ``BusSession`` with a client of redis-py. One connection sends messages, another
+    connection receives them."""
 
     def __init__(self, client: Any, errors: tuple[type[Exception], ...]) -> None:
         self._client = client

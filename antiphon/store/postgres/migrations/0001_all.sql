@@ -16,7 +16,8 @@ CREATE TABLE responses (
 );
 CREATE UNIQUE INDEX responses_by_id ON responses (tenant, id);
 CREATE INDEX responses_by_parent ON responses (tenant, parent) WHERE parent IS NOT NULL;
--- With their bytes, so that a sweep adds them up without a look at the rows.
+-- The next two indexes contain the column bytes. So a sweep can add up the bytes without reading
+-- the rows.
 CREATE INDEX responses_by_age ON responses (created_at, seq) INCLUDE (bytes) WHERE live;
 CREATE INDEX responses_buried ON responses (seq) INCLUDE (bytes) WHERE NOT live;
 CREATE INDEX responses_by_expiry ON responses (expires_at) WHERE expires_at IS NOT NULL AND live;
@@ -47,7 +48,7 @@ CREATE TABLE conversation_items (
 CREATE UNIQUE INDEX conversation_items_by_id ON conversation_items (conversation, id);
 CREATE INDEX conversation_items_of_tenant ON conversation_items (tenant, id);
 
--- Who works on runs, and when it last gave a sign of life.
+-- The processes that work on runs (the owners), with the time of the last heartbeat of each.
 CREATE TABLE owners (name TEXT PRIMARY KEY, heard_at TIMESTAMPTZ NOT NULL DEFAULT now());
 
 CREATE TABLE runs (
@@ -57,13 +58,15 @@ CREATE TABLE runs (
     model TEXT NOT NULL,
     request BYTEA NOT NULL,
     prompt BYTEA NOT NULL,
-    -- Empty: seized, to be ended by somebody who has no name.
+    -- The process that works on the run. NULL: the run has no owner. Empty: a process has taken the
+    -- run away from its owner, in order to end it.
     owner TEXT,
     claimed_at TIMESTAMPTZ,
     epoch INTEGER NOT NULL DEFAULT 0,
-    -- Claims since something was last appended.
+    -- How many times the run was claimed since events were last appended to it.
     attempts INTEGER NOT NULL DEFAULT 0,
-    -- Unix seconds of the first sweep after its end; 0 until then.
+    -- NULL until the run ends. Then 0 until the next sweep, which sets it to the Unix time of that
+    -- sweep.
     ended_at BIGINT
 );
 CREATE UNIQUE INDEX runs_by_id ON runs (tenant, id);
@@ -71,7 +74,8 @@ CREATE INDEX runs_unended ON runs (seq) WHERE ended_at IS NULL;
 CREATE INDEX runs_owned ON runs (owner) WHERE ended_at IS NULL;
 CREATE INDEX runs_ended ON runs (ended_at) WHERE ended_at IS NOT NULL;
 
--- Without a reference to their run: to check it would cost half as much again as to keep a batch.
+-- The column run is not a foreign key. The check of a foreign key would take half as long as the
+-- insertion of a batch itself.
 CREATE TABLE batches (
     run BIGINT NOT NULL,
     first INTEGER NOT NULL,

@@ -15,5 +15,5 @@ CREATE TABLE contents (
     file BIGINT PRIMARY KEY REFERENCES files (seq) ON DELETE CASCADE,
     content BYTEA NOT NULL
 );
--- Most of it is compressed already.
+-- EXTERNAL prevents compression: most files are compressed already.
 ALTER TABLE contents ALTER COLUMN content SET STORAGE EXTERNAL;

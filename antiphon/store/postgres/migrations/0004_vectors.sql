@@ -38,7 +38,7 @@ CREATE TABLE chunks (
 CREATE INDEX chunks_by_file ON chunks (file);
 CREATE INDEX chunks_by_words ON chunks USING gin (words);
 
--- Apart, so that reading them all reads no texts.
+-- The vectors are in a table of their own, so that a query for all vectors does not read the texts.
 CREATE TABLE chunk_vectors (
     chunk BIGINT PRIMARY KEY REFERENCES chunks (seq) ON DELETE CASCADE,
     store BIGINT NOT NULL,

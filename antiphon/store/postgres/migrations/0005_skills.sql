@@ -1,4 +1,4 @@
--- chosen: the number of the default version; last: the highest number that was given.
+-- chosen: the number of the default version. last: the highest version number that was ever used.
 CREATE TABLE skills (
     seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant TEXT NOT NULL,
@@ -23,5 +23,5 @@ CREATE TABLE bundles (
     version BIGINT PRIMARY KEY REFERENCES skill_versions (seq) ON DELETE CASCADE,
     content BYTEA NOT NULL
 );
--- Compressed already.
+-- EXTERNAL prevents compression: bundles are compressed already.
 ALTER TABLE bundles ALTER COLUMN content SET STORAGE EXTERNAL;

@@ -1,4 +1,4 @@
--- The response that runs the call which an MCP approval allows.
+-- The claims of MCP approvals: for each approval, the response that runs the approved tool call.
 CREATE TABLE approvals (
     tenant TEXT NOT NULL,
     id TEXT NOT NULL,

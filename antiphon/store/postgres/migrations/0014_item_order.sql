@@ -1,7 +1,8 @@
--- A page of a conversation is read alone, and so are its items of some kinds: the role of a message,
--- the type of another item.
+-- kind: the role of a message, or the type of any other item. With the new indexes, a query reads
+-- only the items of one page, or only the items of some kinds.
 ALTER TABLE conversation_items ADD COLUMN kind TEXT NOT NULL DEFAULT '';
--- By the beginning of the body, which has this form: PostgreSQL cannot read JSON with U+0000.
+-- The kind of an existing item is taken from the beginning of its body, by regular expressions.
+-- PostgreSQL's JSON functions cannot be used, because they reject U+0000.
 UPDATE conversation_items AS i SET kind = coalesce(
     substring(b.start FROM '^\{"type":"message","id":"[^"]*","role":"([a-z_]+)"'),
     substring(b.start FROM '^\{"type":"([a-z_]+)"'),

@@ -1,7 +1,10 @@
--- Events are partitioned by the number of their run, which is the order in which runs were created:
--- a sweep drops the partitions of old runs whole, and creates new ones ahead (see partitions.py).
--- The present table becomes the first partition and keeps its name: servers of the version before,
--- which run until they are replaced, use it for all runs that exist and for many more.
+-- Events are partitioned by the row number of their run, so each partition holds the events of runs
+-- that were created one after another. A sweep drops the partitions of old runs as a whole, and
+-- creates new partitions in advance (see partitions.py).
+--
+-- The existing table becomes the first partition and keeps its name. During an upgrade, servers of
+-- the previous version still use this table. It accepts the events of all existing runs and of many
+-- new ones.
 CREATE TABLE event_batches (
     run BIGINT NOT NULL,
     first INTEGER NOT NULL,
@@ -19,9 +22,11 @@ BEGIN
     );
 END
 $$;
--- Where the batches of a run go if no partition was created in time.
+-- The default partition. It receives the batches of a run if no partition was created for the run
+-- in time.
 CREATE TABLE batches_rest PARTITION OF event_batches DEFAULT;
 
--- A run is deleted when it has no more batches.
+-- From now on, a run is deleted only when it has no batches any more. So the trigger that deletes
+-- batches is not needed.
 DROP TRIGGER runs_gone ON runs;
 DROP FUNCTION drop_batches();

@@ -1,4 +1,5 @@
--- What a list of responses shows, without the large columns beside it.
+-- What a list of responses shows. It is in a table of its own, so that a list does not read the
+-- large columns of the responses.
 CREATE TABLE summaries (
     seq BIGINT PRIMARY KEY REFERENCES responses (seq) ON DELETE CASCADE,
     tenant TEXT NOT NULL,
@@ -13,7 +14,7 @@ CREATE TABLE summaries (
     body BYTEA NOT NULL
 );
 CREATE INDEX summaries_of_tenant ON summaries (tenant, seq);
--- Of earlier responses there are no previews, and their calls are not known.
+-- Existing responses get summaries without previews, and without the kinds of their tool calls.
 INSERT INTO summaries
 SELECT seq, tenant, coalesce(b ->> 'status', 'completed'), coalesce(b ->> 'model', ''), parent, b -> 'conversation' ->> 'id',
     coalesce((b ->> 'background')::boolean, FALSE), b ->> 'error' IS NOT NULL, '', '',

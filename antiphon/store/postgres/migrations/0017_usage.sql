@@ -1,4 +1,4 @@
--- What each request used, until it is added to the sums of its minute.
+-- One row for each request. A sweep later adds the row to the sum of its minute.
 CREATE TABLE usage_rows (
     id TEXT PRIMARY KEY,
     start BIGINT NOT NULL,
@@ -17,7 +17,7 @@ CREATE TABLE usage_rows (
     latency_ms BIGINT NOT NULL
 );
 CREATE INDEX usage_rows_by_start ON usage_rows (start);
--- Sums of width seconds.
+-- Each row is the sum of the requests of width seconds, beginning at start.
 CREATE TABLE usage_sums (
     width BIGINT NOT NULL,
     start BIGINT NOT NULL,

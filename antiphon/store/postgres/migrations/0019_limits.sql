@@ -1,5 +1,5 @@
--- What the processes tell each other about the requests of limited clients. Not logged: a crash may
--- empty these tables.
+-- Through these tables, the processes exchange the request counts of clients with rate limits. The
+-- tables are unlogged, so they may be empty after a crash of the database.
 CREATE UNLOGGED TABLE rates (
     scope TEXT PRIMARY KEY,
     level DOUBLE PRECISION NOT NULL,
@@ -13,6 +13,7 @@ CREATE UNLOGGED TABLE running_requests (
     heard_at TIMESTAMPTZ NOT NULL,
     PRIMARY KEY (scope, owner)
 ) WITH (fillfactor = 50);
--- The key that a run is charged to: how many it has is limited.
+-- api_key: the name of the API key that created the run. A key may have only a limited number of
+-- unended runs.
 ALTER TABLE runs ADD COLUMN api_key TEXT NOT NULL DEFAULT '';
 CREATE INDEX runs_active ON runs (tenant, api_key) WHERE ended_at IS NULL;

@@ -1,4 +1,5 @@
--- Contents of files outside of the database. Files of a tenant with the same content share one.
+-- Blobs: contents of files that are stored outside of the database. Files of one tenant with the
+-- same content share one blob. files: the number of these files.
 CREATE TABLE blobs (
     seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant TEXT NOT NULL,
@@ -15,10 +16,12 @@ CREATE TABLE file_blobs (
     blob BIGINT NOT NULL
 );
 
--- Blobs that no file has any more, until their content is deleted.
+-- The keys of blobs that no file uses any more. A key is removed when the content of its blob is
+-- deleted.
 CREATE TABLE unused_blobs (key TEXT PRIMARY KEY);
 
--- The row of the blob is locked by the first statement, so that no file gets it in the meantime.
+-- The first statement locks the row of the blob. So no other transaction can give the blob to a new
+-- file before the second statement.
 CREATE FUNCTION drop_file_blob() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE antiphon.blobs SET files = files - 1 WHERE seq = old.blob;

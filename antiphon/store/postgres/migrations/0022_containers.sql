@@ -1,11 +1,12 @@
--- Which process owns which container.
+-- The processes that own containers, each with its lease.
 CREATE TABLE container_owners (
     name TEXT PRIMARY KEY,
     url TEXT NOT NULL,
     lease_until TIMESTAMPTZ NOT NULL
 ) WITH (fillfactor = 50);
 
--- expired_at: NULL while the container is active.
+-- The containers. owner: the process that runs the container. expired_at: NULL while the container
+-- is active.
 CREATE TABLE containers (
     seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant TEXT NOT NULL,

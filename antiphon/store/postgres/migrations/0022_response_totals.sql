@@ -1,6 +1,7 @@
--- How many responses each tenant has and how many bytes they take: its row of response_totals and its
--- rows of response_changes. A statement that changes responses adds rows, so that no two wait for each
--- other; from time to time they are added to the totals.
+-- These two tables hold the number of responses of each tenant, and their bytes. The totals of a
+-- tenant are the sum of its row in response_totals and its rows in response_changes. A statement
+-- that changes responses only inserts rows into response_changes, so that two such statements do
+-- not wait for each other. From time to time, these rows are added to response_totals.
 CREATE TABLE response_totals (
     tenant TEXT PRIMARY KEY,
     responses BIGINT NOT NULL,
@@ -17,7 +18,8 @@ LOCK TABLE responses IN SHARE ROW EXCLUSIVE MODE;
 INSERT INTO response_totals
 SELECT tenant, count(*) FILTER (WHERE live), sum(bytes) FROM responses GROUP BY tenant;
 
--- For each row: a trigger for each statement would take three times as long for a single response.
+-- Insertions and updates mostly change a single response. For a single row, a trigger FOR EACH
+-- STATEMENT would take three times as long as a trigger FOR EACH ROW.
 CREATE FUNCTION count_added_response() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO antiphon.response_changes (tenant, responses, bytes)
@@ -39,7 +41,7 @@ CREATE TRIGGER response_changed AFTER UPDATE ON responses
 FOR EACH ROW WHEN (new.live <> old.live OR new.bytes <> old.bytes)
 EXECUTE FUNCTION count_changed_response();
 
--- Many are deleted at a time.
+-- A deletion often deletes many responses. So this trigger is FOR EACH STATEMENT.
 CREATE FUNCTION count_removed_responses() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO antiphon.response_changes (tenant, responses, bytes)
@@ -50,5 +52,5 @@ $$;
 CREATE TRIGGER responses_removed AFTER DELETE ON responses REFERENCING OLD TABLE AS removed
 FOR EACH STATEMENT EXECUTE FUNCTION count_removed_responses();
 
--- Earlier, the bytes were added up from these indexes.
+-- Before this migration, bytes were added up from this index. Now it is not needed.
 DROP INDEX responses_buried;

@@ -1,9 +1,10 @@
--- The key of the blob, outside of the database, that holds the input, the output and the tokens of a
--- large response. The column input then says how to read it.
+-- blob: the key of the blob that holds the input, the output and the tokens of a large response,
+-- outside of the database. The column input then holds a reference to the blob. NULL: there is no
+-- blob.
 ALTER TABLE responses ADD COLUMN blob TEXT;
 CREATE INDEX responses_by_blob ON responses (blob) WHERE blob IS NOT NULL;
 
--- Keys that no response has any more.
+-- Records the key of a blob as unused when its response is deleted or gets another blob.
 CREATE FUNCTION drop_response_blob() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO antiphon.unused_blobs (key) VALUES (old.blob) ON CONFLICT DO NOTHING;

@@ -1,10 +1,11 @@
-"""Notifications about new batches of events. The process that appends a batch to a run sends them
-to the processes that follow the run, which means that they have readers of the run.
+"""Notifications about new batches of events. A process follows a run if it has readers of the run.
+The process that appends a batch to a run notifies the processes that follow the run.
 
 Each process listens to a channel of its own. One notification can contain batches of several runs.
-It contains the lines of a batch if they fit. It is sent after the batches are committed:
+The lines of a batch, which are its events as JSON, are left out if they are too long. A
+notification is sent after its batches are committed:
 
-- over a Unix socket if the process is on the same host,
+- over a Unix socket if the receiving process is on the same host,
 - otherwise over the bus if there is one,
 - otherwise in a database transaction that does not wait for the disk.
 
@@ -49,10 +50,12 @@ def process_channel(process_id: str) -> str:
 
 
 class BatchNotifier:
-    """Sends notifications about batches of events: to processes on this host over sockets, to other
-    processes over the bus while it is connected, otherwise through the database. Only one send over
-    the bus or the database is in progress at a time. The batches that are appended meanwhile are
-    sent together in the next send."""
+    """Sends notifications about batches of events. Processes on this host get them over sockets.
+    Other processes get them over the bus while it is connected, and otherwise through the database.
+
+    Only one send over the bus or the database is in progress at a time. Batches that are appended
+    during a send are sent together in the next one.
+    """
 
     def __init__(self, pool: ConnectionPool, bus: BusConnection | None = None) -> None:
         self._pool = pool
@@ -81,13 +84,13 @@ class BatchNotifier:
             self._start()
 
     def send_notice(self, channel: str, payload: str) -> None:
-        """Queue another notification: ``payload``, to be sent to ``channel``. The notification may
-        be lost."""
+        """Queue a notification that is not about a batch. It sends ``payload`` to ``channel``. The
+        notification may be lost."""
         self._notices.append((channel, payload.encode()))
         self._start()
 
     async def close(self) -> None:
-        """Send the queued notifications. Give up after a second. Close the sockets."""
+        """Send the queued notifications, but give up after a second. Close the sockets."""
         if self._sockets is not None:
             await self._sockets.close()
         if self._task is not None:

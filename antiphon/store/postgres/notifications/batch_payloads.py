@@ -48,8 +48,8 @@ def _payload(heads: list[_Head], lines: list[bytes]) -> bytes:
 
 
 def decode_batches(payload: bytes) -> list[tuple[int, EventBatch | None]]:
-    """Return the batches of a payload, each as a pair of the row number of its run and the batch.
-    The batch is None if its lines were left out; the receiver then reads the store. Raises
+    """Decode a payload. Return pairs of the row number of a run and a batch of its events. The
+    batch is None if its lines were left out. The receiver then reads the store. Raises
     ``MsgspecError`` if the payload is not from ``encode_batches``."""
     heads, _, lines = payload.partition(b"\n")
     batches: list[tuple[int, EventBatch | None]] = []

@@ -1,11 +1,11 @@
-"""The runs that this process follows: it gets their new batches of events, because it has readers
-of these runs. Any process may write a followed run.
+"""The runs that this process follows. A process follows a run while it has readers of the run: it
+gets each new batch of events. Another process may write the run.
 
 - If a reader waits for a run, this process adds itself to the followers of the run in the store.
   This entry (a mark) expires, so it is renewed regularly.
 - The process that writes the run sends each new batch to the followers.
-- If batches are missing here, one query fetches the missing batches of all followed runs. Only one
-  such query runs at a time.
+- If this process misses batches, one query fetches the missing batches of all followed runs. Only
+  one such query runs at a time.
 - Notifications and marks may be lost. So this process also looks for missing batches every few
   seconds.
 """
@@ -41,9 +41,10 @@ _Work = Callable[[], Coroutine[Any, Any, None]]
 
 class _FollowedRun(Struct):
     """A followed run. ``row``: the row number of the run. ``last``: the sequence number of the last
-    event that was delivered to the readers. ``renewed_at``: the time after which the run's mark
-    in the store must be renewed. ``grew``: whether a batch was delivered since the last regular
-    look into the store. ``grew_here``: whether this process itself appended a batch since then."""
+    event that was delivered to the readers. ``renewed_at``: the time after which the run's mark in
+    the store must be renewed. ``grew``: whether a batch was delivered since the last call of
+    ``FollowedRuns._look``. ``grew_here``: whether this process itself has appended a batch since
+    that call."""
 
     row: int
     last: int
@@ -102,8 +103,8 @@ class FollowedRuns:
                 self._deliver(key, batch)
 
     def on_connected(self) -> None:
-        """Begin to follow runs. Called each time the connection that receives notifications has
-        been opened."""
+        """Forget all followed runs, and begin to follow runs. Called each time the connection that
+        receives notifications has been opened."""
         self._is_listening = True
         self.clear()
 

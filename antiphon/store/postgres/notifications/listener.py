@@ -1,5 +1,5 @@
 """Notifications about runs, which the processes of a store exchange over LISTEN/NOTIFY of
-PostgreSQL. They make the readers in each process notice changes.
+PostgreSQL. After a notification, a process makes its readers read what has changed.
 
 There are two kinds of notifications:
 
@@ -189,7 +189,8 @@ class RunNotifications:
             self._followed.clear()
 
     def _on_gap(self) -> None:
-        """Make all subscribers read the store, because notifications may have been missed."""
+        """Make all subscribers read the store, because notifications may have been missed. Also
+        tell the ``RunListener`` that there may be runs to claim."""
         self._followed.on_connected()
         self.notify_queued()
 

@@ -1,10 +1,10 @@
 """Notifications about new batches of events between the processes of one host, over Unix sockets in
 one folder.
 
-Each process listens at the socket ``ID.events``. ID is the id under which it follows runs. A
-process that has batches for another process looks for its socket, and sends them there if it
-exists. A notification of the database would wake all listening processes instead. Messages may be
-lost when a process ends.
+Each process listens at the socket ``ID.events``. ``ID`` is the id of the process in the lists of
+followers of runs. A process sends batches for another process to this socket, if the socket exists.
+The alternative is a notification of the database, which would wake all processes that listen.
+Messages may be lost when a process ends.
 
 The folder belongs to the user of the processes, and no other user can enter it. So messages are not
 signed.
@@ -73,9 +73,11 @@ class LocalSockets:
         cls, folder: Path, process_id: str, on_message: Callable[[bytes], None]
     ) -> LocalSockets | None:
         """Listen for messages to this process. ``on_message``: called on the event loop with each
-        message, which is a payload from ``encode_batches``. Returns None if the folder cannot be
-        used. Then this process and the others on this host notify each other in the same way as
-        processes on different hosts."""
+        message, which is a payload from ``encode_batches``.
+
+        Returns None if the folder cannot be used. This process then exchanges notifications with
+        the others on this host as with processes on other hosts.
+        """
         sockets = cls(folder)
         try:
             await asyncio.to_thread(_prepare, folder)

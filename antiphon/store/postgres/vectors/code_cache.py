@@ -54,8 +54,8 @@ FROM large_vectors_{id} WHERE file = ANY($1::bigint[]) GROUP BY file
 
 
 class CodeCache:
-    """The codes of large vector stores, by the id of the large vector store. ``schema``: the name
-    of the schema of the extension pgvector, quoted and followed by a period."""
+    """The codes of large vector stores. The key is the id of the large vector store. ``schema``:
+    the name of the schema of the extension pgvector, quoted and followed by a period."""
 
     def __init__(self, pool: ConnectionPool, schema: str) -> None:
         self._pool = pool

@@ -35,8 +35,8 @@ __all__ = ["PostgresVectorIndex"]
 
 
 class PostgresVectorIndex:
-    """``VectorIndex`` over a connection pool. ``nearest``: finds the nearest vectors. If it is
-    None, callers load the vectors and compare them."""
+    """Implements ``VectorIndex`` with tables in PostgreSQL. ``nearest``: finds the nearest vectors.
+    If ``nearest`` is None, callers load the vectors and compare them."""
 
     def __init__(self, pool: ConnectionPool, nearest: NearestVectors | None = None) -> None:
         self._pool = pool
@@ -208,7 +208,8 @@ class PostgresVectorIndex:
 
 
 def _changed_columns(indexed: IndexedFile) -> tuple[object, ...]:
-    """Return the columns id, status, bytes and body of an indexed file."""
+    """Return the columns ``id``, ``status``, ``bytes`` and ``body`` of an indexed file. All of them
+    except ``id`` change when the indexing ends."""
     id, _, status, size, body = indexed_file_row(indexed)
     return id, status, size, body
 

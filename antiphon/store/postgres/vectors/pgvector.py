@@ -174,9 +174,9 @@ ORDER BY n.distance
 
 
 class Pgvector:
-    """``NearestVectors`` that searches tables of vectors in the database itself. Made by ``open``.
-    ``schema``: the name of the schema of the extension pgvector, quoted and followed by a period.
-    """
+    """Implements ``NearestVectors`` with tables of vectors in the database itself. Made by
+    ``open``. ``schema``: the name of the schema of the extension pgvector, quoted and followed by a
+    period."""
 
     def __init__(self, pool: ConnectionPool, schema: str) -> None:
         self._pool = pool
@@ -257,7 +257,7 @@ class Pgvector:
         await self._codes.close()
 
     async def finish_loads(self) -> None:
-        """Wait until the short codes of vectors, which a search compares first, are loaded."""
+        """Wait until the codes that are being loaded are in memory."""
         await self._codes.finish_loads()
 
     async def _search_large(
@@ -404,8 +404,8 @@ class Pgvector:
                 await self._separate(transaction, store, model)
 
     async def _copy(self, store: int, model: str) -> None:
-        """Replace pgvector's copies of the vectors of a vector store by new copies of its rows in
-        the table ``chunk_vectors``. ``store``: the row number of the vector store."""
+        """Delete pgvector's copies of the vectors of a vector store, and copy the vectors again
+        from the table ``chunk_vectors``. ``store``: the row number of the vector store."""
         _log.info("the vectors of a vector store are copied to pgvector", store=store)
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()

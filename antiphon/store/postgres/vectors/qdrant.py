@@ -1,4 +1,5 @@
-"""Search for nearest vectors by a Qdrant server. Qdrant has a copy of the vectors in the database.
+"""Search for nearest vectors by a Qdrant server. The vectors are stored in the database, and Qdrant
+holds a copy of them.
 
 A change is a file that got vectors or was deleted. Database triggers record each change in the
 transaction that makes it. Recorded changes are then applied to Qdrant:
@@ -33,7 +34,7 @@ _log = structlog.get_logger(__name__)
 
 #: Number of changes that one transaction applies, and number of points in one request.
 _CHANGES, _POINTS = 8, 256
-#: Seconds between two searches for changes that other processes have left.
+#: Seconds between two searches for changes that other processes have not applied.
 _INTERVAL_S = 15.0
 _FLOAT_BYTES = 4
 #: Number of the advisory lock for the creation of tables. The number is arbitrary.
@@ -87,8 +88,8 @@ _FILE_IDS = "SELECT seq, id FROM vector_files WHERE store = $1 AND seq = ANY($2:
 
 
 class Qdrant:
-    """``NearestVectors`` that searches a Qdrant server, which has copies of the database's vectors.
-    Made by ``open``."""
+    """Implements ``NearestVectors`` with a Qdrant server, which holds a copy of the database's
+    vectors. Made by ``open``."""
 
     def __init__(self, pool: ConnectionPool, client: QdrantClient) -> None:
         self._pool = pool
@@ -173,7 +174,7 @@ class Qdrant:
 
     async def _set_up(self) -> None:
         """Create the tables if they are missing. If Qdrant has lost a collection, record a change
-        for each file with vectors in it, so the vectors are copied again."""
+        for each file that has vectors for this collection. So these vectors are copied again."""
         async with self._transaction() as transaction:
             await transaction.fetch("SELECT pg_advisory_xact_lock($1)", _LOCK)
             ((is_set_up,),) = await transaction.fetch(_IS_SET_UP)
@@ -245,8 +246,8 @@ class Qdrant:
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Transaction]:
-        """Context manager for a transaction in which SQL statements of this module find their
-        tables."""
+        """Context manager for a transaction with the search path that the SQL statements of this
+        module need."""
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
             yield transaction

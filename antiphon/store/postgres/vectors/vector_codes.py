@@ -39,7 +39,7 @@ def can_use_codes() -> bool:
 
 
 class VectorCodes:
-    """The codes of the chunks of one vector store, by file.
+    """The codes of the chunks of one vector store, grouped by file.
 
     One thread may add files while other threads search, because codes never change after they are
     added. ``mean``: the mean of the vectors, each of which has length 1.
@@ -74,12 +74,12 @@ class VectorCodes:
         return self.size(len(self._chunks))
 
     def size(self, chunks: int) -> int:
-        """Return the number of bytes that this many chunks occupy in memory. For each chunk, its
-        code and its chunk number are kept."""
+        """Return the number of bytes that ``chunks`` chunks occupy in memory. Each chunk has a code
+        and a chunk number."""
         return chunks * (_WORD_BYTES * len(self._words) + _CHUNK_BYTES)
 
     def find_missing(self, files: Iterable[int]) -> list[int]:
-        """Return those of the files that have not been added."""
+        """Return those of ``files`` that have not been added."""
         return [file for file in files if file not in self._ranges]
 
     def count(self, files: Iterable[int] | None = None) -> int:
@@ -108,8 +108,9 @@ class VectorCodes:
         self._count = end
 
     def find_candidates(self, vector: Sequence[float], files: Sequence[int], count: int) -> Any:
-        """Return the numbers of the chunks of these files whose codes are nearest to the code of
-        ``vector``. ``count``: the maximum number of chunks. They are in any order."""
+        """Among the chunks of these files, find those whose codes are nearest to the code of
+        ``vector``. Return their chunk numbers, in no particular order. ``count``: the maximum
+        number of chunks."""
         import numpy
 
         ranges = [self._ranges[file] for file in files if file in self._ranges]

@@ -8,17 +8,19 @@ CREATE TABLE runs (
     model TEXT NOT NULL,
     owner TEXT,
     epoch INTEGER NOT NULL DEFAULT 0,
-    -- Claims since something was last appended.
+    -- How many times the run was claimed since events were last appended to it.
     attempts INTEGER NOT NULL DEFAULT 0,
     next INTEGER NOT NULL DEFAULT 0,
-    -- Unix seconds of the first sweep after its end; 0 until then.
+    -- NULL until the run ends. Then 0 until the next sweep, which sets it to the Unix time of that
+    -- sweep.
     ended_at INTEGER
 );
 CREATE UNIQUE INDEX runs_by_id ON runs (tenant, id);
 CREATE INDEX runs_unended ON runs (seq) WHERE ended_at IS NULL;
 CREATE INDEX runs_ended ON runs (ended_at) WHERE ended_at IS NOT NULL;
 
--- What was asked, apart: a row is written whole, and that of a run with every append.
+-- The requests of runs are in a table of their own, because SQLite always writes a whole row, and
+-- every append changes the row of the run.
 CREATE TABLE jobs (
     run INTEGER PRIMARY KEY REFERENCES runs (seq) ON DELETE CASCADE,
     request BLOB NOT NULL,

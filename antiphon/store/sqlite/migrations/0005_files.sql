@@ -11,7 +11,7 @@ CREATE UNIQUE INDEX files_by_id ON files (tenant, id);
 CREATE INDEX files_in_order ON files (tenant, seq);
 CREATE INDEX files_by_expiry ON files (expires_at) WHERE expires_at IS NOT NULL;
 
--- Apart, so that a list of files reads none of it.
+-- The contents are in a table of their own, so that a list of files does not read them.
 CREATE TABLE contents (
     file INTEGER PRIMARY KEY REFERENCES files (seq) ON DELETE CASCADE,
     content BLOB NOT NULL

@@ -28,7 +28,8 @@ CREATE TABLE vector_batches (
     PRIMARY KEY (store, id)
 ) WITHOUT ROWID;
 
--- Numbers are never used again: what is remembered of them must not come to mean others.
+-- AUTOINCREMENT: the numbers of deleted chunks are never used again. So a number that a cache holds
+-- cannot mean another chunk later.
 CREATE TABLE chunks (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     store INTEGER NOT NULL,
@@ -38,7 +39,7 @@ CREATE TABLE chunks (
 );
 CREATE INDEX chunks_by_file ON chunks (file);
 
--- Apart, so that reading them all reads no texts.
+-- The vectors are in a table of their own, so that a query for all vectors does not read the texts.
 CREATE TABLE chunk_vectors (
     chunk INTEGER PRIMARY KEY REFERENCES chunks (seq) ON DELETE CASCADE,
     store INTEGER NOT NULL,
@@ -48,7 +49,8 @@ CREATE TABLE chunk_vectors (
 );
 CREATE INDEX chunk_vectors_by_store ON chunk_vectors (store, model, chunk);
 
--- The number of the vector store is a word as well: a search of one store looks at no other.
+-- The number of the vector store is indexed like a word. So a search in one vector store does not
+-- read the chunks of other vector stores.
 CREATE VIRTUAL TABLE chunk_words USING fts5 (
     store, text, content='chunks', content_rowid='seq', tokenize='porter unicode61'
 );

@@ -1,4 +1,4 @@
--- chosen: the number of the default version; last: the highest number that was given.
+-- chosen: the number of the default version. last: the highest version number that was ever used.
 CREATE TABLE skills (
     seq INTEGER PRIMARY KEY,
     tenant TEXT NOT NULL,

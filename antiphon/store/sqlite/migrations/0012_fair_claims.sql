@@ -1,3 +1,4 @@
--- Runs are claimed tenant by tenant: of the one with the fewest running ones first.
+-- Indexes for fair claims: the next run that is claimed belongs to the tenant with the fewest
+-- running runs.
 CREATE INDEX runs_by_tenant ON runs (tenant, seq) WHERE ended_at IS NULL;
 CREATE INDEX runs_owned ON runs (tenant, owner) WHERE ended_at IS NULL AND owner IS NOT NULL;

@@ -1,5 +1,5 @@
--- A page of a conversation is read alone, and so are its items of some kinds: the role of a message,
--- the type of another item.
+-- kind: the role of a message, or the type of any other item. With the new indexes, a query reads
+-- only the items of one page, or only the items of some kinds.
 ALTER TABLE conversation_items ADD COLUMN kind TEXT NOT NULL DEFAULT '';
 UPDATE conversation_items SET kind = coalesce(
     iif(json_extract(CAST(body AS TEXT), '$.type') = 'message',

@@ -1,4 +1,5 @@
--- What a list of responses shows, without the large columns beside it.
+-- What a list of responses shows. It is in a table of its own, so that a list does not read the
+-- large columns of the responses.
 CREATE TABLE summaries (
     seq INTEGER PRIMARY KEY REFERENCES responses (seq) ON DELETE CASCADE,
     tenant TEXT NOT NULL,
@@ -16,7 +17,7 @@ CREATE INDEX summaries_of_tenant ON summaries (tenant, seq);
 CREATE TRIGGER responses_unlisted AFTER UPDATE OF live ON responses WHEN new.live = 0 BEGIN
     DELETE FROM summaries WHERE seq = new.seq;
 END;
--- Of earlier responses there are no previews, and their calls are not known.
+-- Existing responses get summaries without previews, and without the kinds of their tool calls.
 INSERT INTO summaries
 SELECT seq, tenant, coalesce(json_extract(body, '$.status'), 'completed'), coalesce(json_extract(body, '$.model'), ''),
     parent, json_extract(body, '$.conversation.id'),

@@ -1,2 +1,3 @@
--- The conversation that a run keeps locked until its end, also over a restart.
+-- conversation: the conversation that the run keeps locked until its end, even if the server
+-- restarts.
 ALTER TABLE runs ADD COLUMN conversation TEXT;

@@ -1,4 +1,4 @@
--- Administrative acts: who, when, what.
+-- The audit log. Each row is an administrative act.
 CREATE TABLE audit (
     seq INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,

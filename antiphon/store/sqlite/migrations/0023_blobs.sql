@@ -1,4 +1,5 @@
--- Contents of files outside of the database. Files of a tenant with the same content share one.
+-- Blobs: contents of files that are stored outside of the database. Files of one tenant with the
+-- same content share one blob. files: the number of these files.
 CREATE TABLE blobs (
     seq INTEGER PRIMARY KEY,
     tenant TEXT NOT NULL,
@@ -15,7 +16,8 @@ CREATE TABLE file_blobs (
     blob INTEGER NOT NULL
 );
 
--- Blobs that no file has any more, until their content is deleted.
+-- The keys of blobs that no file uses any more. A key is removed when the content of its blob is
+-- deleted.
 CREATE TABLE unused_blobs (key TEXT PRIMARY KEY) WITHOUT ROWID;
 
 CREATE TRIGGER file_blob_removed AFTER DELETE ON file_blobs BEGIN

@@ -1,6 +1,7 @@
--- What several processes share that use the database. A single process keeps it in memory.
+-- The state that the processes share if several processes use the database. If only one process
+-- uses the database, it keeps this state in memory.
 
--- Seconds of the machine's monotonic clock.
+-- All times in these tables are seconds of the machine's monotonic clock.
 CREATE TABLE owners (name TEXT PRIMARY KEY, heard_at REAL NOT NULL) WITHOUT ROWID;
 
 CREATE TABLE locks (

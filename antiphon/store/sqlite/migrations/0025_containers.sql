@@ -1,10 +1,11 @@
--- Which process owns which container. A single process keeps it in memory.
+-- The container directory: the processes that own containers, and the containers. If only one
+-- process uses the database, it keeps the directory in memory.
 
--- Seconds of the machine's monotonic clock.
+-- lease_until: seconds of the machine's monotonic clock.
 CREATE TABLE container_owners (name TEXT PRIMARY KEY, url TEXT NOT NULL, lease_until REAL NOT NULL)
     WITHOUT ROWID;
 
--- expired_at: seconds of the same clock; NULL: active.
+-- expired_at: seconds of the same clock. NULL while the container is active.
 CREATE TABLE containers (
     seq INTEGER PRIMARY KEY,
     tenant TEXT NOT NULL,

@@ -1,10 +1,11 @@
--- Every index and every check of a foreign key is part of each save, so there are only those that a
--- query needs.
+-- Each index and each foreign key makes every save of a response slower. So this migration removes
+-- those that no query needs.
 
--- What is too old is found tenant by tenant, in the index of the tenants.
+-- Responses that are too old are found in the index responses_of_tenant, one tenant after another.
+-- So the index by age is not needed.
 DROP INDEX responses_by_age;
 
--- WITHOUT ROWID: the rows are in the index of the key, and there is no second B-tree.
+-- WITHOUT ROWID: the rows are stored in the index of the primary key, so there is no second B-tree.
 ALTER TABLE usage_rows RENAME TO usage_rows_before;
 DROP INDEX usage_rows_by_start;
 CREATE TABLE usage_rows (
@@ -28,8 +29,9 @@ CREATE INDEX usage_rows_by_start ON usage_rows (start);
 INSERT INTO usage_rows SELECT * FROM usage_rows_before;
 DROP TABLE usage_rows_before;
 
--- Rows that go with their response are deleted by a trigger. A foreign key would look for the response
--- of each new row, and prepare each insert to be undone.
+-- A trigger deletes the items and the summary of a deleted response. A foreign key could do the
+-- same, but would make inserts slower: SQLite would look up the response of each new row, and
+-- prepare to undo each insert.
 DROP TRIGGER responses_kept_again;
 DROP TRIGGER responses_unlisted;
 

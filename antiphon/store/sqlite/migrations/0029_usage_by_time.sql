@@ -1,4 +1,5 @@
--- Rows that are made at the same time are next to each other, and the index of the time is the table.
+-- The primary key begins with the time, and the table is stored in the order of this key. So rows
+-- of the same time are next to each other, and no second index is needed.
 ALTER TABLE usage_rows RENAME TO usage_rows_before;
 DROP INDEX usage_rows_by_start;
 CREATE TABLE usage_rows (

@@ -1,8 +1,8 @@
 """Notifications about runs between the processes that share an SQLite database (the peers).
 
-A process that has readers of a run follows this run, and tells this to the other processes. The
-process that writes the run then sends each new batch of events to the processes that follow the
-run. Messages can be lost, so the readers of followed runs also read the database every few
+A process follows a run if it has readers of the run, and tells the other processes which runs it
+follows. The process that writes a run sends each new batch of events to the processes that follow
+the run. Messages can be lost, so the readers of followed runs also read the database every few
 seconds.
 """
 
@@ -78,8 +78,8 @@ class PeerNotifications:
         self._peers.broadcast(RunsChanged(queued=(response_id,)))
 
     def on_claimed(self, claims: Sequence[Claim], lost: Sequence[tuple[str, int]]) -> None:
-        """Notify the other processes of the runs that this process has claimed. ``lost``: those of
-        the runs that had another owner before, each as its id and new epoch."""
+        """Notify the other processes of the runs that this process has claimed. ``lost``: the id
+        and the new epoch of each claimed run that had another owner before."""
         ids = tuple(claim.job.id for claim in claims)
         if ids:
             self._queue.remove(ids)
@@ -126,7 +126,7 @@ class PeerNotifications:
 
     async def _look_regularly(self) -> None:
         """Every few seconds, tell the other processes again which runs this process follows. If a
-        run got no batch since the last time, make its readers read the database."""
+        run got no batch since the last check, make its readers read the database."""
         while self._followed:
             await asyncio.sleep(_LOOK_S)
             subscribed = set(self._subscriptions.subscribed_runs())

@@ -51,15 +51,16 @@ class RunsChanged(Struct, frozen=True, array_like=True, tag=1):
 
 
 class FollowRequest(Struct, frozen=True, array_like=True, tag=2):
-    """A message from a process that has readers of a run and wants its batches of events. ``key``:
-    tenant and id of the run."""
+    """A message from a process that has readers of a run, and wants to receive the new batches of
+    events of this run. ``key``: tenant and id of the run."""
 
     key: _Key
 
 
 class FollowReply(Struct, frozen=True, array_like=True, tag=3):
-    """The answer to ``FollowRequest``: if the sender writes this run, it sends new batches of
-    events from now on. The receiver reads earlier batches from the database."""
+    """The answer to ``FollowRequest``. If the process that answers writes the run, it sends new
+    batches of events from now on. The process that gets the answer reads earlier batches from the
+    database."""
 
     key: _Key
 

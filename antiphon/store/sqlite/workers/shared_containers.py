@@ -16,7 +16,7 @@ __all__ = ["SharedSqliteContainers"]
 
 
 class SharedSqliteContainers:
-    """``ContainerDirectory`` over tables of a database."""
+    """Implements ``ContainerDirectory`` with tables of an SQLite database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

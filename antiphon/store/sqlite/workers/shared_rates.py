@@ -14,7 +14,7 @@ __all__ = ["SharedSqliteRates"]
 
 
 class SharedSqliteRates:
-    """``RateStore`` over tables of a database."""
+    """Implements ``RateStore`` with tables of an SQLite database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

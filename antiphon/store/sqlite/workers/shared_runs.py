@@ -1,9 +1,9 @@
 """The SQLite run store for several processes of one machine.
 
 Heartbeats, locks and reservations are in tables of the database. (If only one process uses the
-database, they are in memory instead; see runs.py.) An operation that depends on them reads and
-writes them in its own transaction. Times are measured by the machine's monotonic clock, which is
-the same for all processes.
+database, they are in memory instead; see runs.py.) An operation that depends on these tables reads
+and writes them in its own transaction. Times are measured by the machine's monotonic clock, which
+is the same for all processes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ __all__ = ["SharedSqliteRuns"]
 
 
 class SharedSqliteRuns(SqliteEventLogs):
-    """``RunStore`` over a database that several processes use. ``save``: prepares to store a
-    response, see ``SaveResponse``. ``folder``: the folder with the sockets of these processes."""
+    """Implements ``RunStore`` with a database that several processes use. ``save``: prepares the
+    storage of a response; see ``SaveResponse``. ``folder``: the folder with the sockets of these
+    processes."""
 
     def __init__(self, database: Database, save: SaveResponse, folder: Path) -> None:
         super().__init__(database, save)
@@ -184,8 +185,8 @@ class SharedSqliteRuns(SqliteEventLogs):
     def lock_check(
         self, tenant: str, holder: str, lock: ConversationLock
     ) -> Callable[[sqlite3.Connection], bool]:
-        """Return a function to call within a write. It returns whether the response ``holder`` has
-        this conversation lock."""
+        """Return a function that tells whether the response ``holder`` has this conversation lock.
+        The function must be called within a write."""
         return lambda connection: self._has_lock(connection, tenant, holder, lock)
 
     async def reserve_response(
