@@ -19,8 +19,8 @@ _RETRY_S = 5
 class ActiveRunLimits:
     """Refuses background runs that would exceed a limit.
 
-    The store enforces the limits when it creates a run. This class also asks the store before a
-    request is prepared, because preparing a request that will be refused is wasted work.
+    The store enforces the limits when it creates a run. This class also checks the limits before a
+    request is prepared, so that no work is wasted on a request that will be refused.
     """
 
     def __init__(self, runs: RunStore) -> None:
@@ -29,7 +29,11 @@ class ActiveRunLimits:
     @asynccontextmanager
     async def check(self, tenant: str, client: Client) -> AsyncIterator[Sequence[RunLimit]]:
         """Context manager around the creation of a background run. It yields the limits that apply
-        to the run. Raises ``Overloaded`` if a limit is reached. Raises ``StoreError``."""
+        to the run.
+
+        Raises ``Overloaded`` if a limit is reached before the body runs, or if the body raises
+        ``RunLimitReached``. Raises ``StoreError``.
+        """
         scopes = {
             RunLimit(
                 scope.limits.background_runs, scope.name if scope.kind == "key" else None

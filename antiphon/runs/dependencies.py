@@ -37,10 +37,10 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
     """Dependencies that request preparation, runs and background jobs share. One instance per
     server process.
 
-    ``clock`` returns unix seconds. ``ids`` returns a new id for a prefix. The default ``seal`` has
-    a random key, so only this process can decrypt the items that it encrypted for clients.
-    ``on_tool_call`` is called after each server-side tool call. ``on_background_end`` is called
-    after each background response that ended in this process.
+    ``clock`` returns Unix seconds. ``ids`` returns a new id for a prefix. ``seal`` encrypts values
+    that clients or the store keep for the server. The default ``seal`` has a random key, so only
+    this process can decrypt these values. ``on_tool_call`` is called after each server-side tool
+    call. ``on_background_end`` is called after each background response that ended in this process.
     """
 
     models: ModelCatalog
@@ -59,18 +59,25 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
         return kinds_for(self.policy.reasoning_events)
 
     def cache_scope(self, tenant: str, request: CreateResponse) -> str | None:
-        """Return the scope in which a request's prompt is cached. The scope is a digest that does
-        not reveal the tenant. All servers with the same ``seal`` compute the same digest. Returns
-        None if tenants share their caches."""
+        """Return the cache scope of a request. Requests share cached prompts only if they have the
+        same scope. Returns None if all tenants share cached prompts.
+
+        The scope is a digest of the tenant and of the request's ``cache_salt``. It does not reveal
+        the tenant. All servers with the same ``seal`` compute the same digest.
+        """
         if self.policy.share_prefix_cache:
             return None
         salt = (request.cache_salt or "").encode("utf-8", "surrogatepass")
         return self.seal.digest(salt, purpose="prefix cache", tenant=tenant)
 
     def session(self, tenant: str, identity: str) -> Session:
-        """Return the session of a tenant's conversation. All servers with the same ``seal`` compute
-        the same digests for it (``Session.key`` and ``Session.tenant_key``). ``identity``: a string
-        that identifies the conversation and is the same on every turn."""
+        """Return the ``Session`` of a tenant's conversation. A router uses it to send all requests
+        of the conversation to the same engine. ``identity``: a string that identifies the
+        conversation and is the same on every turn.
+
+        All servers with the same ``seal`` compute the same digests (``Session.key`` and
+        ``Session.tenant_key``).
+        """
         return Session(tenant=tenant, identity=identity, digest=self.seal.digest)
 
 

@@ -28,7 +28,8 @@ class Policy(Struct, frozen=True, kw_only=True):
       items are left out. ``refuse``: the request is rejected.
     - ``reasoning_summaries``: with ``excerpt``, summaries are excerpts of the reasoning. With
       ``model``, ``summary_model`` writes them.
-    - ``summary_model``: None means the model that answers.
+    - ``summary_model``: the name of a model. None means that the model that answers also writes
+      the summaries.
     - ``share_prefix_cache``: whether tenants share the engines' prefix caches.
     - ``unstored_retention_s``: how long a background response with ``store: false`` can be
       retrieved after it has ended.

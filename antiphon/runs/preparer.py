@@ -121,7 +121,7 @@ class Preparer:
     ) -> PreparedRequest:
         """Check and render a request.
 
-        ``session_chains``: responses that can be continued in addition to the stored responses.
+        ``session_chains``: chains of responses that can be continued although they are not stored.
         ``prompt_items``: the items of the stored prompt that the request names. ``claim``: whether
         the response will run the MCP calls that the request approves. If so, the store records that
         these approvals are used. Raises ``RequestError`` if the request asks for something that is
@@ -158,10 +158,14 @@ class Preparer:
         """Check and render a request.
 
         ``max_past_tokens``: the number of tokens after which no older items of the conversation are
-        loaded; None loads all items. If the limit left out items (``context.is_partial``) and the
-        loaded items fit the model's context, the caller has to call this method again with None. If
-        the loaded items alone are too long, the items that were left out do not matter: the reply
-        drops even more items, or the request is rejected.
+        loaded; None loads all items.
+
+        If the limit left out items, ``context.is_partial`` is true. There are then two cases:
+
+        - The loaded items fit the model's context. The context may hold more items, so the caller
+          has to call this method again with None.
+        - The loaded items alone are too long. The reply drops even more items, or the request is
+          rejected. A second call is not needed.
         """
         resolved, tools = self._select_tools(request, model)
         self._ignored_tools.report(tools.ignored_tools)
@@ -210,8 +214,10 @@ class Preparer:
         self, calls: Sequence[ApprovedCall], tool_context: ResponseContext
     ) -> ResponseContext:
         """Record that the response uses the approvals of these calls. Return ``tool_context`` with
-        ``spent_approvals`` set: the approvals that other responses have used already. Raises
-        ``InvalidRequest``."""
+        ``spent_approvals`` set to the approvals that other responses have already used.
+
+        Raises ``InvalidRequest`` if the request itself contains an approval that was already used.
+        """
         spent = await claim_approvals(
             self._store,
             tool_context.tenant,
@@ -432,7 +438,7 @@ def _client_tokens(request: CreateResponse) -> PromptTokens | None:
 
 def _max_past_tokens(request: CreateResponse, model: CatalogModel) -> int | None:
     """Return how many tokens of a conversation have to be loaded. The number is larger than the
-    context, because token counts are estimates.
+    model's context, because token counts are estimates.
 
     Returns None if all items are needed: for hosted tools, for a compaction, for input that refers
     to earlier items, and if only an upstream knows the size of the context.

@@ -1,5 +1,5 @@
-"""The quota of stored responses. Before a response is generated, room for it is reserved in the
-quota of its tenant."""
+"""The quota of stored responses. Before a response is generated, the server reserves room for the
+response in the quota of its tenant."""
 
 from __future__ import annotations
 
@@ -103,9 +103,12 @@ class ResponseQuota:
             self._attempts.pop(key, None)
 
     def _release_later(self, key: _Key, attempt: object) -> None:
-        """Release a reservation whose request to the store got no answer, once the store answers
-        again. Without a release, the heartbeats of this server would prolong the reservation.
-        ``key``: tenant and response id. ``attempt``: identifies the call of ``reserve``."""
+        """Release a reservation in the background, as soon as the store answers. Called if a
+        request to reserve or to release got no answer, so that the reservation may exist.
+
+        Without a release, the heartbeats of this server would prolong the reservation. ``key``:
+        tenant and response id. ``attempt``: identifies the call of ``reserve``.
+        """
         task = asyncio.create_task(self._release_until_done(key, attempt))
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)

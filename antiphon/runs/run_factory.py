@@ -40,7 +40,7 @@ _Save = Callable[[StoredResponse], Awaitable[None]]
 class RunFactory:
     """Creates runs. ``supervisor`` waits for the foreground runs when the server stops. ``usage``
     counts the usage of responses that are not stored. In the methods, ``api_key`` is the name of
-    the key that is charged."""
+    the API key to which the usage is charged."""
 
     def __init__(
         self, dependencies: RunDependencies, supervisor: Supervisor, usage: UsageCounter
@@ -60,8 +60,8 @@ class RunFactory:
         *,
         api_key: str | None = None,
     ) -> Run:
-        """Create a run that the caller drives. ``held``: the conversation of the run, which is
-        unlocked when the run ends."""
+        """Create a run that the caller drives. ``held``: the lock of the run's conversation. It is
+        released when the run ends."""
         request, response, context = prepared.request, prepared.response, prepared.context
         chain, parent_tokens, input = context.chain, context.prompt_tokens, context.input
         if chain and response.store and not all(stored.response.store for stored in chain):
@@ -122,9 +122,9 @@ class RunFactory:
         parent: PromptTokens | None,
         restored: RestoredRun,
     ) -> Run:
-        """Create a run that continues a background run after its stored events. The run itself does
-        not store the response, because its event sink does. ``parent``: the token ids of the
-        conversation before the response; None if they are unknown."""
+        """Create the ``Run`` object that executes a background run. It continues after the stored
+        events of the run. It does not store the response, because its event sink does. ``parent``:
+        the token ids of the conversation before the response; None if they are unknown."""
         dependencies = self._dependencies
         writer = restored.writer(
             ids=dependencies.ids, kinds=dependencies.kinds, clock=dependencies.clock

@@ -238,8 +238,8 @@ class Service:
         return self._preparer.tools()
 
     def start(self) -> None:
-        """Start to execute background runs and to index files. Indexing also continues with files
-        that are only partly indexed."""
+        """Start to execute background runs and to index the files of vector stores. Files that are
+        only partly indexed are indexed further."""
         self._background.start()
         self.vector_stores.start()
 
@@ -264,8 +264,8 @@ class Service:
     ) -> Run:
         """Prepare a foreground run. The caller drives it.
 
-        ``client``: the client that is charged, and its permissions. ``session_chains``: responses
-        that can be continued in addition to the stored responses. If ``generate`` is False, the
+        ``client``: the client that is charged, and its permissions. ``session_chains``: chains of
+        responses that can be continued although they are not stored. If ``generate`` is False, the
         model only caches the prompt. Raises ``RequestError`` if the request asks for something that
         is not possible.
         """
@@ -494,7 +494,8 @@ class Service:
         return Transcript(id=response_id, model=model, token_count=len(tokens.ids), text=text)
 
     async def timeline(self, tenant: str, response_id: str) -> Timeline:
-        """Return the times at which the items of a response were created. Raises ``NotFound``."""
+        """Return the times at which a response and its items started and ended. Raises
+        ``NotFound``."""
         stored = await self._load(tenant, response_id)
         return timeline_of(stored.response, stored.times)
 

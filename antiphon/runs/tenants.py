@@ -96,8 +96,8 @@ class Tenants:
         await self._store.delete_tenant(tenant)
 
     async def _cancel_runs(self, tenant: str) -> None:
-        """Cancel the tenant's background runs. In the list of responses, a run has the status
-        ``queued`` until it ends."""
+        """Cancel the tenant's background runs. The status ``queued`` selects all of them: in the
+        list of responses, a run keeps this status until it ends."""
         query = ResponseQuery(status="queued", background=True, limit=_PAGE)
         cancelled: set[str] = set()
         while page := await self._store.list_responses(tenant, query):

@@ -1,4 +1,4 @@
-"""Counts the usage of requests, for the usage log of the store."""
+"""Counts the usage of requests, and writes it to the usage log in the store."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _MAX_NAME = 256
 
 
 class UsageMeter(Struct, frozen=True, kw_only=True):
-    """The tenant, key and model that a response is charged to. ``started``: when the response was
-    requested, in Unix seconds. ``model``: the name of the served model, not an alias. ``clock``
-    returns Unix seconds."""
+    """Makes the usage record of one request. ``tenant`` and ``api_key``: who is charged.
+    ``model``: the name of the served model, not an alias. ``started``: when the request arrived, in
+    Unix seconds. ``clock`` returns Unix seconds."""
 
     tenant: str
     api_key: str | None
@@ -89,9 +89,12 @@ class UsageMeter(Struct, frozen=True, kw_only=True):
 
 
 class UsageCounter:
-    """Writes usage records to the usage log, and reads sums of records. It writes the records of
-    requests whose response is not stored. Many records share one transaction. One instance per
-    process. ``clock`` returns Unix seconds."""
+    """Writes usage records to the usage log, and reads sums of records. One instance per process.
+    ``clock`` returns Unix seconds.
+
+    It writes only the records of requests whose response is not stored. The record of a stored
+    response is written together with the response. Many records share one transaction.
+    """
 
     def __init__(self, log: UsageLog, clock: Callable[[], float]) -> None:
         self._log = log

@@ -1,6 +1,7 @@
 """Read the arguments of a tool call as a model wrote them.
 
-Models write lone surrogates, which UTF-8 cannot encode. Both parsers in this module replace them.
+Models sometimes write lone surrogates, which UTF-8 cannot encode. Both parsers in this module
+replace the lone surrogates.
 """
 
 from __future__ import annotations

@@ -160,10 +160,10 @@ class ToolFunction(Struct, frozen=True, kw_only=True):
     - ``parse_fields``: computes fields of the item from the arguments. It is used for calls that
       the client runs and for calls that fail.
     - ``namespace``: distinguishes functions with the same name.
-    - ``failed_output``: only for kinds of calls whose output is a separate item. Makes the output
-      item of a failed call from the ``call_id`` and the reason for the failure. For these kinds,
-      the item of the call is closed as soon as the model has written the call, with the fields that
-      ``parse_fields`` returns.
+    - ``failed_output``: makes the output item of a failed call, from the ``call_id`` and the reason
+      for the failure. It is set only if the output of a call is a separate item. In this case, the
+      item of the call is closed as soon as the model has written the call. The closed item has the
+      fields that ``parse_fields`` returns.
     """
 
     tool: tl.Function | tl.Custom
@@ -216,7 +216,7 @@ class Toolset(Struct, frozen=True, kw_only=True):
 class ResponseContext(Struct, frozen=True, kw_only=True):
     """The response for which a tool is opened.
 
-    - ``items``: the items before the response.
+    - ``items``: the items before the output of the response. The input of the request is included.
     - ``interrupted_items``: the output so far, if this response was interrupted and now continues.
     - ``include``: the field ``include`` of the request.
     - ``spent_approvals``: ids of approval requests whose call another response has already run.
@@ -248,9 +248,9 @@ class ToolProvider(Protocol):
         support. The error names the path of the field. ``path``: the tool's path in the request."""
 
     def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
-        """Return the item with which the output begins, for example ``mcp_list_tools``. It is shown
-        in its initial state while the tool is being opened. Return None if the tool has no such
-        item."""
+        """Return the item with which the output begins, for example ``mcp_list_tools``, in its
+        initial state. The item is emitted after ``open``, and is closed with ``Toolset.fields``.
+        Return None if the tool has no such item."""
 
     def open(self, tool: Any, response: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
         """Return a context manager that offers the tool for as long as the response runs.
@@ -292,7 +292,7 @@ class ToolCaller(Protocol):
         response: ResponseContext,
         approved: Mapping[str, PendingCall],
     ) -> Toolset:
-        """Return the functions of this tool. ``functions``: the functions that the tool can call.
+        """Return the toolset of this tool. ``functions``: the functions that the tool can call.
         ``approved``: id of an approval request → the nested call that the client has approved."""
 
 
@@ -303,9 +303,13 @@ class AccessChecker(Protocol):
     edit needs an earlier image."""
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
-        """Raise ``RequestError`` if the tool refers to an object that does not exist or belongs to
-        another tenant, or if the conversation lacks an item that the tool needs. Called before the
-        response starts. ``path``: the tool's path in the request."""
+        """Check the tool before the response starts. ``path``: the tool's path in the request.
+
+        Raises ``RequestError`` in two cases:
+
+        - The tool refers to an object that does not exist or belongs to another tenant.
+        - The conversation lacks an item that the tool needs.
+        """
 
 
 @runtime_checkable

@@ -1,8 +1,9 @@
 """Citations: turn the citation marks (such as ``【f3】``) and the filenames that a model writes
 into annotations.
 
-One ``CitationReader`` reads a message for all tools that the message cites. So every position
-refers to the text that the client gets. Positions count code points, as Python strings do.
+A message may cite the results of several tools. One ``CitationReader`` replaces the marks of all
+tools, so the positions in all annotations refer to the text that the client gets. Positions count
+code points, as Python strings do.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ class CitationNotation(Struct, frozen=True, kw_only=True):
     - ``partial_pattern``: matches the beginning of a mark at the end of a text. The reader holds
       back such a beginning, up to ``max_length`` characters.
     - ``cite``: makes the citation. Its arguments are the match, the number of code points before
-      the match, and the last of these code points (a space at the beginning of the message). It
-      returns None if the mark refers to nothing. In this case, the mark stays in the text.
+      the match, and the code point before the match. If the message begins with the match, the last
+      argument is a space. ``cite`` returns None if the mark refers to nothing. In this case, the
+      mark stays in the text.
     """
 
     pattern: re.Pattern[str]

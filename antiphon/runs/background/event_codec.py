@@ -38,8 +38,9 @@ def encode_events(events: Iterable[Event]) -> bytes:
 def encode_batch(
     events: Sequence[Event], tokens: bytes = b"", *, at: float | None = None
 ) -> EventBatch:
-    """Return a batch of events. ``tokens``: the part of the token log that belongs to the events.
-    ``at``: when the events were created, in Unix seconds.
+    """Return a batch of events. ``tokens``: the bytes to store with the events. They are a part of
+    the run's token log, which contains the sampled token ids. ``at``: when the events were created,
+    in Unix seconds.
 
     If the events are very long, the batch consists of parts, and each part is encoded only when it
     is written. This saves memory, because each of the last events of a response contains the whole
@@ -55,9 +56,11 @@ def encode_batch(
 
 
 class _Parts:
-    """The parts in which a batch of very long events is written. The token ids of the batch are in
-    the last part only. The store writes all parts in one transaction, so it never has the events
-    without the token ids."""
+    """The parts of a batch of very long events. Each part is encoded when the iteration reaches it.
+
+    Only the last part contains the token ids of the batch. The store writes all parts in one
+    transaction, so it never has the events without the token ids.
+    """
 
     def __init__(self, events: Sequence[Event], tokens: bytes, at: float | None) -> None:
         self._events = events
@@ -94,9 +97,12 @@ def decode_events(batches: Iterable[EventBatch]) -> Iterator[Event]:
 
 
 def lines_after(batch: EventBatch, after: int) -> Iterator[list[Line]]:
-    """Yield the lines of the events in ``batch`` after sequence number ``after``. The lines of a
-    large batch are yielded one by one and are not copied, because each of the last events of a
-    response may contain the whole text."""
+    """Yield the lines of the events in ``batch`` after sequence number ``after``.
+
+    A small batch is yielded as one list of lines. For a large batch, each list has one line, which
+    is a view of the batch and not a copy. This saves memory, because each of the last events of a
+    response may contain the whole text.
+    """
     skipped = max(0, after + 1 - batch.first)
     if len(batch.lines) <= _LARGE_BYTES:
         # JSON has no raw line ends; splitlines would also split at other characters.

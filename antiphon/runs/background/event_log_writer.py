@@ -5,6 +5,7 @@ Events that are emitted during an append wait for the next append. If the store 
 follow at longer intervals and are larger. This saves work, because a transaction for many runs
 costs little more than a transaction for a single run. If the store does not answer, the append is
 retried. If another server has taken over a run, the event sink of the run raises ``ReaderGone``.
+This exception ends the run on this server.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class EventLogWriter:
         self._task: asyncio.Task[None] | None = None
 
     def schedule(self, entry: LogSink) -> None:
-        """Write the events of this sink soon."""
+        """Schedule an append of this sink's unwritten events."""
         self._unwritten[entry] = None
         if self._task is None:
             self._task = asyncio.create_task(self._write_all(), name="event log writer")
@@ -104,10 +105,11 @@ class LogSink(EventSink):
     """``EventSink`` of one background run. It passes the events to ``log_writer``, which stores
     them.
 
-    ``claim``: the right to execute the run. ``sampled``: the recorder's token log, which is stored
-    with the events. ``conversation``: the id of the conversation to which the response is added.
-    ``expires_at`` returns when the response will be deleted. ``webhook`` and ``usage`` return the
-    webhook and the usage record that are stored when the run ends. ``clock`` returns Unix seconds.
+    ``claim``: the right to execute the run. ``sampled``: the run's token log, to which the recorder
+    appends the sampled token ids. The sink stores the new ids together with the events.
+    ``conversation``: the id of the conversation to which the response is added. ``expires_at``
+    returns when the response will be deleted. ``webhook`` and ``usage`` return the webhook and the
+    usage record that are stored when the run ends. ``clock`` returns Unix seconds.
     """
 
     def __init__(
@@ -147,8 +149,11 @@ class LogSink(EventSink):
         self._log_writer.schedule(self)
 
     async def _wait_for_room(self) -> None:
-        """Wait while too many events are unwritten. Called between batches of deltas, because only
-        then do the events and the token log contain the same tokens."""
+        """Wait while too many events are unwritten. Called only between batches of deltas.
+
+        An append may happen during the wait. It must store events and token ids that belong
+        together. Between batches, the events and the token log contain the same tokens.
+        """
         while len(self._events) + self._in_flight > _MAX_UNWRITTEN and not self._lost:
             await self._changed()
         if self._lost:
@@ -229,7 +234,7 @@ async def retry_until_available(
     None means no limit.
 
     During a long outage, another server may take over the run. The store then rejects the
-    operation, and the returned result shows this.
+    operation. The rejection is no error: the returned result contains it.
     """
     pause_s = _RETRY_S
     loop = asyncio.get_running_loop()

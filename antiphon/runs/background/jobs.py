@@ -89,12 +89,13 @@ class BackgroundJobs:
         api_key: str | None = None,
         limits: Sequence[RunLimit] = (),
     ) -> Response:
-        """Store a job with its first events. Returns the queued response. ``lock``: the lock of the
-        response's conversation. ``api_key``: the name of the key that is charged. ``limits``:
-        limits on the number of background runs.
+        """Store a job with its first events. Returns the queued response.
 
-        Raises ``RunError`` if a response with this id is already stored, ``InvalidRequest`` if the
-        lock was lost, and ``RunLimitReached``.
+        ``lock``: the lock of the response's conversation. ``api_key``: the name of the API key to
+        which the usage is charged. ``limits``: limits on the number of background runs.
+
+        Raises ``RunError`` if a response with this id is already stored. Raises ``InvalidRequest``
+        if the lock was lost. Raises ``RunLimitReached`` if a limit is reached.
         """
         dependencies = self._dependencies
         response = replace(prepared.response, status="queued")
@@ -192,7 +193,7 @@ class BackgroundJobs:
         has taken over the run. ``stored``: the response as it is stored.
 
         The server that executed the run before may still try to write events. The store refuses
-        these events, because its claim has a lower epoch number than the new claim.
+        these events, because the claim of that server has a lower epoch number than ``claim``.
         """
         dependencies = self._dependencies
         try:
@@ -263,17 +264,17 @@ class BackgroundJobs:
         return reply, prepared.context.prompt_tokens
 
     def _expires_at(self, response: Response) -> Callable[[], int | None]:
-        """Return a function that returns when the response will be deleted, in Unix seconds. The
-        function is called at the end of the run. For a response with ``store: true``, it returns
-        None."""
+        """Return a function that is called at the end of the run. The function returns the time at
+        which the store will delete the response, in Unix seconds. It returns None for a response
+        with ``store: true``, because this class sets no time for its deletion."""
         if response.store:
             return lambda: None
         dependencies = self._dependencies
         return lambda: int(dependencies.clock() + dependencies.policy.unstored_retention_s)
 
     def _webhook(self, response: Response) -> WebhookEvent | None:
-        """Return the webhook for the end of a response, in OpenAI's format. Returns None if
-        webhooks are disabled."""
+        """Return the webhook that reports the end of a response, in OpenAI's format. Returns None
+        if webhooks are disabled."""
         dependencies = self._dependencies
         if not dependencies.policy.webhooks:
             return None

@@ -31,7 +31,8 @@ _Key = tuple[str, str, int]
 
 
 class _State:
-    """The state of one run, rebuilt from its events up to sequence number ``after``."""
+    """The state of one run, rebuilt from its events. ``after``: the sequence number of the last
+    event that was read."""
 
     def __init__(self, kinds: Mapping[type[ItemBase], ItemKind]) -> None:
         self.fold = Fold(kinds)

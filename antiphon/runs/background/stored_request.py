@@ -1,8 +1,8 @@
 """The stored form of the request of a background run.
 
-Another server may have to continue the run, so it needs the secrets of the tools, such as the
-authorization of an MCP server. The secrets are stored encrypted, with the keys that also encrypt
-``encrypted_content``.
+The stored form includes the secrets of the tools, such as the authorization of an MCP server,
+because another server may have to continue the run. The secrets are encrypted with the keys that
+also encrypt ``encrypted_content``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class StoredRequest(CreateResponse, frozen=True, kw_only=True):
     """A request without secrets and without its input. The input is in the stored response.
 
     ``sealed_tools``: the encrypted tools with their secrets; None if the tools have no secrets.
-    ``api_key``: the name of the key that is charged.
+    ``api_key``: the name of the API key to which the usage is charged.
     """
 
     sealed_tools: str | None = None

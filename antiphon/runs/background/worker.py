@@ -69,12 +69,13 @@ ResumeClaim = Callable[[Claim, EventLogWriter], Awaitable[ClaimedRun]]
 
 
 class BackgroundWorker:
-    """Claims and executes the background runs of a store between ``start`` and ``drain``. It is
-    also the store's ``RunListener``. One instance per process.
+    """Claims and executes the background runs of a store between ``start`` and ``drain``. One
+    instance per process. It is also the store's ``RunListener``: the store notifies it of queued
+    runs, and of runs that another server has taken over.
 
-    ``models``: returns the names of the models that this process serves. ``resume``: creates the
-    run of a claim. ``owner``: the name of this server in the store. ``on_end``: called with each
-    response that ended in this process.
+    ``models``: returns the names of the models that this process serves. Only runs of these models
+    are claimed. ``resume``: creates the run of a claim. ``owner``: the name of this server in the
+    store. ``on_end``: called with each response that ended in this process.
     """
 
     def __init__(

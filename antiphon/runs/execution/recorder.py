@@ -112,7 +112,7 @@ class Recorder:
 
     def resume(self, sampled: array[int]) -> None:
         """Continue an interrupted run. The writer already has the run's items. ``sampled``: the
-        token log of the run: its sampled token ids and its later prompts so far."""
+        run's token log so far (see ``token_log``)."""
         writer = self._writer
         self.sampled = sampled
         self._current = next(iter(writer.open_items), None)

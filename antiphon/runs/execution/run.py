@@ -191,9 +191,10 @@ class Run:
         are dropped.
 
         If the call is cancelled or the sink raises ``ReaderGone``, the model stops and the run ends
-        ``cancelled``. Nothing is stored, and the exception is raised again. If the reply fails
-        before its first delta and no event was sent, ``RunError`` is raised and nothing is stored.
-        Other errors end the run ``failed``.
+        ``cancelled``. Nothing is stored, and the exception is raised again.
+
+        A reply with ``may_fail_early`` may fail before its first delta. If no event was sent until
+        then, ``RunError`` is raised and nothing is stored. All other errors end the run ``failed``.
         """
         self._driver = asyncio.current_task()
         self._writer.has_reader = sink is not None
@@ -481,8 +482,8 @@ class Run:
         )
 
     async def _write_from_timer(self, events: tuple[Event, ...]) -> None:
-        """Write events while the driver waits for the model. ``ReaderGone`` is ignored here,
-        because the driver's next write raises it again."""
+        """Write events while ``drive`` waits for the model. ``ReaderGone`` is ignored here, because
+        the next write of ``drive`` raises it again."""
         try:
             rest = self._sink.write(events) if events else self._sink.write_comment()
             if rest is not None:
@@ -501,8 +502,8 @@ def _response_error(error: RunError) -> ResponseError:
 
 
 def _rejection_error(error: RequestError) -> RunError:
-    """Convert a ``RequestError``, which rejects the request, into a ``BackendError`` of a run that
-    has already started."""
+    """Convert a ``RequestError`` into a ``BackendError``. A run that has already started can fail,
+    but its request can no longer be rejected."""
     return BackendError(
         error.message, code=error.code or "invalid_prompt", param=error.param, permanent=True
     )

@@ -1,9 +1,15 @@
 """The token log of a run: all token ids that the model sampled, in one append-only array.
 
-Each later turn of the tool loop starts with a new prompt. The log records a new prompt in four
-parts: a marker, the number of token ids that the prompt keeps from the conversation so far, the
-number of token ids that it adds, and the added ids. The ids before the first marker were sampled
-after the run's first prompt. The first prompt itself is not in the log.
+Each later turn of the tool loop starts with a new prompt. The log records a new prompt as four
+entries:
+
+1. a marker,
+2. the number of token ids at the beginning of the conversation so far that the prompt keeps,
+3. the number of token ids that the prompt adds after them,
+4. the added ids.
+
+The ids before the first marker were sampled after the run's first prompt. The first prompt itself
+is not in the log.
 """
 
 from __future__ import annotations

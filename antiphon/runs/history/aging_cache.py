@@ -1,4 +1,4 @@
-"""A cache whose size in bytes and whose ages are limited."""
+"""A cache that limits the total size of its values in bytes, and their age."""
 
 from __future__ import annotations
 

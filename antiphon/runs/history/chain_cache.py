@@ -37,7 +37,7 @@ _ID_BYTES = 16
 
 class LoadedChain(Struct, frozen=True):
     """A chain of responses, oldest first. Each response continues the response before it.
-    ``tokens``: the token ids that the model last read and wrote; None if some of them are unknown.
+    ``tokens``: the token ids of the last prompt and its output; None if some of them are unknown.
     ``bytes``: size of the responses as JSON."""
 
     responses: Chain = ()
@@ -95,8 +95,9 @@ def chain_bytes(chain: Iterable[StoredResponse]) -> int:
 
 
 def _extend_chain(chain: LoadedChain, stored: StoredResponse) -> LoadedChain:
-    """Return the chain with one more response at its end. The returned chain shares the objects of
-    its token ids with ``chain``, which makes comparisons cheap."""
+    """Return the chain with one more response at its end. The returned chain contains the same
+    ``int`` objects for its token ids as ``chain``. A comparison of the ids of both chains is then
+    cheap, because Python compares identical objects fast."""
     responses = (*chain.responses, stored)
     before, added = chain.tokens, stored.tokens
     if before is None or added is None or before.fingerprint != added.fingerprint:
@@ -108,8 +109,8 @@ def _extend_chain(chain: LoadedChain, stored: StoredResponse) -> LoadedChain:
 
 
 def stored_tokens(chain: Chain) -> PromptTokens | None:
-    """Return the token ids that the model last read and wrote. They are rebuilt from the ids that
-    each response of the chain added. Returns None if some of the ids are unknown."""
+    """Return the token ids of the chain's last prompt and its output. They are rebuilt from the ids
+    that each response of the chain added. Returns None if some of the ids are unknown."""
     ids = array("I")
     fingerprint: str | None = None
     for stored in chain:

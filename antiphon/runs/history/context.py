@@ -55,8 +55,10 @@ class ConversationContext(Struct, frozen=True, kw_only=True):
     @property
     def items(self) -> tuple[it.Item, ...]:
         """The items that the model sees: first the earlier items, then the items of the request.
-        The order matters: error messages count the position of an item in the request's input
-        from the end of the earlier items."""
+
+        Error messages depend on this order. An index in ``items`` minus the number of earlier items
+        (``Conversation.past_count``) is the index of the item in the request's input.
+        """
         return (*self.prompt_items, *self.visible.items)
 
     @property
@@ -100,8 +102,9 @@ async def load_context(
     stored conversation are loaded until they have this many tokens; None means that all items are
     loaded.
 
-    Raises ``InvalidRequest`` for an unknown or unfinished previous response, for an output without
-    its call, and for a call without its output. Raises ``NotFound`` for an item that is not stored.
+    Raises ``InvalidRequest`` for an unknown or unfinished previous response, for a tool output
+    without its call, and for a tool call without its output. Raises ``NotFound`` for an item that
+    is not stored.
     """
     chain = LoadedChain()
     if previous_response_id is not None:

@@ -99,7 +99,7 @@ def _is_simple(item: it.Item) -> bool:
 
 
 def _has_all_calls(items: Iterable[it.Item]) -> bool:
-    """Whether each output among the items has its call among the items."""
+    """Whether the items include the call of every tool output among them."""
     calls: set[str] = set()
     outputs: set[str] = set()
     for item in items:

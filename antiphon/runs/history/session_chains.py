@@ -9,8 +9,8 @@ __all__ = ["SessionChains"]
 
 
 class SessionChains:
-    """The chains of one connection, each oldest response first. The key of a chain is the id of its
-    last response."""
+    """The chains of one connection. Each chain has its oldest response first. The key of a chain is
+    the id of its last response."""
 
     def __init__(self) -> None:
         self._chains: dict[str, Chain] = {}

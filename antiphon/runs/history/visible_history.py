@@ -1,8 +1,8 @@
 """The items of a conversation that the model sees.
 
-Encrypted reasoning is decrypted. The summary of the newest compaction replaces the items before it.
-Two groups of these items stay: the user's latest messages, and items that apply to the whole
-conversation. Numbers of tokens are estimates, because no tokenizer is used here.
+Encrypted reasoning is decrypted. The summary of the newest compaction replaces the items before the
+compaction. Two groups of earlier items stay visible: the user's latest messages, and items that
+apply to the whole conversation. Numbers of tokens are estimates, because no tokenizer is used here.
 """
 
 from __future__ import annotations
@@ -130,8 +130,12 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
 
     def _split(self, keep_tokens: int) -> tuple[tuple[it.Item, ...], tuple[it.Item, ...]]:
         """Split the items after the last summary into two groups: the items to summarize, and the
-        items that stay. The newest items with ``keep_tokens`` tokens stay, and so do older calls
-        without an output and the calls of open programs."""
+        items that stay. These items stay:
+
+        - the newest items with ``keep_tokens`` tokens,
+        - older calls without an output,
+        - older calls of an open program (code of the model that has not ended).
+        """
         recent = self.compaction.recent_items if self.compaction is not None else ()
         items = (*recent, *self.after)
         start = _tail_start(items, keep_tokens)
@@ -156,10 +160,10 @@ def build_visible_history(
 ) -> VisibleHistory:
     """Build the visible history of a request.
 
-    ``past``: earlier items. ``own``: items of the request. ``user_token_budget``: maximum number of
-    tokens of the user's messages that the model still sees from before a compaction. ``refuse``: if
-    true, an item that cannot be decrypted raises ``InvalidRequest``. If false, such an item is left
-    out.
+    ``past``: earlier items. ``own``: items of the request. ``user_token_budget``: after a
+    compaction, the model still sees the user's earlier messages with at most this many tokens.
+    ``refuse``: if true, an item that cannot be decrypted raises ``InvalidRequest``. If false, such
+    an item is left out.
     """
     items = (*past, *own)
     if it.CompactionTrigger in map(type, items):
@@ -209,7 +213,8 @@ def _newest_compaction(
     """Return the index of the item after the newest compaction that can be decrypted, and the
     content of this compaction. If there is no such compaction, return 0 and None.
 
-    ``on_undecryptable``: called with each newer compaction that cannot be decrypted, and its index.
+    ``on_undecryptable``: called for each newer compaction that cannot be decrypted, with the item
+    and its index.
     """
     for index in range(len(items) - 1, -1, -1):
         item = items[index]

@@ -128,15 +128,21 @@ async def prepare_reply(
 
 async def prepare_compaction(request: ReplyRequest, sealer: TenantSealer) -> CompactingReply:
     """Prepare a reply that consists of a compaction item only. ``sealer``: encrypts this item.
-    Raises ``InvalidRequest`` if there is nothing to compact, or if not even a summary of the last
-    items fits the context."""
+
+    Raises ``InvalidRequest`` in two cases: there is nothing to compact, or the context has no space
+    for a summary even without the older items.
+    """
     size = request.backend.context_size or ASSUMED_CONTEXT_SIZE
     return await _prepare_compacting(request, sealer, size, keep_tokens=0, with_answer=False)
 
 
 def compacted_response(context: ConversationContext, response: Response) -> CompactedResponse:
-    """Return the items that the client sends from now on. These are the user's messages and the
-    persistent items, all unchanged, and the compaction item of ``response``."""
+    """Return the items that the client sends from now on:
+
+    - the user's messages, unchanged,
+    - the persistent items, which apply to the whole conversation, unchanged,
+    - the compaction item of ``response``.
+    """
     visible = context.visible
     retained_items = (
         item
@@ -206,8 +212,8 @@ async def _compaction_fits(
     at the end of the conversation that stay unchanged. ``summary_tokens``: the maximum length of
     the summary.
 
-    The persistent items alone may be too long, because they are never summarized. In this case a
-    compaction would not help: the next turn would compact the conversation again.
+    A compaction never summarizes persistent items, which apply to the whole conversation. If they
+    alone are too long, a compaction does not help: each turn would compact the conversation again.
     """
     if not request.context.visible.items_to_summarize(keep_tokens=keep_tokens):
         return False
@@ -292,9 +298,10 @@ async def _prepare_summary(request: ReplyRequest, items: tuple[it.Item, ...], to
 
 
 def _summary_options(options: Options, tokens: int) -> Options:
-    """Return the options of the summary: plain text of at most ``tokens`` tokens, no tools, no
-    reasoning, and nothing that describes the form or the end of the answer, such as a grammar, stop
-    strings or ``logit_bias``. The other sampling options are those of the request."""
+    """Return the options of the summary. The summary is plain text of at most ``tokens`` tokens,
+    without tool calls and reasoning. Options that constrain the form or the end of the answer are
+    removed, such as a grammar, stop strings or ``logit_bias``. The other sampling options are those
+    of the request."""
     return replace(
         options,
         tools=(),

@@ -37,9 +37,9 @@ class Excerpt:
     """Extracts headings and first sentences from a text that arrives in pieces.
 
     A heading is a Markdown heading or a line in bold. A first sentence is the first sentence of a
-    paragraph. Each heading and each first sentence becomes a part of the summary. It does not
-    matter where one piece of the text ends and the next one begins. ``level``: how detailed the
-    summary is (``concise``, ``auto`` or ``detailed``).
+    paragraph. Each heading and each first sentence becomes a part of the summary. The parts do not
+    depend on how the text is split into pieces. ``level``: how detailed the summary is
+    (``concise``, ``auto`` or ``detailed``).
     """
 
     def __init__(self, level: str) -> None:
@@ -73,8 +73,8 @@ class Excerpt:
         return parts
 
     def finish(self) -> list[str]:
-        """End the text. Return the part of the summary that its last line completes, if there is
-        one. The next call of ``feed`` starts a new text."""
+        """End the text. If the last line of the text completes a part of the summary, return this
+        part. The next call of ``feed`` starts a new text."""
         parts: list[str] = []
         self._end_line(parts)
         self._reset()

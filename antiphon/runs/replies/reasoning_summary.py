@@ -59,9 +59,12 @@ def summary_level(reasoning: ReasoningConfig | None) -> str | None:
 
 
 def interrupted_in_summary(log: Fold) -> bool:
-    """Whether a run was interrupted while a reasoning summary was written. Such a reply cannot be
-    continued: the token log, which contains all sampled token ids, has tokens whose text is not in
-    the event log. ``log``: the response, rebuilt from the event log."""
+    """Whether a run was interrupted while a reasoning summary was written. ``log``: the response,
+    rebuilt from the event log.
+
+    Such a run cannot be continued, because its two logs do not match. The token log contains all
+    sampled token ids, and the event log lacks the text of the last ones.
+    """
     return any(
         isinstance(draft.shell, Reasoning)
         and "summary" in draft.part_drafts
@@ -95,8 +98,8 @@ class Summarizer(Struct, frozen=True, kw_only=True):
 
     async def _prepare(self, reasoning: str) -> Reply:
         """Prepare the model call that writes the summary. In this call, reasoning is turned off. If
-        the backend cannot turn it off, the token limit of the call is raised, so that the model can
-        reason and still has enough tokens for the summary."""
+        the backend cannot turn it off, the call gets a higher token limit. The model then has
+        enough tokens for both its reasoning and the summary."""
         max_tokens, style = _LEVELS[self.level]
         instructions = _INSTRUCTIONS.format(how=style, thought=self._truncate(reasoning))
         conversation = Conversation(

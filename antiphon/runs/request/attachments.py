@@ -125,8 +125,8 @@ class _ResolvingBackend(BackendWrapper):
                     yield _Location(item=index, number=number, part=part, path=path)
 
     def _path(self, input_index: int, index: int, part_path: str) -> str | None:
-        """Return the path of a part in the request. Returns None if the part belongs to an earlier
-        item.
+        """Return the path of a part in the request, for error messages. Returns None if the part
+        belongs to an earlier item. All parts of a stored prompt have the same path.
 
         ``input_index``: the index of the part's item in the request's input; negative if the item
         is not in the input. ``index``: the index of the item in the conversation. ``part_path``:
@@ -323,7 +323,7 @@ Reason = Literal["none", "base64", "unknown", "empty", "large", "pixels", "forma
 
 
 class InvalidPart(Exception):
-    """An error: an image or file cannot be used. ``reason``: a key of ``_ERROR_CODES``."""
+    """Raised for an image or file that cannot be used. ``reason``: a key of ``_ERROR_CODES``."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)

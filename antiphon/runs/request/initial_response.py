@@ -66,9 +66,9 @@ def initial_response(
 
 
 def _reasoning(request: CreateResponse, backend: Backend | None) -> ReasoningConfig:
-    """Return the ``reasoning`` field of the response. If the request sets ``reasoning.context``,
-    the response contains the value that is in effect, provided that the backend knows it (OpenAI's
-    reference)."""
+    """Return the ``reasoning`` field of the response. If the request sets ``reasoning.context`` and
+    the backend knows the value that is in effect, the response contains this value (as in OpenAI's
+    API reference)."""
     config = request.reasoning or ReasoningConfig()
     if config.context is UNSET or backend is None:
         return config

@@ -35,8 +35,11 @@ def find_approved_calls(
     ``items``: the items that the model sees. ``own``: the items of the request. Only approvals in
     ``own`` are checked. ``tools``: the tools of the request that can run.
 
-    Raises ``InvalidRequest`` with the path of an approval in three cases: there is no such approval
-    request, the approval request was answered before, or its MCP server is not among the tools.
+    Raises ``InvalidRequest`` with the path of an approval in three cases:
+
+    - The approval request does not exist.
+    - The approval request was answered before.
+    - The MCP server of the approval request is not among the tools.
     """
     if it.McpApprovalResponse not in map(type, items):
         return ()

@@ -32,9 +32,11 @@ def session_identity(
     - the client's ``prompt_cache_key``,
     - the id of the conversation,
     - the id of the chain's first response, if this response is stored,
-    - the first user message. If responses are not stored, the client sends the whole conversation
-      each time, and its first user message stays the same,
+    - the first user message,
     - the id of the chain's first response.
+
+    The first user message serves clients that store no responses. Such a client sends the whole
+    conversation each time, so the message is the same on every turn.
 
     ``chain``: the responses that the request continues, oldest first. If it is empty, the response
     to this request is the first response. ``input``: the items of the request. ``response_id``: the

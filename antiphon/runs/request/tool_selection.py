@@ -57,7 +57,7 @@ class ToolSelection(Struct, frozen=True, kw_only=True):
     - ``choice``: the request's ``tool_choice``.
     - ``ignored_tools``: types of tools that neither this server, the upstream nor the client runs,
       each with the reason. The model does not see them.
-    - ``search_functions``: the function of ``tool_search``.
+    - ``search_functions``: the function of ``tool_search``, if the request has this tool.
     - ``server_tools``: the tools that this server runs.
     - ``program_functions``: functions of the client that programs written by the model may call.
       None if the model cannot write programs here.

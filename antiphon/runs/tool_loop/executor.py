@@ -97,8 +97,8 @@ class CallEnvironment(Struct, frozen=True, kw_only=True):
     """The settings that the calls of one turn share.
 
     - ``max_result_bytes``: the space in the prompt for the result of each call.
-    - ``held_result_bytes``: a result with more bytes may have to be shortened for the next prompt;
-      None means that no result is shortened.
+    - ``held_result_bytes``: a result with more bytes may have to be shortened for the next prompt,
+      so the item of its call stays open; None means that no result is shortened.
     - ``timeout_s``: the time limit of each call.
     - ``budget``: how many nested calls the calls may make. Programs make nested calls.
     - ``trace``: the span that the calls belong to.
@@ -123,10 +123,12 @@ async def run_calls(
 ) -> AsyncGenerator[Delta, None]:
     """Run calls and yield their deltas as they happen.
 
-    The first delta is a checkpoint, so that the calls are persisted before they run. If the result
-    of a call is long and may have to be shortened, the call is held (``ToolCall.is_held``): its
-    item stays open, and the code that uses this generator has to close the item. Closing the
+    The first delta is a checkpoint, so that the calls are persisted before they run. Closing the
     generator stops the calls.
+
+    A long result may have to be shortened for the next prompt. Its call is then held
+    (``ToolCall.is_held``): the item of the call stays open, and the code that uses this generator
+    has to close the item.
     """
     if calls:
         yield Checkpoint()

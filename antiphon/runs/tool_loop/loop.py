@@ -146,8 +146,10 @@ class ToolLoop(ReplyWrapper):
         """Continue an interrupted loop.
 
         If the model was writing, the turn continues after the tokens that were already written. If
-        tools were running, their calls are marked as failed and are not run again. Limits and usage
-        include the part of the loop before the interruption.
+        tools were running, their calls are marked as failed and are not run again.
+
+        The usage and the limits of turns, calls and output tokens include the part of the loop
+        before the interruption. The time limit ``max_seconds`` starts again.
         """
         self._resume_point = point
         self._turn_usages[:] = finished_turn_usages(point)
@@ -205,7 +207,8 @@ class ToolLoop(ReplyWrapper):
         )
 
     def _calls_to_run(self, turn: Turn) -> list[ToolCall]:
-        """Count the finished turn and its calls. Return the calls that run now."""
+        """Count the finished turn and its calls against the limits. Return the calls that run
+        now."""
         if turn.finish is None:
             return []
         self._turn_usages.append(turn.finish.usage)
@@ -317,7 +320,7 @@ class ToolLoop(ReplyWrapper):
 
         The prompt is rendered again in three cases:
 
-        - The opened tools offer other functions than they declared.
+        - The functions of the opened tools differ from the declared functions.
         - Calls run before the model is called, for example approved calls.
         - The loop was interrupted while tools ran.
         """

@@ -94,9 +94,9 @@ def combine_toolsets(
 ) -> list[Toolset]:
     """Combine the toolsets of all ``tools.server_tools``, and return one toolset per tool.
 
-    Functions get unique names. A program is code that the model writes. Functions that programs may
-    call are added to the toolset of the tool that runs programs. Functions that the model may not
-    call directly are removed from the toolset of their own tool.
+    Functions get unique names. Functions that programs (code that the model writes) may call are
+    added to the toolset of the tool that runs programs. Functions that the model may not call
+    directly are removed from the toolset of their own tool.
     """
     unique = _deduplicate_names(toolsets, tools.visible_tools)
     return _assign_program_functions(

@@ -40,8 +40,8 @@ class ToolCall:
 
     - ``model_item``: the call as the model sees it, without arguments.
     - ``is_ignored``: whether the call is neither run nor shown to the client.
-    - ``rejection``: the text that tells the model why an ignored call is not run. An ignored call
-      without a rejection exceeded a limit.
+    - ``rejection``: the text that tells the model why an ignored call is not run. If an ignored
+      call has no rejection, it was ignored because the limit of calls was reached.
     - ``caller``: who made the call (the model or a program), for the item types that show the
       caller. The model does not see calls that a program made.
     """
@@ -136,8 +136,8 @@ class ToolCall:
     def argument_progress(
         self, observe: Callable[[ArgumentObserver], Iterable[ToolProgress]]
     ) -> tuple[Delta, ...]:
-        """Return the progress events for the arguments. ``observe`` gets the call's argument
-        observer and returns the progress."""
+        """Return the progress events for the arguments. ``observe``: a function that passes
+        arguments to the ``ArgumentObserver`` of the call. It returns the events of the observer."""
         if self._observer is None or self.is_ignored:
             return ()
         return tuple(Progress(step.name, self.key, step.fields) for step in observe(self._observer))
@@ -248,10 +248,10 @@ _REJECTED_FUNCTION = ToolFunction(
 
 
 class _PlainItem:
-    """An item that is not a call of a server-side tool. It consists of a shell (the item as it was
-    opened, without text) and of text.
+    """An item that is not a call of a server-side tool, and its text.
 
-    ``new_citation_reader``: creates a reader for the citations in a message.
+    ``shell``: the item as it was opened, without the text that follows. ``new_citation_reader``:
+    creates a reader for the citations in a message.
     """
 
     def __init__(
@@ -294,8 +294,8 @@ class _PlainItem:
 
 
 def _last_text(shell: it.Item) -> str:
-    """Return the text of the message's last part. Returns an empty string if that part is not
-    text."""
+    """Return the text of the last part of the message ``shell``. Returns an empty string if this
+    part is not text, or if ``shell`` is not a message."""
     part = shell.content[-1] if isinstance(shell, it.Message) and shell.content else None
     return part.text if isinstance(part, it.OutputText) else ""
 
@@ -319,7 +319,7 @@ class Turn:
       an empty string if it may be called.
     - ``open_item``: the item that was open when the turn was interrupted.
     - ``new_citation_reader``: creates a reader for the citations in a message.
-    - ``caller``: the caller to record in each call.
+    - ``caller``: the caller to record in each call. If it is None, calls get no caller.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Tools that the API defines and that the client runs: shells, patches, and the use of a computer.
 
-The model sees a function. Each tool has its own type of item for calls of this function. The client
-runs the call and sends its output.
+The model sees each of these tools as a function. The output contains a call of the function as an
+item of the tool's own type. The client runs the call and sends its output.
 """
 
 from __future__ import annotations

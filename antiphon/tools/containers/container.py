@@ -403,8 +403,8 @@ async def _mount_skill(box: Box, skill: ContainerSkill) -> None:
 
 
 class _ExclusiveUse:
-    """An async context manager that gives one caller exclusive use of a container. It returns the
-    container's sandbox box. A container does not expire while it is in use."""
+    """An async context manager that gives one task exclusive use of a container. ``async with``
+    returns the container's sandbox box. A container does not expire while it is in use."""
 
     def __init__(self, container: Container) -> None:
         self._container = container

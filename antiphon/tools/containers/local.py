@@ -48,8 +48,8 @@ class ContainerOwner(Struct, frozen=True, kw_only=True):
 
 
 class LocalContainers:
-    """The containers of this process, as an async context manager. When it exits, all of them
-    expire.
+    """The containers of this process. The object is an async context manager. On exit, all its
+    containers expire.
 
     - ``sandbox``: opens the isolated environments (boxes) in which code runs.
     - ``clock``: returns Unix seconds.
@@ -196,8 +196,8 @@ class LocalContainers:
         return container is not None
 
     async def close(self, container: Container) -> None:
-        """Close a container and remove it from this process. Another process has already deleted
-        the container's record in the directory."""
+        """Close a container and remove it from this process. Called after another process has
+        deleted the container's record in the directory."""
         self._forget(container.id)
         await container.close()
 
@@ -214,8 +214,8 @@ class LocalContainers:
     async def renew_lease(self) -> None:
         """Renew the lease of this process, and report to the directory which containers were used.
 
-        A container that is no longer active in the directory expires. There are two possible
-        reasons: the lease had ended, or another process has deleted the container.
+        If the directory no longer lists a container as active, the container also expires in this
+        process. This happens if the lease had ended or another process has deleted the container.
         """
         reported = dict(self._reported)
         used = [

@@ -91,9 +91,9 @@ class ContainerRegistry:
     async def get_active(self, tenant: str, container_id: str) -> ContainerHandle:
         """Return a container that can be used.
 
-        Raises ``NotFound`` for an unknown id and for a container of another tenant,
-        ``InvalidRequest`` for an expired container, and ``Overloaded`` if the owner of the
-        container cannot be reached.
+        Raises ``NotFound`` for an unknown id and for a container of another tenant. Raises
+        ``InvalidRequest`` for an expired container. Raises ``Overloaded`` if the process that owns
+        the container cannot be reached.
         """
         if (container := self._maker.find(tenant, container_id)) is not None:
             if container.is_active:
@@ -161,9 +161,9 @@ class ContainerRegistry:
         """Return a container for a tool whose container has the type ``auto``, and register that a
         response uses it. Add the requested files and skills.
 
-        This is the container of the last call among ``items``, if the container is still active and
-        has the requested network policy. Otherwise, a new container is created. Raises
-        ``QuotaExceeded``.
+        The container of the last call among ``items`` that ran in a container is reused, if it is
+        still active and has the requested network policy. Otherwise, a new container is created.
+        Raises ``QuotaExceeded``.
         """
         skills = tuple(skills)
         last = await self.last_active(tenant, items)
@@ -181,8 +181,8 @@ class ContainerRegistry:
         return container
 
     async def last_active(self, tenant: str, items: Iterable[Item]) -> ContainerHandle | None:
-        """Return the container of the last call among ``items``. Return None if there is no such
-        call or the container cannot be used."""
+        """Return the container of the last call among ``items`` that ran in a container. Return
+        None if there is no such call or the container cannot be used."""
         container_id = next(filter(None, map(_container_id_of, reversed(tuple(items)))), None)
         with suppress(RequestError):
             return None if container_id is None else await self.get_active(tenant, container_id)
@@ -203,8 +203,8 @@ class ContainerRegistry:
             raise InvalidRequest(error.message, param=path, code=error.code) from None
 
     async def check_auto(self, tenant: str, request: wc.AutoContainer, path: str) -> None:
-        """Raise ``InvalidRequest`` if the request names a file or skill that does not exist.
-        ``path``: path of the container in the request."""
+        """Raise ``InvalidRequest`` if the request names a file or skill that does not exist, or
+        contains an invalid skill. ``path``: path of the container in the request."""
         for index, file_id in enumerate(request.file_ids):
             if await self._uploads.get_name(tenant, file_id) is None:
                 raise InvalidRequest(

@@ -84,11 +84,10 @@ class ContainerRelay:
         return None if client is None else client.forward
 
     def remove_abandoned(self) -> tuple[str, ...]:
-        """Remove the sockets of processes of this server that owned containers and have died.
-        Return the ids of these processes.
+        """Remove all sockets in the folder. Return the ids of the processes that opened them.
 
-        This method removes all sockets in the folder. So call it before this process opens its own
-        socket.
+        Call this method before this process opens its own socket. At this time, all sockets in the
+        folder belong to processes of this server that owned containers and have died.
         """
         if self._folder is None:
             return ()

@@ -67,8 +67,8 @@ class ContainerSkill(Struct, frozen=True, kw_only=True):
     """A skill for a container.
 
     - ``key``: identifies the version or the inline content of the skill.
-    - ``source``: the skill as a request names it, with the same version or content. It is sent to
-      the process that owns the container.
+    - ``source``: the skill in the form of a request, with its exact version or its content. It is
+      sent to the process that owns the container.
     - ``load``: returns the skill's files as a zip archive. Raises ``NotFound``.
     """
 

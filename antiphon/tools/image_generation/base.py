@@ -144,9 +144,9 @@ class ImageGenerator(Protocol):
     def generate(self, task: ImageTask) -> AsyncGenerator[PartialImage | GeneratedImage, None]:
         """Yield the requested previews, and the final image last.
 
-        Closing the iterator stops the generator at its next denoising step. Raises ``RunError``.
-        The error's code is ``image_content_policy_violation`` if the generator's moderation rejects
-        the image.
+        Closing the iterator stops the generation. A local model stops at its next denoising step.
+        Raises ``RunError``. If the generator's moderation rejects the image, the code of the error
+        is ``image_content_policy_violation``.
         """
 
     async def close(self) -> None: ...

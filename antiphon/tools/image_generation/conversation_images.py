@@ -90,8 +90,8 @@ class ConversationImages:
         return len(self)
 
     def latest(self) -> tuple[int, ...]:
-        """Return the numbers of the most recent images: those of the last generated image or, if a
-        later message or tool result contains images, those of all its images."""
+        """Return the numbers of the most recent images. This is the last generated image. If a
+        later message or tool result contains images, these are all its images instead."""
         if not self._groups:
             return ()
         last = len(self)
@@ -110,8 +110,9 @@ class ConversationImages:
 
 
 def _image_groups(items: Iterable[it.Item]) -> list[_ImageGroup]:
-    """Return the images of ``items`` in groups: one group for each message and one for each
-    generated image. If an image generation call occurs twice, its last occurrence counts."""
+    """Return the images of ``items`` in groups: one group for each message, each tool result and
+    each generated image. If the same image generation call occurs twice, only its last occurrence
+    counts."""
     groups: dict[str, _ImageGroup] = {}
     for index, item in enumerate(items):
         if isinstance(item, it.ImageGenerationCall):

@@ -265,9 +265,9 @@ class Diffusers:
 
     @property
     def _supports_previews(self) -> bool:
-        """Whether the model can send previews. For this, the intermediate results (latents) must be
-        decodable with the VAE alone, and the pipeline must have a callback after each denoising
-        step."""
+        """Whether the model can send previews. Two conditions must hold: the VAE alone can decode
+        the intermediate results (latents), and the pipeline accepts a callback for the end of each
+        denoising step."""
         encoder = getattr(self._text_to_image, "vae", None)
         is_plain = type(encoder).__name__ in _PREVIEW_DECODERS
         return is_plain and _has_argument(self._text_to_image, _CALLBACK)
@@ -322,8 +322,8 @@ def _best_device(torch: Any) -> str:
 
 
 def _derive_pipeline(pipeline: Any, argument: str, auto: str) -> Any:
-    """Return a pipeline that accepts ``argument`` and uses the same model as ``pipeline``.
-    ``auto``: the diffusers class that makes this pipeline. Return None if diffusers has no such
+    """Return a pipeline that accepts ``argument`` and uses the same model as ``pipeline``. Return
+    None if diffusers has no such pipeline. ``auto``: the name of the diffusers class that makes the
     pipeline."""
     if _has_argument(pipeline, argument):
         return pipeline

@@ -98,8 +98,8 @@ class ImageGenerationProvider:
             raise unsupported_value(f"{path}.{unable.field}", str(unable)) from None
 
     async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
-        """Raise ``InvalidRequest`` if the mask cannot be read, or if the request asks for an edit
-        and the conversation contains no image."""
+        """Raise ``InvalidRequest`` if the mask cannot be read or is not a PNG, or if the request
+        asks for an edit and the conversation contains no image."""
         if requested_action(tool) == "edit" and not len(self._conversation_images(response)):
             raise unsupported_value(
                 f"{path}.action", "there is no image in the conversation to edit"

@@ -1,8 +1,9 @@
 """Built-in tools that an MCP server of the operator implements: ``web_search`` and
 ``code_interpreter``.
 
-The model sees the MCP server's tools under the names that it was trained with. The client sees the
-items of the built-in tool. The MCP servers ``browser`` and ``python`` of gpt-oss have such tools.
+The model sees the MCP server's tools under the names that the model was trained with. The client
+sees the items of the built-in tool. The MCP servers ``browser`` and ``python`` of gpt-oss have such
+tools.
 """
 
 from __future__ import annotations

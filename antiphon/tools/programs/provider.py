@@ -303,8 +303,8 @@ class _RecordedCalls:
         and, if the call is answered, the item with the answer. Return None if no recorded call of
         the function is left.
 
-        ``initial_item``: an item that names the function, such as the one with which its calls
-        begin.
+        ``initial_item``: an item that names the function, for example the item with which a call of
+        the function begins.
         """
         queue = self._calls.get(self._target(initial_item))
         return queue.popleft() if queue else None

@@ -27,8 +27,8 @@ _MAX_DEPTH = 6
 def function_declaration(
     path: Sequence[str], description: str, parameters: str, return_type: str
 ) -> str:
-    """Return the declaration of a function of the object ``tools``. The description becomes a
-    comment before the declaration."""
+    """Return the TypeScript declaration of a function that is a property of the object ``tools``.
+    ``path``: the property names. The description becomes a comment before the declaration."""
     lines = [f"// {line.strip()}" for line in description.splitlines() if line.strip()]
     return "\n".join(
         [*lines, f"tools{property_access(path)}({parameters}): Promise<{return_type}>"]

@@ -64,8 +64,9 @@ class PageSource(Protocol):
 
 
 class StepResult(Struct, frozen=True, kw_only=True):
-    """The result of a browser step (one call of the model): the text for the model, the action for
-    the output item, and the search results of a search."""
+    """The result of a browser step (one call of the model). ``text``: the text for the model.
+    ``action``: the field ``action`` of the output item. ``results``: the search results, if the
+    step was a search."""
 
     text: str
     action: Mapping[str, Any]
@@ -99,8 +100,8 @@ class Browser:
         return len(self._shown_pages) - 1
 
     def page_at(self, cursor: int) -> WebPage | None:
-        """Return the page that the model got from the tool call with this cursor. Returns None if
-        there is no such page."""
+        """Return the page that the step with this cursor has shown. Return None if there is no such
+        page."""
         return self._shown_pages[cursor] if 0 <= cursor < len(self._shown_pages) else None
 
     async def search(self, query: str, *, step_cursor: int) -> StepResult:
@@ -188,8 +189,8 @@ class Browser:
     async def _read_page(self, page: WebPage) -> WebPage:
         """Return the page with its full text. A list of search results is returned unchanged.
 
-        Any other page must be loaded: the page of an earlier response has a URL but no text, and
-        the page of a ``find`` step contains only the matches.
+        Any other page must be loaded. The page of an earlier response has a URL but no text. The
+        page of a ``find`` step has links to its matches instead of its own links.
         """
         return page if page.results is not None else await self._load_page(page.url)
 
