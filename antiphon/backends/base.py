@@ -40,14 +40,17 @@ _MAX_TOKENS = 2**40
 class BackendCapabilities(Struct, frozen=True, kw_only=True):
     """What a backend can do.
 
-    ``images``: the backend accepts images. If False, the backend gets images as the client sent
-    them, and it replaces each image by a note or rejects the request. ``hosted_tools``: types of
-    the tools that the upstream itself runs, as requests name them (``web_search`` …). The reply
-    contains the items of these tools. ``completes_text``: the backend implements ``complete``.
-    ``detokenizes``: the backend implements ``detokenize``. ``summarizes_reasoning``: the backend
-    may summarize its reasoning if a request asks for a summary. ``reasoning_retention``: function
-    that returns which reasoning of earlier turns the model sees again with the given options; None
-    if the backend does not know this.
+    - ``images``: the backend accepts images. If False, Antiphon does not fetch or check images. The
+      backend gets them as the client sent them. It replaces each image by a note or rejects the
+      request.
+    - ``hosted_tools``: types of the tools that the upstream runs, such as ``web_search``. The reply
+      contains the items of these tools.
+    - ``completes_text``: the backend implements ``complete``.
+    - ``detokenizes``: the backend implements ``detokenize``.
+    - ``summarizes_reasoning``: the backend may summarize its reasoning if a request asks for a
+      summary.
+    - ``reasoning_retention``: function that returns, for the options of a request, which reasoning
+      of earlier turns the model sees again. None if the backend does not know this.
     """
 
     images: bool = False
@@ -67,8 +70,8 @@ class Reply(Protocol):
 
     @property
     def input_tokens(self) -> int:
-        """Number of tokens of the prompt. If ``prompt_tokens`` is None, the number is an estimate,
-        because only an upstream can count the tokens."""
+        """Number of tokens of the prompt. The number may be an estimate if ``prompt_tokens`` is
+        None, for example because only an upstream can count the tokens."""
 
     @property
     def prompt_tokens(self) -> PromptTokens | None:
@@ -78,8 +81,8 @@ class Reply(Protocol):
 
     @property
     def reports_tokens(self) -> bool:
-        """Whether the deltas may include the ids of the sampled tokens. Even if True, the ids are
-        missing if the backend does not know them."""
+        """Whether the deltas may include the ids of the sampled tokens. A reply for which this is
+        True still has no ids if its backend does not know them."""
         return True
 
     @property
@@ -117,7 +120,7 @@ class Reply(Protocol):
 
         The model stops, and the deltas soon end with a ``Finish`` whose reason is ``length``. The
         usage in this ``Finish`` is exact if Antiphon counts the tokens. If only the upstream counts
-        them, the usage is an estimate. A reply that is buffered or short may ignore this call and
+        them, the usage is an estimate. If a reply is buffered or short, it may ignore this call and
         end as usual. The default implementation does nothing.
         """
         return

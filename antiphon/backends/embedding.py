@@ -42,7 +42,7 @@ class EmbeddingBackend(_EmbeddingOnly):
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Embedder]:
-        """Yield the embedder for use within the block."""
+        """Async context manager that yields the embedder."""
         yield self._embedder
 
     async def close(self) -> None:
@@ -66,8 +66,9 @@ class OnDemandEmbeddingBackend(_EmbeddingOnly):
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Embedder]:
-        """Load the model if necessary, and yield its embedder. The model stays loaded within the
-        block. Raises ``BackendError`` if the model cannot be loaded."""
+        """Async context manager. Load the model if necessary, and yield its embedder. The model
+        stays loaded until the ``async with`` block ends. Raises ``BackendError`` if the model
+        cannot be loaded."""
         async with self._on_demand.use() as backend:
             if not isinstance(backend, EmbeddingBackend):
                 raise BackendError(f"The model '{self._name}' does not produce embeddings.")

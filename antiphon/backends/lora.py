@@ -1,4 +1,4 @@
-"""Serve a model with one of its LoRA adapters as a model with its own name."""
+"""Serve the combination of a model and one of its LoRA adapters under a separate model name."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ __all__ = ["LoraBackend"]
 
 
 class LoraBackend(BackendWrapper):
-    """``Backend`` that sets the option ``adapter`` of every request to the name ``adapter``. A
-    request cannot choose another adapter."""
+    """``Backend`` that serves all requests with one LoRA adapter of the model ``inner``.
+
+    ``adapter``: the name of the LoRA adapter. It replaces the option ``adapter`` of each request.
+    """
 
     def __init__(self, inner: Backend, adapter: str) -> None:
         super().__init__(inner)

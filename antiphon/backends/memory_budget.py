@@ -14,7 +14,7 @@ _MIB = 2**20
 
 
 class BudgetedModel(Protocol):
-    """A copy of a model that uses memory of the budget, from the start of its loading to the end of
+    """One copy of a model. It uses memory of the budget from the start of its loading to the end of
     its unloading.
 
     A retired copy gets no new requests and is unloaded when no request uses it.
@@ -56,8 +56,8 @@ class MemoryBudget:
         return sum(model.memory_bytes for model in self._models)
 
     async def reserve(self, name: str, model: BudgetedModel, *, evict: bool = True) -> bool:
-        """Reserve the memory of ``model``, which is about to be loaded under ``name``. Return
-        whether the memory is reserved.
+        """Reserve memory for ``model`` before the model is loaded. Return whether the memory is
+        reserved. ``name``: the name of the model for error messages.
 
         ``evict``: whether other models may be unloaded.
 

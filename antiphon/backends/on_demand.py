@@ -1,8 +1,8 @@
 """A backend that loads its model at the first request and unloads the model when it is idle.
 
-It works with any kind of backend. A request waits a short time until the model is loaded. If
-loading fails in this time, the request gets an HTTP error. After this time the run starts, and the
-client gets keepalives until the model is loaded.
+It can wrap any kind of backend. A request waits a short time until the model is loaded. If loading
+fails in this time, the request gets an HTTP error. If loading needs more time, the run starts, and
+the client gets keepalives until the model is loaded.
 """
 
 from __future__ import annotations
@@ -57,14 +57,15 @@ Prepare = Callable[[Backend], Awaitable[Reply]]
 
 
 class _Skipped(SetupError):
-    """Raised if the model does not fit into the free memory, and the caller does not allow that
-    other models are unloaded."""
+    """Raised if the model does not fit into the free memory, and other models must not be unloaded
+    for it."""
 
 
 class _Unloaded(Backend):
     """Placeholder for the inner backend while the model is not loaded.
 
-    It has the properties of the model that are already known. It cannot prepare replies.
+    The placeholder has those properties of the model that are already known. It cannot prepare
+    replies.
     """
 
     context_size: int | None = None
@@ -233,8 +234,9 @@ class OnDemandBackend(BackendWrapper):
         """Load the model if necessary. If it is loaded within ``ready_timeout_s``, check the
         request and render the prompt.
 
-        If the model needs more time, the returned reply checks the request later, when the model is
-        loaded. An invalid request is then not rejected with an HTTP error. Instead, its run fails.
+        If the model needs more time, the returned reply checks the request when the model is
+        loaded. At that time, the run has already started. So an invalid request makes the run fail
+        and does not cause an HTTP error.
         """
         return await self._reply(lambda backend: backend.prepare(conversation, options))
 
@@ -258,8 +260,9 @@ class OnDemandBackend(BackendWrapper):
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Backend]:
-        """Load the model if necessary, and yield its backend. The model stays loaded within the
-        block. Raises ``BackendError`` if the model cannot be loaded."""
+        """Async context manager. Load the model if necessary, and yield its backend. The model
+        stays loaded until the ``async with`` block ends. Raises ``BackendError`` if the model
+        cannot be loaded."""
         async with self._in_use() as instance:
             try:
                 backend = await self._wait(instance)
@@ -288,8 +291,9 @@ class OnDemandBackend(BackendWrapper):
     async def _in_use(
         self, progress: Progress | None = None, *, evict: bool = True
     ) -> AsyncIterator[_Instance]:
-        """Yield the current instance, which is one copy of the model. It is not closed within the
-        block. If there is no instance, start loading a new instance."""
+        """Async context manager that yields the current instance, which is one copy of the model.
+        The instance is not closed before the ``async with`` block ends. If there is no instance,
+        start loading a new instance."""
         instance = self._current or self._start_load(progress, evict=evict)
         instance.join()
         self._stop_timer()
@@ -413,7 +417,7 @@ class OnDemandBackend(BackendWrapper):
 
     def _load_error(self, error: BaseException, *, is_logged: bool) -> Exception:
         """Return the exception for the requests that wait for the model. Log why the model could
-        not be loaded; an expected error is logged only if ``is_logged`` is set."""
+        not be loaded. If ``is_logged`` is False, only unexpected errors are logged."""
         if isinstance(error, _Skipped):
             return error
         if isinstance(error, SetupError):
@@ -571,7 +575,7 @@ def _unavailable_message(name: str) -> str:
 
 
 def _retrieve_exception(loaded: asyncio.Future[Backend]) -> None:
-    """Mark the exception of a failed load as retrieved. Without this, asyncio would log it if no
-    request waits for the load. The exception was already logged."""
+    """Mark the exception of a failed load as retrieved. Otherwise, asyncio would log the exception
+    a second time if no request waits for the load."""
     if not loaded.cancelled():
         loaded.exception()

@@ -40,7 +40,7 @@ class ScriptedBackend(Backend):
     ``scripts``: a list of scripts, or a function that returns the script for a request. Each
     request gets the next script of the list. After the last script, the first script follows.
     ``wait_s``: pause in seconds before every delta. ``tokens``: whether the reply has a token id
-    for every delta, which is the index of the delta. With token ids, an interrupted reply can be
+    for every delta. This id is the index of the delta. With token ids, an interrupted reply can be
     continued.
 
     If the deltas of a script do not end with ``Finish``, a ``Finish`` is added. Each word counts as
@@ -150,8 +150,8 @@ class ScriptedReply(Reply):
 
 
 def _batches(deltas: Iterable[Delta]) -> Batches:
-    """Group the deltas into batches. Each batch contains one delta. If the delta has sampled ids,
-    they come before it in the batch."""
+    """Group the deltas into batches. Each batch contains one delta. If ``SampledTokens`` precede
+    this delta, they are in the same batch."""
     batches: list[tuple[Delta, ...]] = []
     sampled: tuple[Delta, ...] = ()
     for delta in deltas:

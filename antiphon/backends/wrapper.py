@@ -1,5 +1,5 @@
-"""Base classes for wrappers of backends and replies. A wrapper changes some methods of another
-object. The base classes delegate all methods to this object."""
+"""Base classes for wrappers of backends and replies. They delegate all methods to the wrapped
+object. A subclass changes some of the methods."""
 
 from __future__ import annotations
 

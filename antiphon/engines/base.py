@@ -27,12 +27,14 @@ __all__ = [
 class Sampling(SamplingOptions, frozen=True, kw_only=True):
     """How to continue a prompt.
 
-    ``max_tokens``: the maximum number of tokens to sample. ``stop_ids``: ids that end the
-    continuation. The engine yields the id that ended the continuation, but not the text of a
-    ``stop`` string that ended it. ``constraint``: the grammar that the engine enforces.
-    ``is_matched``: whether the caller matches the continuation to a grammar itself. If the caller
-    does this, or if there is a constraint, the engine does not use its own extra samplers, such as
-    a penalty for repeated text.
+    ``max_tokens``: the maximum number of tokens to sample. ``stop_ids``: token ids that end the
+    continuation. The engine yields such an id as the last id. It does not yield the text of a
+    ``stop`` string. ``constraint``: the grammar that the engine enforces. ``is_matched``: whether
+    the caller itself matches the continuation to a grammar.
+
+    An engine may have extra samplers, such as a penalty for repeated text. It uses them only if the
+    output may be any text: ``is_matched`` is False, and there is no constraint or the constraint
+    has ``free_text``.
     """
 
     max_tokens: int
@@ -44,7 +46,8 @@ class Sampling(SamplingOptions, frozen=True, kw_only=True):
 class LoadOptions(Struct, frozen=True, kw_only=True):
     """How an engine loads a model. An engine ignores the fields that it does not support.
 
-    - ``name``: the model's name on its card. The default is the name of its file or folder.
+    - ``name``: the model's name in its ``ModelCard``. The default is the name of the model's file
+      or folder.
     - ``threads``: number of CPU threads.
     - ``context_size``: maximum tokens of one generation, prompt and output together. The upper
       limit is the size that the model was trained for. This size is also the default, except for
@@ -53,9 +56,10 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
     - ``gpu_layers``: number of layers computed on the GPU. The value -1 means as many layers as
       fit.
     - ``projector``: the GGUF file of the model's image encoder.
-    - ``adapters``: name of a LoRA adapter → its file or folder, or its name on the upstream.
-    - ``separate_caches``: requests will have different values of ``Sampling.cache_scope``. The
-      engine then does not use any cache that it cannot divide among scopes.
+    - ``adapters``: name of a LoRA adapter in Antiphon → its file or folder. For a model on a remote
+      server: → its name on that server.
+    - ``separate_caches``: whether requests will have different values of ``Sampling.cache_scope``.
+      If so, the engine uses no cache that it cannot divide among these scopes.
     - ``engine_options``: options of this engine, under the engine's own names. They override the
       other fields.
     - ``progress``: callback for the loading progress. Its arguments are a name, the bytes read so
@@ -90,11 +94,13 @@ class Capabilities(Struct, frozen=True, kw_only=True):
       template writes), and None (the engine accepts no images).
     - ``schemas``: the engine enforces JSON schemas (``Constraint.schema``).
     - ``schema_keywords``: the keywords that such a schema may use; None if it may use all keywords.
-    - ``separates_caches``: requests of different ``Sampling.cache_scope`` share no cached prefix.
-      If an engine does not separate caches, requests with a scope report no cached tokens.
+    - ``separates_caches``: requests with different values of ``Sampling.cache_scope`` share no
+      cached prefix. If False, Antiphon reports no cached tokens for a request with a scope, because
+      another tenant may have cached them.
     - ``adapters``: names of the LoRA adapters.
     - ``extra``: names allowed in ``Sampling.extra``; None if all names are allowed.
-    - ``may_refuse``: the engine is remote and may reject a request that passed all checks here.
+    - ``may_refuse``: the engine calls a remote server, which may reject a request that passed all
+      checks in Antiphon.
     """
 
     max_logprobs: int | None = None

@@ -302,7 +302,8 @@ class LocalReply(Reply):
         grammar, and Antiphon matches the output to the grammar. Raises ``CannotContinue`` in two
         cases:
 
-        - The prompt has images and has changed, so the images would be at other positions.
+        - The prompt has images, and its ids are not the same as before the interruption. The images
+          would then be at other positions.
         - A required grammar must be continued, but the engine does not support ``logit_bias``.
         """
         rendered, sampling = self._rendered, self._sampling
@@ -427,7 +428,7 @@ class LocalReply(Reply):
     @property
     def _counts_cached_tokens(self) -> bool:
         """Whether the reply's usage includes the number of cached tokens that the engine reports.
-        This number is ignored in two cases:
+        The engine's number is ignored in two cases:
 
         - A request of another tenant may have put the tokens into the cache.
         - The reasoning was cut off, so the reply needs a second engine call. The second call finds

@@ -15,10 +15,12 @@ __all__ = ["plain_text_parser", "render_text"]
 def render_text(engine: Engine, prompt: str | tuple[int, ...]) -> Rendered:
     """Render the prompt of a text completion. ``prompt``: a text or token ids.
 
-    A text is tokenized. If it contains the name of a control token, such as ``<|im_end|>``, this
-    name becomes the control token. If the model expects a BOS token at the beginning and the text
-    has none, a BOS token is added. Token ids are used unchanged. Raises ``InvalidRequest``, with
-    the param ``input``, if there are no token ids or too many, or if an id is unknown.
+    A text is tokenized. If the text contains the name of a control token, such as ``<|im_end|>``,
+    this name becomes the control token. If the model expects a BOS token at the beginning and the
+    text has none, a BOS token is added. Token ids are used unchanged.
+
+    Raises ``InvalidRequest``, with the param ``input``, if the prompt is empty or too long, or if a
+    token id is unknown.
     """
     tokenizer, card = engine.tokenizer, engine.card
     if isinstance(prompt, str):

@@ -85,15 +85,15 @@ class StreamParser(Protocol):
         """Return the deltas that the last ``feed`` call parsed before it raised an error."""
 
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
-        """Return the last deltas, at the end of the stream. ``done``: whether the stream ended with
-        ``[DONE]``. Raises ``BackendError`` if the answer is incomplete."""
+        """Return the remaining deltas when the stream has ended. ``done``: whether the stream ended
+        with ``[DONE]``. Raises ``BackendError`` if the answer is incomplete."""
 
 
 class RemoteBackend(Backend, ABC):
     """``Backend`` for one model on an upstream. ``close`` also closes the ``Upstream``.
 
     ``model``: name of the model on the upstream. ``body``: additional fields of every request,
-    which override the fields that Antiphon sets. ``template``: arguments of the upstream's chat
+    which override the fields that Antiphon sets. ``template``: arguments for the upstream's chat
     template.
     """
 
@@ -159,8 +159,9 @@ class RemoteBackend(Backend, ABC):
     async def _fitting_request(
         self, conversation: Conversation, options: Options, prompt_tools: PromptTools
     ) -> _Request:
-        """Encode the conversation. If it exceeds the context and truncation is allowed, shorten the
-        conversation first. Raises ``InvalidRequest`` if the conversation is certainly too long."""
+        """Encode the conversation. If the result exceeds the context and truncation is allowed,
+        shorten the conversation and encode it again. Raises ``InvalidRequest`` if the conversation
+        is certainly too long."""
         encode = partial(self._encode, options=options, prompt_tools=prompt_tools)
         request, size = encode(conversation), self.context_size
         if size is None or not may_exceed(request.body, size):
@@ -316,8 +317,8 @@ class UpstreamReply(Reply):
         return Finish(reason, upstream_usage(self.input_tokens, output_tokens))
 
     def _without_shared_cache(self, deltas: tuple[Delta, ...]) -> tuple[Delta, ...]:
-        """Return the deltas. If the count of cached tokens may include tokens of another tenant,
-        set it to 0."""
+        """Return the deltas. If the upstream may have counted cached tokens of another tenant,
+        replace the number of cached tokens in the usage by 0."""
         if self._options.cache_scope is None or self._backend.separates_caches:
             return deltas
         return tuple(
@@ -394,8 +395,8 @@ class _AllCalls:
 class _FirstCall(_AllCalls):
     """A filter that lets only the first call of a client's tool pass.
 
-    It is needed because some servers ignore ``parallel_tool_calls``. After the first call, the rest
-    of the stream is still read, because the last chunk contains the usage.
+    The filter is needed because some servers ignore ``parallel_tool_calls``. The stream is still
+    read after the first call, because the last chunk contains the usage.
     """
 
     def __init__(self) -> None:
@@ -420,7 +421,7 @@ def check_server_options(
 ) -> None:
     """Raise ``InvalidRequest`` if the request sets an option that the upstream does not support.
 
-    ``nonstandard``: options that not every server of the API supports. ``supported``: the options
+    ``nonstandard``: options that only some servers of the API support. ``supported``: the options
     in ``nonstandard`` that this upstream supports.
     """
     for option in nonstandard:

@@ -45,8 +45,8 @@ _DATA_PREFIXES = ("data:", "http://", "https://")
 def may_exceed(body: bytes, context_size: int) -> bool:
     """Return whether a request may be too long for the context.
 
-    A token of text has at least one byte. So a request with fewer bytes than ``context_size`` is
-    short enough. Most requests need no other check.
+    A token of text has at least one byte. So a request is short enough if it has fewer bytes than
+    the context has tokens. This is true for most requests, so they need no other check.
     """
     return len(body) >= context_size
 
@@ -120,9 +120,8 @@ def _template_fields(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text_parts(message: dict[str, Any]) -> dict[str, Any]:
-    """Return the message with its text parts only. The request that counts tokens needs no images.
-    To send their bytes with this request, and again with the request for the answer, would be
-    slow."""
+    """Return the message with its text parts only. The request that counts tokens needs no images,
+    and sending the bytes of images takes long."""
     content = message.get("content")
     if not isinstance(content, list):
         return message

@@ -33,7 +33,8 @@ _CLOSE = Close()
 
 
 class DeltaBuilder:
-    """Collects the deltas of a reply. It also implements ``Sink``, to which tool calls are written.
+    """Collects the deltas of a reply. It also implements ``CallSink``, the interface through which
+    ``CallBuilder`` adds tool calls.
 
     An item has one or more channels. A channel is a kind of text, such as the summary of reasoning.
     If text arrives for a channel that the open item does not have, it goes into the item's channel
@@ -84,13 +85,13 @@ class DeltaBuilder:
             out.append(Text(text, logprobs, channel))
 
     def annotate(self, annotation: Annotation) -> None:
-        """Add a citation. It is dropped if it does not follow text of a message."""
+        """Add a citation. A citation that does not follow text of a message is dropped."""
         if self.open == "message" and self._channel == "text":
             self.out.append(Annotate(annotation))
 
     def progress(self, name: str, fields: Mapping[str, Any] | None = None) -> None:
-        """Add an event about the progress of the open item, such as ``searching``. It is dropped if
-        items of this kind do not have an event of this name."""
+        """Add an event about the progress of the open item, such as ``searching``. The event is
+        dropped if the open item is of a kind that has no event of this name."""
         if self._item_kind is not None and name in self._item_kind.progress:
             self.out.append(Progress(name, fields=fields or {}))
 
@@ -114,8 +115,8 @@ class DeltaBuilder:
         self.open, self._item_kind, self._channel = kind, KINDS[type(delta.item)], None
 
     def open_call(self, shape: ToolShape, call_id: str, caller: Caller | UnsetType = UNSET) -> None:
-        """Open a tool call. If another call already has the id, the call gets an empty id, and the
-        run assigns a new id.
+        """Open a tool call. If another call already has the id ``call_id``, the new call gets an
+        empty id, and the run assigns a new id.
 
         ``shape``: the name and the kind of the tool. ``caller``: who makes the call, which is the
         model itself or a program that the model wrote; UNSET if this is unknown.
@@ -151,7 +152,7 @@ class DeltaBuilder:
             self.open = self._item_kind = self._channel = None
 
     def append_all(self, deltas: Iterable[Delta]) -> None:
-        """Append deltas that another parser made. They may open and close items."""
+        """Append deltas that a parser has already built. These deltas may open and close items."""
         for delta in deltas:
             if isinstance(delta, Open):
                 self._open(delta, "reasoning" if isinstance(delta.item, Reasoning) else "message")

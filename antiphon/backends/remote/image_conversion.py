@@ -44,7 +44,7 @@ def _rewritten(conversation: Conversation, heads: tuple[str, ...]) -> Conversati
 
 
 def _parts(item: it.Item) -> Iterator[Any]:
-    """Yield the parts of an item. Some parts may be images, other parts are texts."""
+    """Yield the parts of an item. A part may be an image, a text or another kind of content."""
     if field := KINDS[type(item)].parts_field:
         held = getattr(item, field)
         yield from held if isinstance(held, tuple) else (held,)

@@ -30,10 +30,11 @@ _ITEM_PREFIXES: Mapping[str, str] = {
 class OfferedCallFilter:
     """Filters the deltas of one reply. ``tools``: the tools that the request offered to the model.
 
-    A call of a function that was not offered is converted to text, so the model's output is not
-    lost. The parsers of local models do the same. If ``Options.checks_calls`` is set or a call is
-    required, all function calls pass, because the caller or the validation checks them. An item of
-    a hosted tool is dropped if the request does not contain this tool.
+    - A call of a function that was not offered is converted to text, so the model's output is not
+      lost. The parsers of local models do the same.
+    - All function calls pass unchanged in two cases. If ``Options.checks_calls`` is set, the caller
+      checks them. If a call is required, the validation checks them.
+    - An item of a hosted tool is dropped if the request does not contain this tool.
     """
 
     def __init__(self, options: Options, tools: PromptTools) -> None:
@@ -85,7 +86,8 @@ class OfferedCallFilter:
 
 
 def _item_prefixes(options: Options) -> tuple[str, ...]:
-    """Return the prefixes of the item types that the request's hosted tools may produce."""
+    """Return the prefixes of the item types that the request's hosted tools may produce, such as
+    ``web_search`` for items of the type ``web_search_call``."""
     hosted = (t for t in options.tools if not isinstance(t, Function | Custom | Namespace))
     return tuple({_ITEM_PREFIXES.get(_tag(tool), _tag(tool)) for tool in hosted})
 

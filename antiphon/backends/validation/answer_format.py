@@ -105,10 +105,11 @@ class AnswerFormat(Struct, frozen=True, kw_only=True):
 
 
 def first_json_value(text: str) -> str | None:
-    """Return the first JSON object or array in the text, or None if the text contains neither.
+    """Return the first JSON object or array in the text, or None if none was found.
 
     The search starts again at each opening bracket. For nested invalid JSON, it could take
-    quadratic time. So it ends after reading ``_MAX_REREADS`` times the length of the text.
+    quadratic time. So the search stops without a result when it has read ``_MAX_REREADS`` times the
+    length of the text.
     """
     decoder = json.JSONDecoder()
     budget = _MAX_REREADS * len(text)
@@ -164,7 +165,7 @@ class FormatMatcher:
 
     @property
     def is_check_due(self) -> bool:
-        """Whether ``check_prefix`` must be called now."""
+        """Whether ``check_prefix`` must be called now. See ``GrammarMatcher.is_check_due``."""
         return self._matcher.is_check_due
 
     async def check_prefix(self) -> str | None:
@@ -202,11 +203,12 @@ async def answer_format(options: Options, grammars: GrammarCache) -> AnswerForma
 
 
 def enforced_answer_format(options: Options, grammars: GrammarCache) -> AnswerFormat | None:
-    """Return the answer format of a request, for an engine that enforces the whole format. Return
-    None if any text is allowed.
+    """Return the answer format of a request, without a check of its schema. Return None if any text
+    is allowed.
 
-    The schema is not checked here, because the dialect has already checked it. Raises
-    ``InvalidRequest`` for an invalid guide, which is a grammar or regex in the request.
+    This function may be called if the schema was already checked, or if the engine enforces the
+    whole format: then the dialect has checked the schema. Raises ``InvalidRequest`` for an invalid
+    guide, which is a grammar or regex in the request.
     """
     match options.text.format:
         case JsonObjectFormat():

@@ -25,9 +25,8 @@ _CACHE_SIZE = 64
 
 
 class GrammarCache:
-    """Cache of compiled grammars. It keeps the grammars that were used last, because compiling a
-    grammar takes about a thousand times as long as starting a match. ``get`` returns the compiled
-    grammar for a Lark grammar."""
+    """Cache of the compiled grammars that were used last. ``get`` returns the compiled grammar for
+    a Lark grammar. Compiling a grammar takes about a thousand times as long as starting a match."""
 
     def __init__(self) -> None:
         self.get = lru_cache(_CACHE_SIZE)(self._compile)
@@ -108,9 +107,9 @@ class GrammarMatcher:
 
     @property
     def is_check_due(self) -> bool:
-        """Whether ``check_prefix`` must be called now. It must be called only if the match is
-        expensive, and then each time the number of text pieces is 1.5 times as large as at the last
-        check."""
+        """Whether ``check_prefix`` must be called now. This is never True while the match is cheap.
+        When the match becomes expensive, a check is due. After a check, the next check is due when
+        the number of text pieces is 1.5 times as large."""
         return self._is_expensive and len(self._texts) >= self._next_check
 
     async def check_prefix(self) -> bool:

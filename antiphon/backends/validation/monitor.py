@@ -1,5 +1,8 @@
-"""Validate a reply while it streams. This is for engines and upstreams that enforce the requested
-format. A fault is reported as soon as no continuation can make the reply valid."""
+"""Validate a reply while it streams.
+
+This is for engines and upstreams that enforce the requested format. Their replies may still be
+invalid. A fault is reported as soon as no continuation can make the reply valid.
+"""
 
 from __future__ import annotations
 

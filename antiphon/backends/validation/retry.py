@@ -76,8 +76,8 @@ def validate_reply(
     """Return a reply that validates ``reply``. The returned reply yields a valid output or fails.
     If the plan has no rules, return ``reply`` itself.
 
-    ``prepare``: prepares the reply for another attempt, from a conversation that also contains the
-    invalid output.
+    ``prepare``: function that prepares the reply for another attempt. Its argument is the
+    conversation, followed by the invalid output and a message about the fault.
     """
     form, calls = plan.answer_format, plan.tool_calls
     if form is None and calls is None:

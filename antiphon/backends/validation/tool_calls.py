@@ -47,7 +47,7 @@ class ToolCallRules:
         self._excluded = set() if accept_strays else excluded
 
     def rejection(self, call: FunctionCall | CustomToolCall) -> str | None:
-        """Return a message for the model, which says that the tool of this call may not be called.
+        """If the tool of this call may not be called, return a message that says so to the model.
         Return None if the tool may be called."""
         name = _call_name(call)
         if name in self._excluded or (self.required and name not in self._callable):

@@ -4,8 +4,8 @@ For each request, a separate task reads the engine's outputs and sends chunks ov
 consumer. If the engine is closed, ``close`` sends an error over the same channel, so no consumer
 waits forever.
 
-Requests beyond the engine's concurrency wait here and not in the engine's queue, because the
-engine's queue does not let tenants take turns.
+The number of requests in the engine is limited. Further requests wait in this module and not in
+the engine's queue, because the engine's queue does not let tenants take turns.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class AsyncRequests:
         stop_conditions: StopConditions,
         sampling: Sampling,
     ) -> AsyncGenerator[Chunk, None]:
-        """Wait until fewer than ``max_concurrent`` requests run. Then yield a request's chunks.
+        """Wait until fewer than ``max_concurrent`` requests run. Then run one request and yield its
+        chunks.
 
         ``outputs``: the engine's outputs for the request. The first read of ``outputs`` starts the
         request. Closing the returned iterator closes ``outputs``, which aborts the request. Waiting
@@ -138,8 +139,9 @@ def token_logprob(
 
 
 def _finite(logprob: float) -> float:
-    """Return ``logprob``, or -9999 if it is lower: JSON has no infinity.
+    """Return ``logprob``, or -9999 if ``logprob`` is NaN or lower than -9999. JSON has neither NaN
+    nor infinity.
 
-    With this argument order, ``max`` returns -9999 for NaN too.
+    For NaN, ``max`` returns -9999 only if -9999 is its first argument.
     """
     return max(-9999.0, logprob)

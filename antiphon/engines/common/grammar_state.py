@@ -52,8 +52,8 @@ class GrammarTracker:
 
         ``end_ids``: ids that may end the output once it matches the whole grammar. Returns None if
         the ids do not match the grammar, if the grammar cannot be compiled, if llguidance is not
-        installed, or if the tokenizer has no end ids. The first call takes up to a second, so run
-        this method on a thread.
+        installed, or if the tokenizer has no end ids. The first call takes up to a second, so call
+        this method on a worker thread.
         """
         if importlib.util.find_spec("llguidance") is None or not self._tokenizer.end_ids:
             return None
@@ -93,8 +93,8 @@ class GrammarState:
         """Advance the state over sampled ids, and check the end of the output.
 
         ``reason``: the engine's finish reason after these ids, or None. Returns two values: the
-        number of ids before the first id that does not match, and whether the grammar rejects the
-        output. The grammar rejects the output in two cases:
+        number of ids that match, up to the first id that does not match, and whether the grammar
+        rejects the output. The grammar rejects the output in two cases:
 
         - An id does not match.
         - The engine ends the output, but the grammar requires more text.
@@ -106,22 +106,22 @@ class GrammarState:
         return count, not self.may_end
 
     def mask(self, sampling: Sampling) -> Sampling:
-        """Return a copy of ``sampling`` for a request of one token. Its ``logit_bias`` allows only
-        the tokens that match the grammar here."""
+        """Return a copy of ``sampling`` for a request of one token. The ``logit_bias`` of the copy
+        allows only the tokens that the grammar allows next."""
         given = sampling.logit_bias
         bias = {id: each + given.get(id, 0) for id, each in self.bias().items()}
         return replace(sampling, max_tokens=1, logit_bias={**given, **bias})
 
     @property
     def may_end(self) -> bool:
-        """Whether the grammar allows the output to end here."""
+        """Whether the grammar allows the output to end in this state."""
         return bool(self._matcher.is_accepting())
 
     def bias(self) -> dict[int, float]:
-        """Return a ``logit_bias`` that allows only matching ids.
+        """Return a ``logit_bias`` that allows only the ids that the grammar allows next.
 
-        The bias either raises the matching ids or lowers all other ids. The choice with fewer
-        entries is used.
+        The bias either raises the allowed ids or lowers all other ids, whichever needs fewer
+        entries.
         """
         mask = self._matcher.compute_bitmask()
         allowed = [id for id in range(self._size) if mask[id >> 3] >> (id & 7) & 1]

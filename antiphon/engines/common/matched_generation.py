@@ -1,7 +1,8 @@
 """Matched generation: continue an interrupted reply, and keep its output within its grammar.
 
 An engine can apply a grammar only from the first token of a request. For an interrupted reply, the
-engine therefore samples without the grammar, and the sampled tokens are matched here.
+engine therefore samples without the grammar, and this module matches the sampled tokens to the
+grammar.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ __all__ = ["MatchedGeneration"]
 
 
 class MatchedGeneration:
-    """One continuation of a prompt. Its tokens are matched to a grammar here, not in the engine.
+    """One continuation of a prompt. This class matches the sampled tokens to a grammar, because the
+    engine samples without the grammar.
 
     When a sampled token does not match, the token is dropped and the request to the engine ends.
     The next request samples only one token, with a ``logit_bias`` that allows the matching tokens.
@@ -76,8 +78,8 @@ class MatchedGeneration:
     def _feed(self, chunk: Chunk) -> Chunk | None:
         """Match a chunk of the engine to the grammar.
 
-        Returns a chunk of the tokens that need not be held back any more, or None if there is no
-        such token. Tokens that may be the start of a stop string are held back.
+        Returns a chunk of the tokens that can be sent now, or None if there are none. Tokens that
+        may be the start of a stop string are held back.
         """
         if not chunk.ids and chunk.finish is None:
             return None

@@ -17,7 +17,8 @@ __all__ = ["as_png", "open_images", "require_pillow"]
 def require_pillow(extra: str) -> None:
     """Raise ``SetupError`` if Pillow is not installed.
 
-    ``extra``: the optional dependency group of Antiphon that installs Pillow, for the message.
+    ``extra``: the optional dependency group of Antiphon that installs Pillow. The error message
+    names it.
     """
     if importlib.util.find_spec("PIL") is None:
         raise SetupError(needs_extra("Pillow is not installed", extra))

@@ -21,7 +21,7 @@ class StopConditions:
     """The stop conditions of one generation.
 
     ``context_left``: number of tokens that still fit into the context. ``finished``: whether the
-    last chunk was built, which has the finish reason.
+    last chunk was built. The last chunk has the finish reason.
     """
 
     def __init__(self, tokenizer: Tokenizer, sampling: Sampling, context_left: int) -> None:
@@ -39,8 +39,8 @@ class StopConditions:
     def feed(self, tokens: Iterable[TokenLogprob]) -> Chunk | None:
         """Add sampled tokens. Tokens after the end of the generation are dropped.
 
-        Returns a chunk of the tokens that need not be held back any more, or None if there is no
-        such token. Tokens that may be the start of a stop string are held back.
+        Returns a chunk of the tokens that can be sent now, or None if there are none. Tokens that
+        may be the start of a stop string are held back.
         """
         released = 0
         for token in tokens:

@@ -26,11 +26,10 @@ class StopStrings:
         self.tail = ""
 
     def feed(self, piece: bytes) -> int:
-        """Add a piece. Return how many of the oldest held pieces are released: they contain no
-        part of a stop string.
+        """Add a piece. Return the number of pieces that are released now, the oldest first.
 
-        Once ``matched_stop`` is set, the remaining pieces are never released, because they contain
-        the stop string.
+        A released piece contains no part of a stop string. When this method sets ``matched_stop``,
+        the pieces that are still held back contain the stop string. They are never released.
         """
         self._buffer += piece
         self._lengths.append(len(piece))

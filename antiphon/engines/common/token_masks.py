@@ -1,7 +1,7 @@
 """Compute token masks from grammars with llguidance. A mask says which tokens may come next.
 
-This is for engines that let this process change the logits before a token is sampled. The masks
-need only the model's ``tokenizer.json``.
+This is for engines that let this process change the logits before a token is sampled. To compute
+the masks, only the model's ``tokenizer.json`` is needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _CONTROL = 0xFF
 def check_grammar(constraint: Constraint, extra: str) -> str:
     """Return the constraint's grammar in llguidance's format.
 
-    ``extra``: the optional dependency group of Antiphon that installs llguidance, for the message.
+    ``extra``: the optional dependency group of Antiphon that installs llguidance. The error message
+    names it.
     Raises ``InvalidRequest`` if the grammar is unusable, and ``SetupError`` if llguidance is not
     installed.
     """
@@ -63,7 +64,7 @@ class TokenMaskFactory:
 
 
 class TokenMask:
-    """Computes which tokens may come next in one generation, and advances its grammar. Not
+    """Tracks the grammar of one generation, and computes which tokens may come next. Not
     thread-safe.
 
     ``matcher``: an ``llguidance.LLMatcher`` with the state of the grammar. ``tokenizer``: an
@@ -93,13 +94,13 @@ class TokenMask:
         return forbidden
 
     def _prefer_plain_token(self, forbidden: Any) -> None:
-        """If the only allowed token is a control token by mistake, allow a plain text token
-        instead.
+        """Work around a bug of llguidance: if a control token is wrongly the only allowed token,
+        forbid it and allow a plain text token instead.
 
-        The mistake is llguidance's. Where the grammar has a fixed text, llguidance allows only the
-        token that encodes the text. If the text looks like a control token, llguidance allows only
-        this control token, but does not accept it afterwards. ``forbidden``: the array of
-        ``forbidden_tokens``; it is changed in place.
+        Where the grammar has a fixed text, llguidance allows only the token that encodes the text.
+        If the text looks like a control token, llguidance allows only this control token, but
+        rejects the token afterwards. ``forbidden``: the array of ``forbidden_tokens``. This method
+        changes the array in place.
         """
         text = self._matcher.compute_ff_bytes()
         token = int(forbidden.argmin())

@@ -29,7 +29,7 @@ class ConstraintSyntax(Struct, frozen=True):
     """One way to write a constraint in a request to a server.
 
     ``kind``: the language of the constraint, which is llguidance's Lark, xgrammar's EBNF, or JSON
-    Schema. ``fields``: returns the request fields for a constraint in that language.
+    Schema. ``fields``: function from a constraint in that language to the request fields for it.
     """
 
     kind: Literal["lark", "ebnf", "schema"]
@@ -86,8 +86,10 @@ class ConstraintEncoder:
         self._ebnf = EbnfConverter(tokenizer)
 
     def capabilities(self, server: Capabilities) -> Capabilities:
-        """Return a copy of ``server``, the server's other capabilities, that also says which
-        constraints the server enforces."""
+        """Return a copy of ``server`` with the constraints that the server enforces.
+
+        ``server``: all other capabilities of the server.
+        """
         kind = None if self._syntax is None else self._syntax.kind
         return replace(
             server,

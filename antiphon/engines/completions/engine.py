@@ -113,9 +113,9 @@ async def load(
 class CompletionsEngine:
     """``Engine`` for one model of a server.
 
-    ``upstream``: the HTTP client for the server. ``close`` closes it. ``model``: name of the model
-    on the server. ``body``: extra fields for every request. They override the fields that the
-    engine sets. ``adapters``: name of a LoRA adapter in Antiphon → its name on the server.
+    ``upstream``: the HTTP client for the server. ``close`` closes this client. ``model``: name of
+    the model on the server. ``body``: extra fields for every request. They override the fields that
+    the engine sets. ``adapters``: name of a LoRA adapter in Antiphon → its name on the server.
     ``image_encoder``: None if the model accepts no images. ``constraint_syntax``: None if the
     server enforces no constraints.
     """

@@ -90,9 +90,9 @@ class _TokenImageEncoder:
     """Encoder for a server that takes ids and replaces the image placeholder of the chat template
     by image tokens.
 
-    ``encode_body``: returns the request body for a prompt and the data URLs of its images, in
-    order. ``detokenizer``: escapes user text that looks like a placeholder. It is needed only for a
-    server that searches the detokenized text for placeholders.
+    ``encode_body``: function that returns the request body. Its arguments are the request and the
+    data URLs of the prompt's images, in order. ``detokenizer``: escapes user text that looks like a
+    placeholder. It is needed only for a server that searches the detokenized text for placeholders.
     """
 
     image_mode: Literal["apart", "template"] = "template"
@@ -138,8 +138,8 @@ async def image_encoder(
     """Return the image encoder for the server's ``model``. Return None if the server takes no
     images for this model.
 
-    ``kind``: the server's name in ``FLAVOURS``. ``properties``: the values that the server reports
-    about itself.
+    ``kind``: the kind of server, which is a key of ``FLAVOURS``. ``properties``: the values that
+    the server reports about itself.
     """
     if kind not in _ENCODER_FACTORIES:
         return None
@@ -175,8 +175,8 @@ async def _vllm_image_encoder(
     """Check that the server has vLLM's endpoint for images, and return the image encoder.
 
     vLLM has this endpoint only with ``--enable-scale-out``. The check generates one token and
-    raises ``BackendError`` if the endpoint does not exist. It does not show whether the model
-    accepts images, because this depends on the model's chat template.
+    raises ``BackendError`` if the endpoint does not exist. The check does not show whether the
+    model accepts images, because this depends on the model's chat template.
     """
     url = f"{upstream.root}/inference/v1/generate"
     ids = tokenizer.encode("a", special=False)

@@ -29,10 +29,12 @@ _MAX_CONTINUATIONS = 10
 class ResumableGeneration:
     """The state of one generation, which may need several requests.
 
-    ``context_left``: number of tokens that still fit into the context. ``constraints``: encodes the
-    constraint for the first request. A server can apply a grammar only from the first token of a
-    request. So for later requests, ``tracker`` creates the state of the constraint's grammar, and
-    the tokens are matched here.
+    A server can apply a grammar only from the first token of a request. So only the first request
+    has a constraint. This class matches the tokens of later requests to the grammar.
+
+    ``context_left``: number of tokens that still fit into the context. ``constraints``: returns the
+    grammar that the server enforces for a constraint. ``tracker``: creates the state that this
+    grammar has after the tokens that were already sampled.
     """
 
     def __init__(
@@ -110,9 +112,9 @@ class ResumableGeneration:
         return ParsedPayload(tokens=parsed.tokens[:count], reason=reason), is_rejected
 
     def _to_chunk(self, parsed: ParsedPayload) -> Chunk | None:
-        """Return a chunk of the tokens that need not be held back any more, or None if there is no
-        such token. Tokens that may be the start of a stop string are held back. If the server sent
-        a finish reason, the chunk has this reason."""
+        """Return a chunk of the tokens that can be sent now, or None if there are none. Tokens that
+        may be the start of a stop string are held back. If the server sent a finish reason, the
+        chunk has this reason and all tokens that were held back."""
         stop_conditions = self._stop_conditions
         chunk = stop_conditions.feed(parsed.tokens) if parsed.tokens else None
         if parsed.reason is None or stop_conditions.finished:

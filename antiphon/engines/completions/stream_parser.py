@@ -60,8 +60,8 @@ class ParsedPayload(Struct):
 
     ``reason``: the finish reason; None before the end. ``unreported_tokens``: number of sampled
     tokens whose ids the server does not report. ``cached``: number of prompt tokens taken from the
-    cache, or None if this payload does not report it. ``prompt``: total number of prompt tokens,
-    with images, or None if this payload does not report it.
+    cache, or None if this payload does not report it. ``prompt``: number of all prompt tokens,
+    including image tokens, or None if this payload does not report it.
     """
 
     tokens: list[TokenLogprob] = []
@@ -216,8 +216,8 @@ class VllmGenerateParser(VllmParser):
 
 
 def _named_logprobs(top: dict[str, float]) -> Iterable[tuple[int, float]]:
-    """Yield the id N and the log-probability of each entry. The keys of ``top`` are written as
-    ``token_id:N``."""
+    """Yield the token id and the log-probability of each entry of ``top``. The keys of ``top`` look
+    like ``token_id:42``, where 42 is the token id."""
     for name, logprob in top.items():
         number = name.rpartition(":")[2]
         if number.isdecimal() and len(number) < 10:

@@ -11,7 +11,10 @@ __all__ = ["gguf_card"]
 
 
 def gguf_card(name: str, context: int, header: GgufHeader, tokenizer: LlamaTokenizer) -> ModelCard:
-    """Build the model card. ``context``: maximum number of tokens, prompt and output together."""
+    """Return the ``ModelCard``, which is the model's metadata in the form that all engines use.
+
+    ``context``: maximum number of tokens, prompt and output together.
+    """
     templates = {
         key.removeprefix("tokenizer.chat_template."): str(value)
         for key, value in header.metadata.items()

@@ -26,8 +26,8 @@ __all__ = ["HostedEngine", "HostedTokenizer", "hosted_engine", "unpack_ids"]
 
 
 class HostedTokenizer:
-    """``Tokenizer`` of a hosted engine. It calls the other process to encode a text. The bytes of
-    all tokens are stored in this process."""
+    """``Tokenizer`` of a hosted engine. To encode a text, it calls the engine's process. To return
+    the bytes of a token, it needs no call, because this process stores the bytes of all tokens."""
 
     def __init__(self, name: str, description: EngineDescription, host: BlockingClient) -> None:
         self._name = name
@@ -50,8 +50,8 @@ class HostedTokenizer:
 class HostedEngine:
     """``Engine`` for the model ``name``, which is loaded in another process.
 
-    ``calls``: the asynchronous RPC client for the other process. ``host``: a blocking RPC client
-    for the same process.
+    ``calls`` and ``host`` are RPC clients for that other process. ``calls`` is asynchronous, and
+    ``host`` is blocking.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class _MeasuringEngine(HostedEngine):
 def hosted_engine(
     name: str, description: EngineDescription, calls: CallClient, host: BlockingClient
 ) -> HostedEngine:
-    """Create the engine for ``description``. It implements ``ImageMeasurer`` if the engine in the
-    other process does."""
+    """Create a ``HostedEngine`` that calls the engine that ``description`` describes. The created
+    engine implements ``ImageMeasurer`` if the described engine implements it."""
     kind = _MeasuringEngine if description.measures_images else HostedEngine
     return kind(name, description, calls, host)
 

@@ -71,8 +71,8 @@ async def load(
 ) -> LlamaEngine:
     """Load the GGUF file at ``path``.
 
-    ``options.threads``: number of CPU threads. The default is all cores but one, because ggml's
-    threads spin and become very slow when they share a core.
+    ``options.threads``: number of CPU threads. The default is the number of cores minus one. ggml's
+    threads wait in a busy loop, so they become very slow when they share a core with other threads.
 
     ``options.context_size``: maximum tokens of each of the ``parallel`` generations. The default is
     8192; the limit is the size that the model was trained for. Memory is allocated for all
@@ -213,8 +213,8 @@ def _has_gpu() -> bool:
 
 
 def _inactive_adapter(adapter: Any, file: Path) -> Any:
-    """Set the adapter's file, and set its scale to 0. So only requests that set another scale use
-    the adapter. Return the adapter."""
+    """Fill in ``adapter``, which is llama.cpp's description of a LoRA adapter, and return it. Its
+    scale is 0, so the adapter has no effect on requests that do not set another scale."""
     adapter.path, adapter.scale = str(file), 0.0
     return adapter
 
@@ -224,7 +224,7 @@ class LlamaEngine:
 
     ``server``: a result of ``start_server``. ``parallel``: number of llama.cpp's slots.
     ``adapters``: names of the LoRA adapters, in the order in which they were loaded. ``samplers``:
-    options of llama.cpp's own samplers, for outputs that may be any text.
+    options of llama.cpp's own samplers. They are used only if the output may be any text.
     """
 
     def __init__(

@@ -39,7 +39,8 @@ _LETTER_SEPARATOR = "\u115f"
 
 
 class PromptDetokenizer:
-    """Converts prompts to text that llama.cpp can tokenize again without parsing user text.
+    """Converts the ids of prompts to text, which llama.cpp tokenizes again. User text that looks
+    like a control token stays plain text.
 
     ``marker``: the text that stands for an image. ``bos``: the id that llama.cpp adds before every
     text, or None if it adds no id.
@@ -84,8 +85,8 @@ class PromptDetokenizer:
             yield self._literals[run[0]] if control else self._escape(run)[0]
 
     def _runs(self, ids: tuple[int, ...]) -> Iterator[tuple[bool, tuple[int, ...]]]:
-        """Split the ids into control tokens and runs of text ids. For each part, yield whether it
-        is a control token, and the part's ids."""
+        """Split the ids into control tokens and sequences of text tokens. For each part, yield
+        whether the part is a control token, and the ids of the part."""
         start = 0
         for at, id in enumerate(ids):
             if id in self._literals:
@@ -103,8 +104,8 @@ class PromptDetokenizer:
 
 
 def _separator_before(text: str) -> str:
-    """Return the separator to insert before ``text``, which is the rest of a very long word. The
-    separator must be of another character class than the word."""
+    """Return the separator to insert before ``text``, which is the rest of a very long word. To
+    split the word, the separator must be of another character class than the word."""
     return _SEPARATOR if text[0].isalnum() or text[0].isspace() else _LETTER_SEPARATOR
 
 

@@ -1,7 +1,9 @@
-"""Split very long words.
+"""Split very long words, because llama.cpp would crash on them.
 
-For many models llama.cpp splits text with std::regex, which recurses once per character and
-overflows the stack. A split word has different tokens but the same text.
+A word is a sequence of characters of one class: letters and digits, white space, or all other
+characters. For many models, llama.cpp splits text into words with std::regex. std::regex recurses
+once per character, so a very long word overflows the stack. A split word has different tokens but
+the same text.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ _LONG_RUN = re.compile(rf"\w{{{_RUN_LENGTH}}}|\s{{{_RUN_LENGTH}}}|[^\w\s]{{{_RUN
 
 
 def split_long_words(text: str, literals: Mapping[str, int]) -> Iterator[str]:
-    """Yield the text in pieces that have no very long words. Usually there is only one piece. Texts
-    in ``literals`` are never split."""
+    """Yield the text in pieces that have no very long words. Usually there is only one piece.
+
+    ``literals``: text of a special token → its id. These texts are never split.
+    """
     start = 0
     for at in range(0, len(text) - _RUN_LENGTH + 1, _RUN_LENGTH):
         if _LONG_RUN.match(text, at):
@@ -35,8 +39,8 @@ def split_long_words(text: str, literals: Mapping[str, int]) -> Iterator[str]:
 
 
 def _cut_position(text: str, at: int, literals: Mapping[str, int]) -> int:
-    """Return where to cut the text: at ``at``, or at the start of the literal that contains
-    ``at``."""
+    """Return the index where the text is cut: ``at``, or the start of a literal if a cut at ``at``
+    would split this literal."""
     neighbours = text[max(0, at - 1) : at + 1]
     for literal in literals:
         if neighbours not in literal:

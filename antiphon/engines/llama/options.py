@@ -1,9 +1,11 @@
 """The ``engine_options`` of the llama engine: samplers of llama.cpp, and speculative decoding.
 
 In speculative decoding, the next tokens are guessed cheaply, and the model checks several guessed
-tokens in one pass. There are two kinds of guess. Either a small model guesses, or the guess is a
-copy of earlier text: if the latest few tokens already occurred earlier, the tokens that followed
-them there are the guess.
+tokens in one pass. There are two ways to guess:
+
+- A small model (the draft model) generates the guess.
+- The guess is copied from earlier text. If the latest tokens already occurred earlier in the text,
+  the tokens that followed them there are the guess.
 """
 
 from __future__ import annotations
@@ -36,8 +38,11 @@ _MAX_TOKENS = 64
 
 
 class Speculation(Struct, frozen=True):
-    """How tokens are guessed. ``tokens``: maximum number of tokens per guess. ``draft_model``: the
-    small model that guesses. If None, guesses are copies of earlier text."""
+    """Settings of speculative decoding, which guesses the next tokens.
+
+    ``tokens``: maximum number of tokens per guess. ``draft_model``: the small model that guesses.
+    If None, guesses are copied from earlier text.
+    """
 
     tokens: int
     draft_model: Path | None = None

@@ -17,7 +17,7 @@ __all__ = ["PartialTokens"]
 
 
 class PartialTokens:
-    """Recovers the ids of one tokenizer's withheld tokens."""
+    """Recovers the ids of withheld tokens, for the vocabulary of one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -28,10 +28,10 @@ class PartialTokens:
 
         1. Encode ``text`` with the tokenizer. The result is used if it has ``count`` + 1 ids and
            ends with ``last``.
-        2. Search for any other ``count`` ids that, followed by ``last``, spell ``text``.
+        2. Search for any ``count`` ids that, together with ``last`` after them, spell ``text``.
 
-        If both fail, for example because the model wrote invalid UTF-8, the tokenizer's encoding of
-        ``text`` is returned, although it differs from the sampled ids.
+        Both ways fail, for example, if the model wrote invalid UTF-8. Then the method returns the
+        tokenizer's encoding of ``text``, although it differs from the sampled ids.
         """
         usual = self._tokenizer.encode(text, special=False)
         if len(usual) == count + 1 and usual[-1] == last:
@@ -44,9 +44,9 @@ class PartialTokens:
         return usual
 
     def _split(self, spelled: bytes, count: int) -> list[int] | None:
-        """Split the bytes ``spelled`` into the bytes of ``count`` tokens, none of which is valid
-        UTF-8. Return the ids of these tokens, or None if this is impossible. Longer tokens are
-        tried first."""
+        """Find ``count`` tokens whose bytes together are ``spelled``. Only tokens with invalid
+        UTF-8 are used, and longer tokens are tried first. Return the ids of the tokens, or None if
+        there are no such tokens."""
         if count == 0:
             return None if spelled else []
         for length in range(len(spelled) - count + 1, 0, -1):

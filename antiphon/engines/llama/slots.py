@@ -40,14 +40,15 @@ class Slot(Struct, frozen=True):
 
 
 class Slots:
-    """The slots of one llama.cpp server, with the ids of the last generation of each slot.
+    """The slots of one llama.cpp server. Each slot remembers the ids of its last generation.
 
-    A prompt that continues the ids of a free slot gets this slot. Any other prompt gets the slot
-    that has been idle longest. llama.cpp itself would pick the slot with the longest common prefix.
-    With that rule, conversations with the same beginning would overwrite each other in one slot.
+    If a prompt repeats nearly all ids of a free slot (``CONTINUATION_RATIO``), it continues the
+    slot's conversation and gets this slot. Any other prompt gets the slot that has been idle
+    longest. llama.cpp itself would pick the slot with the longest common prefix. With that rule,
+    conversations with the same beginning would overwrite each other in one slot.
 
     A scope is a group of requests that may share cached states, such as the requests of one tenant.
-    A prompt of one scope never continues the ids of another scope.
+    A prompt never continues the ids of a slot whose last generation had another scope.
     """
 
     def __init__(self, count: int) -> None:

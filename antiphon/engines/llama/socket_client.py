@@ -103,7 +103,7 @@ class LlamaSocket:
             connection.close()
 
     def close(self) -> None:
-        """Free the model."""
+        """Stop the server, free the model, and remove the socket file."""
         self._server = None
         self._folder.cleanup()
 

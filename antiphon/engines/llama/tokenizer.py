@@ -39,9 +39,9 @@ class _ModelParams(ctypes.Structure):
     """The fields of the C struct ``llama_model_params`` up to ``use_extra_bufts``. Padding stands
     for the other fields.
 
-    Because of the padding, this struct may be longer than llama.cpp's. This is harmless, because a
-    large struct is passed by a hidden pointer or on the stack. So only the offsets of the fields
-    named here must be right.
+    Because of the padding, this struct may be longer than llama.cpp's struct. This is harmless,
+    because a large struct is passed by a hidden pointer or on the stack. So only the offsets of the
+    fields named here must be right.
     """
 
     _fields_ = (
@@ -265,7 +265,7 @@ class LlamaTokenizer:
         return self.piece(token).decode("utf-8", "replace") if token >= 0 else None
 
     def _dividing(self) -> Iterator[str]:
-        """Yield the texts of the end tokens before which a text can be split.
+        """Yield the texts of some end tokens. A long text can be split before each of them.
 
         An end token is left out if its text is part of another special token. It is also left out
         if it absorbs the white space before it.

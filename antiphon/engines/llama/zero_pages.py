@@ -58,7 +58,7 @@ def writable_ranges(text: str | None = None) -> tuple[MemoryRange, ...]:
 def new_ranges(
     before: Iterable[MemoryRange], after: Iterable[MemoryRange]
 ) -> Iterator[MemoryRange]:
-    """Yield the parts of ``after`` that ``before`` does not cover.
+    """Yield the memory that is in ``after`` but not in ``before``.
 
     The system may join a new mapping with an older mapping next to it. So the new memory may be
     only a part of a range in ``after``.
@@ -77,12 +77,12 @@ def new_ranges(
 
 
 def release_zero_pages(ranges: Iterable[MemoryRange]) -> int:
-    """Give the blocks that contain only zeros back to the system. Return the number of bytes in
-    these blocks. Ranges below 32 MiB are skipped.
+    """Give memory blocks that contain only zeros back to the system. Return the number of bytes
+    that were given back. Ranges below 32 MiB are skipped.
 
-    During the call, no other thread may write to the ranges. Data that a thread writes to a block
-    after the check for zeros and before the block is given back would be lost. Threads that run
-    Python code cannot write, because this function keeps the GIL.
+    During the call, no other thread may write to the ranges. If a thread wrote to a block after the
+    check for zeros and before the block is given back, the written data would be lost. Threads that
+    run Python code cannot write, because this function keeps the GIL.
     """
     libc = ctypes.PyDLL(None)  # keeps the GIL
     libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)

@@ -100,11 +100,12 @@ async def load(source: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Ope
 
 
 def _lookup_options(value: object) -> Mapping[str, int]:
-    """Return the settings of prompt lookup, which is speculative decoding with tokens copied from
-    the context. Each request must contain these settings. Return an empty mapping if prompt lookup
-    is off.
+    """Return the settings of prompt lookup, or an empty mapping if prompt lookup is off. Prompt
+    lookup is speculative decoding with tokens that are copied from the context. OpenVINO needs the
+    settings in each request.
 
-    ``value``: the value of the engine option. Raises ``SetupError`` if it is invalid.
+    ``value``: the value of the engine option ``prompt_lookup``. Raises ``SetupError`` if ``value``
+    is invalid.
     """
     if isinstance(value, bool):
         return PROMPT_LOOKUP_DEFAULTS if value else {}

@@ -37,7 +37,7 @@ MessageHandler = Callable[[ToParent | BackendError], None]
 
 
 class WorkerProcess:
-    """The worker process, as the parent process sees it. Use it on one event loop only.
+    """Controls the worker process from the parent process. Use it on one event loop only.
 
     ``load_timeout_s``: time limit for loading the model, in seconds.
     """

@@ -1,7 +1,7 @@
 """The state of one generation of the transformers engine.
 
-The thread that runs the model passes logits and gets the id of the next token. Chunks are sent to
-the event loop through a channel.
+The thread that runs the model passes logits to ``Generation.choose`` and gets the id of the next
+token. Chunks are sent to the event loop through a channel.
 """
 
 from __future__ import annotations

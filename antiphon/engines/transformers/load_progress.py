@@ -17,8 +17,8 @@ _BAR_NAME = "Loading weights"
 
 @contextmanager
 def report_load_progress(folder: Path, progress: _Progress | None) -> Iterator[None]:
-    """While the context is open, call ``progress`` with the loaded bytes of the weights in
-    ``folder``.
+    """Context manager. Within the ``with`` block, transformers loads the weights in ``folder``, and
+    ``progress`` is called with the number of bytes loaded so far.
 
     transformers counts loaded tensors and not bytes. So the number of bytes is an estimate: every
     tensor is assumed to have the same size.

@@ -112,9 +112,9 @@ class Sampler:
     def _sample(self, logits: Tensor) -> int:
         """Sample with temperature, top_k, top_p and min_p, in this order, as ``transformers`` does.
 
-        The probabilities are summed up in the order of token ids, and one random number selects the
-        token. The logits of a request depend slightly on the other requests of the batch. With this
-        method, such small differences hardly ever change the sampled token.
+        The logits of a request depend slightly on the other requests of the batch. Such small
+        differences should hardly ever change the sampled token. Therefore, the probabilities are
+        summed up in the order of token ids, and one random number selects the token.
         """
         import torch
 

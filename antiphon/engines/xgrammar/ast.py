@@ -41,8 +41,8 @@ class AnyText(Struct, frozen=True):
     """A node that matches any text that contains none of the texts in ``excluded`` and
     ``terminators``.
 
-    ``terminators``: texts of which one may follow directly after the matched text. Because they are
-    excluded, the matched text ends at the first terminator.
+    ``terminators``: texts that may follow directly after the matched text. The matched text
+    contains no terminator, so it ends before the first terminator.
     """
 
     excluded: tuple[str, ...] = ()

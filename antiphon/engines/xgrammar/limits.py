@@ -39,7 +39,7 @@ def check_limits(rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
 
 
 class _EmptyLoopCheck:
-    """Rejects grammars that repeat a node that may match the empty text.
+    """Rejects grammars with a repeated node that may match the empty text.
 
     For such a grammar, xgrammar would examine all derivations again at every token.
     """

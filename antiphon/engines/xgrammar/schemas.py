@@ -360,8 +360,9 @@ class SchemaTree:
     def _members(self, members: Sequence[tuple[Node, bool]]) -> Node:
         """Build the comma-separated members of an object, in the order of ``members``.
 
-        ``members``: the node of each member, and whether the member is required. The output may
-        start with the first required member or with any member before it.
+        ``members``: the node of each member, and whether the member is required. All members before
+        the first required member are optional. So the output may start with the first required
+        member or with any member before it.
         """
         self._object_count += 1
         number, arms = self._object_count, list[Node]()
@@ -396,10 +397,11 @@ def _choice(arms: Sequence[Node]) -> Node:
 
 
 def _any_string() -> Node:
-    """Build a node that matches any JSON string, as a series of plain texts and escapes.
+    """Build a node that matches any JSON string. The string is a sequence of texts without escapes,
+    with one escape (a backslash sequence) between two texts.
 
-    An excluded text, such as the text of a control token, cannot occur within one plain text. It
-    can still occur where it overlaps an escape.
+    An excluded text, such as the text of a control token, cannot occur within a text without
+    escapes. It can occur in the string only if a part of it is written as an escape.
     """
     plain = AnyText(_NOT_PLAIN)
     escaped = Repeat(Concatenation((parse_regex(_ESCAPE), plain)), 0, None)

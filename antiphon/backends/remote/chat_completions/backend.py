@@ -131,8 +131,8 @@ class ChatCompletionsBackend(RemoteBackend):
         return "cache_salt" in self.flavour.option_fields
 
     def _for_server(self, options: Options) -> Options:
-        """Return the options to send: with the upstream's name of the LoRA adapter, and with the
-        salt for the upstream's prefix cache."""
+        """Return a copy of the options for the upstream. In the copy, the LoRA adapter has its name
+        on the upstream, and ``cache_salt`` is the salt for the upstream's prefix cache."""
         adapter = self._adapters.get(options.adapter or "") or options.adapter
         return replace(options, adapter=adapter, cache_salt=options.prefix_salt)
 
@@ -197,8 +197,8 @@ def _extra(options: Options) -> dict[str, Any]:
 
 
 def _tools(options: Options, prompt_tools: PromptTools) -> dict[str, Any]:
-    """Return the request fields for tools. ``tools`` contains only the tools that may be called,
-    because this API has no other way to forbid a tool."""
+    """Return the request fields for tools. The field ``tools`` contains only the tools that the
+    model may call, because this API has no other way to forbid a tool."""
     if not prompt_tools.callable:
         return {}
     body: dict[str, Any] = {"tools": [_tool(tool) for tool in prompt_tools.callable]}

@@ -122,8 +122,8 @@ class _Timings(Struct):
 class UpstreamChunk(Struct):
     """One chunk of the stream.
 
-    Only llama-server sends ``timings``. ``usage`` is parsed separately. If it cannot be parsed, it
-    is ignored, so the answer is not lost.
+    Only llama-server sends ``timings``. ``usage`` is parsed separately. An unreadable ``usage`` is
+    ignored, so that the answer is not lost.
     """
 
     choices: list[ChunkChoice] | None = None
@@ -148,8 +148,8 @@ def usage_in(chunk: UpstreamChunk) -> ReportedUsage | None:
 
 
 def sampled_token_count(chunk: UpstreamChunk, reported: ReportedUsage | None) -> int | None:
-    """Return how many tokens had been sampled when the chunk was sent, or None if the chunk does
-    not report this number."""
+    """Return the number of tokens that the server had sampled when it sent the chunk. Return None
+    if the chunk does not report this number."""
     if not chunk.choices:
         return None
     if chunk.timings is not None:

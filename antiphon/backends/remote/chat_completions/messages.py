@@ -46,7 +46,7 @@ def build_chat_messages(
 
     ``reasoning_fields``: the fields in which the upstream accepts reasoning.
     ``has_developer_role``: the upstream supports the role ``developer``. ``origin``: the address of
-    the upstream, by which encrypted reasoning from this upstream is recognized. Raises
+    the upstream. Encrypted reasoning is sent only to the upstream that it came from. Raises
     ``InvalidRequest``, with the path of the part, for a part that cannot be sent.
     """
     writer = _Writer(reasoning_fields, has_developer_role, origin)

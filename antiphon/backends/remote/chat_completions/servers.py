@@ -29,8 +29,8 @@ STANDARD: Mapping[str, str] = {
 class ChatFlavour(Struct, frozen=True, kw_only=True):
     """One kind of server, such as vLLM: the request fields and features that it supports.
 
-    This kind of server is recognized by ``owners``, the values of ``owned_by`` in its list of
-    models, or by ``hosts``, its host names.
+    Two fields identify this kind of server, and one match is enough. ``owners``: values of
+    ``owned_by`` in the server's list of models. ``hosts``: host names of the server.
     """
 
     #: Option → field of the body, for options beyond the standard.

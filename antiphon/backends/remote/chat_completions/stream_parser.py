@@ -79,8 +79,8 @@ class _PendingCall:
 
 
 class _ReasoningCounter:
-    """Counts the reasoning tokens of a reply. Its input is the number of all tokens so far, which
-    the server reports with each chunk."""
+    """Counts the reasoning tokens of a reply. The server reports with each chunk only the number of
+    all tokens so far."""
 
     def __init__(self) -> None:
         self.tokens = self._total = self._unassigned = 0
@@ -191,11 +191,12 @@ class ChatStreamParser:
             self._reasoning_ended = False
 
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
-        """Return the last deltas, at the end of the stream.
+        """Return the remaining deltas when the stream has ended.
 
-        Raises ``BackendError`` if the server sent no finish reason or reports a failure. ``done``:
-        ignored, because it does not show that the answer is complete: a router also sends
-        ``[DONE]`` if the server behind it fails during the answer.
+        Raises ``BackendError`` if the server sent no finish reason or reports a failure.
+
+        ``done``: ignored. ``[DONE]`` does not show that the answer is complete, because a router
+        also sends ``[DONE]`` if the server behind it fails during the answer.
         """
         if self._finish is None:
             raise BackendError("The upstream's answer broke off.")
@@ -291,8 +292,8 @@ class ChatStreamParser:
                 last[key] = value
 
     def _add_parts(self, parts: Iterable[object]) -> None:
-        """Add content that is a list of parts. Mistral sends its content and its reasoning in this
-        form."""
+        """Add content that is a list of parts. Mistral sends content and reasoning as such a
+        list."""
         for part in parts:
             if not isinstance(part, dict):
                 continue
@@ -365,8 +366,8 @@ class ChatStreamParser:
         return self._by_id.get(call_id)
 
     def _is_shared_id(self, pending: _PendingCall, index: int | None, name: str) -> bool:
-        """Return whether a piece starts another call although it has the id of ``pending``. Some
-        servers give all parallel calls the same id."""
+        """Return whether a piece starts a new call although the piece has the same id as
+        ``pending``. Some servers give all parallel calls the same id."""
         is_other = index is not None and pending.index is not None and index != pending.index
         is_renamed = pending.is_ready and name != pending.name
         return bool(name) and ((is_other and index not in self._by_index) or is_renamed)

@@ -208,7 +208,7 @@ def _instructions(options: Options, flavour: ResponsesFlavour) -> list[str]:
 
 def _set_fields(value: Any) -> dict[str, Any]:
     """Return the fields of ``value`` that are set. ``value``: the option ``reasoning`` or ``text``.
-    If its only set field is the text format, with the default value, return no fields."""
+    If only the text format is set, and it has the default value, return an empty dict."""
     fields: dict[str, Any] = msgspec.to_builtins(value)
     values = {name: inner for name, inner in fields.items() if inner is not None}
     return {} if values == {"format": {"type": "text"}} else values
@@ -240,7 +240,8 @@ def _tools(
 
 
 def _native_choice(choice: ToolChoice, prompt_tools: PromptTools) -> Any:
-    """Return ``tool_choice`` for a server that gets the tools unchanged."""
+    """Return ``tool_choice`` for a server that gets the tools in the form of the API, and not as
+    functions."""
     hosted = msgspec.to_builtins(choice.hosted)
     functions = [
         _tool_reference(tool, prompt_tools)
@@ -335,8 +336,8 @@ def _as_function_call(item: it.Item, prompt_tools: PromptTools) -> tuple[it.Item
 
 
 def _to_json(item: it.Item) -> dict[str, Any]:
-    """Return the item as JSON. Most ids are left out, because Antiphon made them and the upstream
-    does not know them."""
+    """Return the item as a JSON object. Most ids are left out, because Antiphon created these ids
+    and the upstream does not know them."""
     fields: dict[str, Any] = msgspec.to_builtins(item)
     if (
         not isinstance(item, _ITEMS_WITH_IDS)

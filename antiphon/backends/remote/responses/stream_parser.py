@@ -109,8 +109,9 @@ class _UpstreamItem:
 
     ``tag``: the type of the item. ``raw``: the item's JSON so far. ``text_lengths``: channel (kind
     of text) → number of characters so far. ``steps``: names of the hosted tool's progress events
-    that were already reported. ``summary``: index of a part of the summary, after the first one,
-    that has begun but has no text yet; 0 if there is no such part. ``waiting_events``: events that
+    that were already reported. ``summary``: index of the summary part that has begun but has no
+    text yet, or 0. If it is not 0, a blank line is added before the next text of the summary. The
+    first part has the index 0, so no blank line precedes it. ``waiting_events``: events that
     arrived while another item was open.
     """
 
@@ -143,7 +144,8 @@ class ResponsesStreamParser:
     functions, such as custom tools. ``origin``: the address of the upstream. It is stored with
     encrypted reasoning, because only this upstream can read it. ``input_tokens``: estimated number
     of tokens of the prompt, for servers that report no usage. ``max_output_tokens``: the requested
-    limit. It shows whether the output was cut off, for servers that do not report this.
+    limit. Some servers do not report that they cut off the output at this limit, so the parser
+    compares the number of output tokens with the limit.
     """
 
     def __init__(
@@ -196,8 +198,8 @@ class ResponsesStreamParser:
             self._dispatch(event)
 
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
-        """Return the last deltas, at the end of the stream. Raises ``BackendError`` if the stream
-        is incomplete or the response failed.
+        """Return the remaining deltas when the stream has ended. Raises ``BackendError`` if the
+        stream is incomplete or the response failed.
 
         ``done``: ignored. ``StreamParser`` requires this parameter, but a stream of the Responses
         API ends with an event such as ``response.completed`` and not with ``[DONE]``.
@@ -246,9 +248,10 @@ class ResponsesStreamParser:
     def _must_wait(self, item_state: _UpstreamItem) -> bool:
         """Return whether the item's events must wait until the current item is complete.
 
-        Calls and items of hosted tools may stream in parallel. So the events must wait if both
-        items are of these kinds. If one of the two items is a message or reasoning, the events do
-        not wait, because messages and reasoning come one after the other.
+        If both items are tool calls or items of hosted tools, the events must wait, because the
+        upstream may stream such items in parallel. If one of the two items is a message or
+        reasoning, the events need not wait, because messages and reasoning are not streamed in
+        parallel with other items.
         """
         assert self._current is not None
         return item_state.tag not in _TEXT_ITEMS and self._current.tag not in _TEXT_ITEMS
@@ -404,8 +407,8 @@ class ResponsesStreamParser:
         as ``searching``.
 
         The event is reported only if Antiphon's rules for the order of events allow it now. If the
-        event comes before the end of the tool's input text, it is reported after this end. Any
-        other event that is not allowed is dropped.
+        tool's input text is not complete yet, the event waits until the text is complete. Any other
+        event that is not allowed is dropped.
         """
         edge = ITEM[item_state.tag].get((item_state.state, f"{item_state.tag}.{name}"))
         if edge is None:
