@@ -115,12 +115,12 @@ def read_chat_request(raw: Json, limits: BodyLimits = DEFAULT_LIMITS) -> ChatReq
 
 
 def _apply_continue_final_message(raw: Json, items: list[Json]) -> None:
-    """Mark the last message as incomplete if the request sets vLLM's field
-    ``continue_final_message``.
+    """If the request sets vLLM's field ``continue_final_message``, mark the last message as
+    incomplete. The model then continues this message.
 
-    The field ``add_generation_prompt`` has the opposite meaning: it opens a new turn. So exactly
-    one of the two fields must be true. Raises ``InvalidRequest`` if both are true or both are
-    false.
+    The field ``add_generation_prompt`` has the opposite meaning: the model begins a new message. So
+    exactly one of the two fields must be true. Raises ``InvalidRequest`` if both are true or both
+    are false.
     """
     continues = raw.get("continue_final_message", False)
     defaults = {"continue_final_message": False, "add_generation_prompt": not continues}

@@ -14,7 +14,8 @@ _BOUNDARY = re.compile(r"(?=[.\[])")
 
 class ErrorPaths:
     """Maps the path of a Responses API field to the path of the field that the client wrote. An
-    entry for ``tools[0]`` also applies to the fields inside of it, such as ``tools[0].name``."""
+    entry for ``tools[0]`` also applies to the fields inside ``tools[0]``, such as
+    ``tools[0].name``."""
 
     def __init__(self, **renamed: str) -> None:
         self._client_paths: dict[str, str] = dict(renamed)

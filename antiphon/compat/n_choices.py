@@ -26,8 +26,8 @@ def read_choice_count(raw: Any, path: str, limit: int) -> int:
 
 def with_seed_offset(request: CreateResponse, offset: int) -> CreateResponse:
     """Return the request of one choice: its seed is the client's seed plus ``offset``. So each
-    choice has a different seed. The sum wraps around within signed 64 bits. A request without a
-    seed is returned unchanged."""
+    choice has a different seed. If the sum is too large for signed 64 bits, it wraps around. A
+    request without a seed is returned unchanged."""
     seed = request.seed
     if seed is None or not offset:
         return request

@@ -18,8 +18,8 @@ def read_text_inputs(raw: Any, path: str, limit: int) -> dict[str, TextInput]:
     """Read one input, or an array of up to ``limit`` inputs. Returns a dict from the path of each
     input to the input, in the order of the request.
 
-    An array whose first entry is a number is the token ids of a single text. Raises
-    ``InvalidRequest`` for other types and for an empty array. An empty text is allowed.
+    If the first entry of an array is a number, the array contains the token ids of a single text.
+    Raises ``InvalidRequest`` for other types and for an empty array. An empty text is allowed.
     """
     if isinstance(raw, str):
         return {path: raw}

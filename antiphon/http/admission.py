@@ -1,5 +1,5 @@
-"""Admission control: limit concurrent requests, and queue the other requests fairly between
-tenants.
+"""Admission control: limit the number of requests in progress. Further requests wait in a queue
+that is fair to all tenants.
 
 Each admitted request holds a slot until it ends. Tenants share the slots and the places in the
 queue. If a tenant floods the server, only this tenant's requests are refused.
@@ -50,9 +50,10 @@ class AdmissionQueue:
     """Admits at most ``max_concurrent_requests`` requests at a time. At most
     ``max_queued_requests`` more requests wait in the queue.
 
-    If the queue is full, a new request can replace the newest queued request of the tenant with the
-    most queued requests. It does so if its own tenant has at least two queued requests fewer than
-    that tenant. Otherwise, the new request is rejected.
+    If the queue is full, a new request can replace a queued request. This happens if another tenant
+    has at least two more queued requests than the tenant of the new request. The replaced request
+    is the newest queued request of the tenant with the most queued requests. It is rejected. In all
+    other cases, the new request is rejected.
 
     - ``max_per_tenant``: the maximum number of concurrent requests of one tenant; None means no
       limit per tenant.
@@ -116,8 +117,8 @@ class AdmissionQueue:
         return is_free
 
     def is_half_free(self, tenant: str) -> bool:
-        """Return whether more than half of all slots are free, and also more than half of the slots
-        that this tenant may hold."""
+        """Return whether two conditions hold: more than half of all slots are free, and this tenant
+        holds less than half of the slots that it may hold."""
         return self._limiter.is_half_free(tenant)
 
     async def acquire(self, tenant: str, *, priority: int = 0) -> None:
@@ -136,11 +137,11 @@ class AdmissionQueue:
         self._limiter.release(tenant)
 
     def _make_room(self, tenant: str) -> None:
-        """Make room in the queue for a request of ``tenant``: reject the newest queued request of
-        the tenant with the most queued requests.
+        """Make room in the full queue for a request of ``tenant``: reject the newest queued request
+        of the tenant with the most queued requests.
 
-        That tenant must have at least two more queued requests than ``tenant``. Otherwise, no
-        queued request is rejected, and ``Overloaded`` is raised.
+        If no tenant has at least two more queued requests than ``tenant``, raise ``Overloaded``
+        instead. In this case, no queued request is rejected.
         """
         limiter, wait = self._limiter, self._retry_after_s
         error = Overloaded(

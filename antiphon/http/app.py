@@ -105,8 +105,8 @@ def create_app(
       is only one process.
     - ``clock`` returns monotonic seconds.
     - ``tracer``: None means that nothing is traced.
-    - ``reraise``: for tests: whether unexpected exceptions are raised, and not converted to an
-      error response.
+    - ``reraise``: whether unexpected exceptions are raised, and not converted to error responses.
+      Only tests set it.
     """
     access = access or AuthConfig()
     limits = limits or RequestLimits()

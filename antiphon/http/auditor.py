@@ -38,6 +38,6 @@ class Auditor:
 
     async def record_operator(self, scope: Scope, type: str, target: str) -> None:
         """Record an action, such as deleting a response, if the request has an operator's API key.
-        Other clients may do the same, but their actions are not recorded."""
+        Clients without such a key may perform the same action, but it is not recorded."""
         if request_context(scope).key in self._operators:
             await self.record(scope, type, target)

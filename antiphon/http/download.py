@@ -69,9 +69,9 @@ def requested_range(header: str, size: int) -> tuple[int, int] | None:
     """Parse the Range header of a request for a file of ``size`` bytes. Returns start (included)
     and end (excluded) of the range.
 
-    If the file has no byte in the range, the returned start is not less than the end. The caller
-    then refuses the request. If the header is not one valid range of bytes, None is returned. The
-    caller then sends the whole file.
+    If the file has no byte in the range, the returned start is greater than or equal to the end.
+    The caller then refuses the request. If the header is not one valid range of bytes, None is
+    returned. The caller then sends the whole file.
     """
     match = _RANGE.match(header)
     if match is None or match[1] == match[2] == "":

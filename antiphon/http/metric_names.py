@@ -60,9 +60,9 @@ _NAMINGS: Mapping[MetricNames, _Naming] = {
 
 
 class OtherNames(Collector):
-    """Exports the metrics of ``collectors`` a second time, under alternative names. ``names``:
-    which set of alternative names is used, such as ``vllm``. A metric without an alternative name
-    is not exported a second time."""
+    """Exports some metrics of ``collectors`` a second time, under alternative names. ``names``: the
+    set of alternative names, such as ``vllm``. A metric that has no name in this set is not
+    exported a second time."""
 
     def __init__(self, collectors: Iterable[Collector], names: MetricNames) -> None:
         self._collectors = tuple(collectors)

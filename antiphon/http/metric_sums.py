@@ -49,8 +49,9 @@ def sum_metrics(
     """Combine the metrics of all processes. ``running``: snapshots of the running processes.
     ``ended``: the last snapshots of processes that have ended.
 
-    Values with the same name and labels are added. For the metrics in ``_LARGEST``, the result is
-    the largest value. The counters of ended processes are included; their gauges are not.
+    Values with the same name and labels are added, with two exceptions. For the metrics in
+    ``_LARGEST``, the result is the largest value. For a sample whose name ends in ``_created``,
+    which is a time, the result is the earliest time. The gauges of ended processes are left out.
     """
     sums: dict[str, tuple[MetricSnapshot, dict[_SampleKey, float]]] = {}
     for snapshots, is_running in ((running, True), (ended, False)):

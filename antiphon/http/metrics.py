@@ -43,11 +43,11 @@ _OTHER_TENANTS = "other"
 
 
 class RunTiming:
-    """The timing of one run. ``started_at``: when the request arrived. ``first_token_at``: when
-    the first token was sent; None until then. Both times are in seconds of ``clock``.
+    """The timing of one run. ``started_at``: when the request arrived. ``first_token_at``: when the
+    first token was sent; None until then. Both are times on ``clock``, in seconds.
 
     For a streamed run, call ``record_events`` for each batch of events until ``first_token_at`` is
-    set. If it is never called, ``is_streamed`` stays false.
+    set. For other runs, do not call it: ``is_streamed`` then stays false.
     """
 
     __slots__ = ("_clock", "first_token_at", "is_streamed", "started_at")
@@ -69,8 +69,9 @@ class RunTiming:
 class _Series(Struct, frozen=True):
     """The metrics that have a model label.
 
-    One instance holds the parent metrics, which cover all models. The other instances each hold the
-    children of one model. The children are kept because looking up a child for each update is slow.
+    One instance holds the metrics themselves. Each other instance holds the children of these
+    metrics for one model. A child is a metric with label values. Instances keep their children,
+    because looking up a child for each update is slow.
     """
 
     to_first: Histogram
@@ -215,7 +216,8 @@ class Metrics:
     - ``tenants``: tenants with their own label value; all other tenants count as ``other``.
     - ``names``: the set of alternative names under which some metrics are exported a second time;
       ``antiphon`` means that each metric is exported only once.
-    - ``exporter``: receives those metrics of requests that OpenTelemetry's conventions define.
+    - ``exporter``: also receives the measurements of requests that OpenTelemetry's conventions
+      define.
     """
 
     _collect: CollectMetrics | None = None
@@ -371,7 +373,8 @@ class Metrics:
     # --- the store -------------------------------------------------------------------------------
 
     def on_operation(self, operation: str, seconds: float, *, failed: bool) -> None:
-        """Record an operation of the store."""
+        """Record one operation of the store: its duration in ``seconds``, and whether it
+        ``failed``."""
         child = self._store_children.get(operation)
         if child is None:
             child = self._store_children[operation] = self._store.seconds.labels(operation)
@@ -432,8 +435,8 @@ class Metrics:
         return encode(SummedMetrics(shown)), media_type
 
     def _count(self, counter: Counter, *labels: str | int) -> None:
-        """Add one to the counter with these labels. The counter with its labels is looked up once
-        and cached."""
+        """Add one to the child of ``counter`` with these label values. Children are cached, because
+        looking them up in the counter is slow."""
         key = (counter, *labels)
         child = self._counters.get(key)
         if child is None:

@@ -260,8 +260,8 @@ def frozen_gc() -> Iterator[None]:
 
 
 def _limited_protocol(limits: ConnectionLimits) -> type[_Protocol]:
-    """Return the protocol class of one server. All connections of the server share ``limits`` and
-    the count of open connections per address."""
+    """Return the protocol class of one server. uvicorn creates one instance per connection. All
+    instances share ``limits`` and the count of open connections per address."""
     members = {"limits": limits, "open_by_address": Counter(), "__slots__": ()}
     return type("_LimitedProtocol", (_Protocol,), members)
 
@@ -451,11 +451,12 @@ class _Protocol(HttpToolsProtocol):
 
 
 class _ShortQueue(list[Any]):
-    """A queue for connections that seldom have queued requests. An empty ``deque`` takes 0.7 KB;
-    this list takes much less."""
+    """The queue of a connection's pipelined requests. It is empty for nearly all connections. An
+    empty ``deque`` takes 0.7 KB; this list takes much less."""
 
     def appendleft(self, entry: Any) -> None:
-        """Insert an entry at the front. ``pop`` returns this entry after all other entries."""
+        """Insert an entry at the front. ``pop`` removes entries from the end, so it returns this
+        entry after all other entries."""
         self.insert(0, entry)
 
 
@@ -618,7 +619,8 @@ class _Server(uvicorn.Server):
                 signal.signal(number, previous)
 
     def _is_reload(self, number: int) -> bool:
-        """Return whether a signal asks to reload the settings."""
+        """Return whether a signal asks to reload the settings. A SIGHUP does, except if it comes
+        because the terminal was closed."""
         is_hangup = self._on_hangup is not None and number == getattr(signal, "SIGHUP", None)
         return is_hangup and has_terminal() == self._has_terminal
 

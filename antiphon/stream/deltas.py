@@ -44,9 +44,9 @@ class Open(Struct, frozen=True):
     """Open a new item. If an item without a ``key`` is open, that item is closed first.
 
     ``item``: the shell of the item. A shell has type, name and call id, but no item id and no text.
-    ``key``: identifies the call of a tool that runs in this server; empty for other items. The
-    arguments of such a call are complete when the next item opens or when a ``Close`` without a key
-    follows. The item itself stays open until a ``Close`` with its key.
+    ``key``: set only for the call of a tool that runs in this server; it identifies the call in
+    later deltas. The arguments of such a call are complete when the next item opens, or when a
+    ``Close`` without a key follows. The item itself stays open until a ``Close`` with its key.
     """
 
     item: Item
@@ -113,8 +113,8 @@ class SampledTokens(Struct, frozen=True):
 
 class NewPrompt(Struct, frozen=True):
     """Start the next model call of the reply, for example after tools have run. ``ids``: all token
-    ids of the prompt of this call. The prompt need not begin with the previous prompt and the
-    tokens that were sampled after it."""
+    ids of the prompt of this call. This prompt need not begin with the tokens of the previous call,
+    i.e. with its prompt and its sampled tokens."""
 
     ids: tuple[int, ...]
 

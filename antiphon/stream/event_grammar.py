@@ -1,12 +1,12 @@
 """The legal order of events, as tables, and a checker that compares a stream with the tables.
 
 There is one state machine for the response and one for each open item. The item's type selects its
-machine. An edge of a machine states that an event is legal in a state. It names the state after the
-event, and the source that allows the event. An event without an edge is a bug in Antiphon and
-raises ``GrammarError``.
+machine. An edge of a machine states that an event is legal in a state. The edge also names the next
+state, and the source, such as a specification, that allows the event. An event without an edge is a
+bug in Antiphon and raises ``GrammarError``.
 
-The tables are independent of ``KINDS`` and of the writer. So a test can find mistakes by comparing
-the three with one another.
+The tables are written independently of ``KINDS`` and of the writer. A test compares the three, so a
+mistake in one of them is found.
 
 Event names are written without the prefix ``response.``. Names of part events end in the type of
 the part: ``content_part.added/refusal``.
@@ -35,8 +35,8 @@ __all__ = [
 
 
 class Edge(Struct, frozen=True):
-    """An edge of a state machine: the state that an event leads to, and the source that allows the
-    event here (a key of ``SOURCES``)."""
+    """An edge of a state machine. ``to``: the state after the event. ``source``: the key in
+    ``SOURCES`` of the source, such as a specification, that allows the event."""
 
     to: str
     source: str
@@ -112,7 +112,8 @@ def _call_text(name: str, field: str) -> tuple[tuple[str, str, str], ...]:
 def _summary(outer: str, state: str, *source: str) -> tuple[tuple[str, ...], ...]:
     """Return the edges for one part of a reasoning summary. The edges lead from the state ``outer``
     back to ``outer``. ``state``: the state while the part is written. ``source``: at most one key
-    of ``SOURCES``, which names the source that allows the events."""
+    of ``SOURCES``, for the source that allows the events; by default, it is the source of the whole
+    machine."""
     return (
         (outer, "reasoning_summary_part.added", state, *source),
         (state, "reasoning_summary_text.delta", state, *source),

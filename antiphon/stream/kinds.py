@@ -1,8 +1,8 @@
-"""The table of item kinds. The kind of an item type states how the items stream, who writes them,
-who runs them and how they fail.
+"""The table of item kinds. An item kind describes one item type: how its items stream, who writes
+them, who runs them and how they fail.
 
-All code that depends on the type of an item reads these facts from ``KINDS``. Only
-``event_grammar`` states the legal order of events without this table. A test compares both.
+All code that depends on the type of an item reads these facts from ``KINDS``, with one exception:
+``event_grammar`` states the legal order of events independently. A test compares both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ __all__ = [
 
 
 class TextChannel(Struct, frozen=True, kw_only=True):
-    """A text of an item: the field that contains the text, and the events that report it.
+    """One kind of text in an item, such as the answer or a refusal: the field that contains the
+    text, and the events that report it.
 
     - ``delta``, ``done``: the class of the events that contain one piece of the text, and the class
       of the event that contains the whole text.

@@ -19,7 +19,7 @@ OptionalClock = Callable[[], float | None]
 
 
 def no_clock() -> None:
-    """Return None: the time is unknown."""
+    """Return None: the time is unknown. This is the clock of a run whose times are not recorded."""
 
 
 class RunTimer:

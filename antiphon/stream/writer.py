@@ -73,7 +73,7 @@ class ItemWriter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the item, which is a message, has no parts yet."""
+        """Whether the item has no parts yet. Only for messages."""
         return not self._draft.part_drafts and not getattr(self.shell, "content", None)
 
     @property
@@ -84,8 +84,8 @@ class ItemWriter:
     def write(
         self, text: str, logprobs: tuple[Logprob, ...] = (), channel: Channel = "text"
     ) -> None:
-        """Append text to the open part of the channel. If a part of another channel is open, close
-        that part and open a new one."""
+        """Append text to the open part of the channel. If no part of this channel is open, open a
+        new one. If a part of another channel is open, close that part first."""
         # The hot path: one event, whose position was looked up when the part was opened.
         part = self._open_part(channel) if channel != self._channel else self._part
         assert part is not None
@@ -508,7 +508,8 @@ class ResponseWriter:
             self.emit(terminal, response=self._response)
 
     def emit(self, event: type[ev.Event], **fields: Any) -> None:
-        """Give an event the next sequence number and add it to ``pending``."""
+        """Create an event with the next sequence number and add it to ``pending``. If no caller
+        takes the events (``has_reader`` is false), only count the event."""
         if self.has_reader:
             self.pending.append(event(sequence_number=self.number, **fields))
         self.number += 1

@@ -72,12 +72,17 @@ class Upstream:
     """HTTP client of one upstream. The upstream is the server at ``url``, or several servers
     (replicas) that serve the same model.
 
-    ``url``: one address, several addresses separated by commas, or ``dns+http://…`` with a host
-    name that resolves to several servers. ``key``: the API key. ``connect_s``: time limit for a
-    connection, in seconds. ``silence_s``: maximum time in seconds without data, including the time
-    in which the engine processes the prompt. ``router``: the kind of router at this address; None
-    if there is no router. ``pause`` is called to sleep, and ``resolve`` to resolve a host name.
-    Tests replace these functions. Raises ``SetupError`` for an invalid address or header.
+    - ``url``: one address, several addresses separated by commas, or ``dns+http://…`` with a host
+      name that resolves to several servers.
+    - ``key``: the API key.
+    - ``connect_s``: time limit for a connection, in seconds.
+    - ``silence_s``: maximum time in seconds without data, including the time in which the engine
+      processes the prompt.
+    - ``router``: the kind of router at this address; None if there is no router.
+    - ``pause`` is called to sleep, and ``resolve`` to resolve a host name. Tests replace these
+      functions.
+
+    Raises ``SetupError`` for an invalid address or header.
     """
 
     def __init__(
@@ -115,14 +120,15 @@ class Upstream:
 
     @property
     def root(self) -> str:
-        """The upstream's address without a final ``/v1``. Routes that are not part of OpenAI's API
-        begin with this address. If there are several replicas, each request goes to one of them."""
+        """The upstream's address without a final ``/v1``. Callers put it in front of routes that
+        are not part of OpenAI's API. If there are several replicas, the address of the replica that
+        gets the request replaces it."""
         return self.url.removesuffix("/v1")
 
     @property
     def versioned(self) -> str:
-        """The address with which the routes of OpenAI's API begin. ``/v1`` is added if the
-        configured address has no path."""
+        """The address that callers put in front of the routes of OpenAI's API. ``/v1`` is added if
+        the configured address has no path."""
         path = self.url.partition("://")[2].partition("/")[2]
         return self.url if path else f"{self.url}/v1"
 

@@ -81,7 +81,7 @@ class ReplicaPool:
         )
 
     def choose(self, session_key: str | None, tried: Collection[Replica] = ()) -> Replica:
-        """Choose the replica for a request.
+        """Choose the replica for a request. Replicas that are up are preferred.
 
         ``session_key``: identifies the conversation of the request. Requests with the same key go
         to the same replica if possible. If the key is None, the replica with the fewest running
@@ -117,12 +117,13 @@ class ReplicaPool:
         return max(0.0, replica.probe_at - self._clock())
 
     def report_success(self, replica: Replica) -> None:
-        """Report that a replica has answered a request. It counts as up, without failures."""
+        """Report that a replica has answered a request. The replica then counts as up, and its
+        number of failures becomes 0."""
         replica.failures, replica.outages, replica.is_down = 0, 0, False
 
     def report_up(self, replica: Replica) -> None:
-        """Report that a replica has answered a probe. It counts as up again. Its number of failures
-        stays until it answers a request."""
+        """Report that a replica has answered a probe. The replica then counts as up. Its number of
+        failures becomes 0 only when it answers a request."""
         replica.is_down = False
 
     def report_failed_probe(self, replica: Replica) -> None:

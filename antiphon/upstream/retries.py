@@ -34,8 +34,9 @@ _PATIENCE_S = 20.0
 
 
 class RetryState(Struct):
-    """The retry state of a task's current request. ``is_retrying``: an attempt has failed, and the
-    upstream has not accepted the request yet."""
+    """The retry state of a task's current request. ``is_retrying``: an attempt has failed and the
+    request had to wait for the next attempt, and the upstream has not accepted the request yet. A
+    retry without a wait does not count."""
 
     is_retrying: bool = False
 
@@ -133,10 +134,11 @@ class RetryPolicy:
         """Count a failed attempt, and wait before the next attempt. If another replica can be
         tried, return without a wait.
 
-        Raises ``error`` if it is permanent, or if no attempt is left. If no attempt is left, the
-        error is changed first: its ``retry_after_s`` tells clients how long to wait, and the code
-        ``server_error`` becomes ``server_is_overloaded``. Without this change, coding agents would
-        repeat the request up to 30 times.
+        Raises ``error`` if it is permanent. Also raises ``error`` if no attempt is left, or if the
+        waits would become too long. In these two cases, the error is changed first: its
+        ``retry_after_s`` tells clients how long to wait, and the code ``server_error`` becomes
+        ``server_is_overloaded``. Without this change, coding agents would repeat the request up to
+        30 times.
         """
         root = self._count_failure(error)
         if error.permanent or self._is_over:

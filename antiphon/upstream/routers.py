@@ -90,8 +90,9 @@ def find_router(name: str | None) -> Router | None:
 
 
 class SessionTokens:
-    """The session tokens that an upstream's router has sent, by session key. If there are more than
-    ``_MAX_TOKENS``, the oldest tokens are deleted."""
+    """Stores session tokens by session key. A session token is a value that an upstream's router
+    has sent to identify the engine of a session. If there are more than ``_MAX_TOKENS``, the oldest
+    tokens are deleted."""
 
     def __init__(self) -> None:
         self._tokens: OrderedDict[str, str] = OrderedDict()

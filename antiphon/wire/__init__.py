@@ -1,2 +1,3 @@
-"""Wire types: the Responses API as frozen values, with their parsers. This package uses no other
-code of the project, except the errors and the helpers for text."""
+"""Types of the JSON that clients and the server exchange, with their parsers. The types are frozen
+msgspec structs. This package uses no other code of the project, except the errors and the helpers
+for text."""

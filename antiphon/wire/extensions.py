@@ -1,7 +1,8 @@
-"""Request fields beyond OpenAI's, as vLLM and transformers name them: types and parsers.
+"""Request fields that OpenAI's API lacks, with the names of vLLM and transformers: types and
+parsers.
 
-``structured_outputs`` constrains the whole answer; ``generation_config`` holds sampling options
-under other names.
+``structured_outputs`` constrains the whole answer. ``generation_config`` holds sampling options
+under the names of transformers.
 """
 
 from __future__ import annotations

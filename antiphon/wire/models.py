@@ -46,8 +46,8 @@ class TruncationPolicy(Struct, frozen=True, kw_only=True):
 
 
 class CodexModel(Struct, frozen=True, kw_only=True):
-    """A model in the catalog of Codex 0.169. It has only the fields that Codex requires, and in
-    addition the patch tool and the context window."""
+    """A model in the catalog of Codex 0.169. It has the fields that Codex requires, and the
+    optional fields for the patch tool and the context window."""
 
     slug: str
     display_name: str

@@ -22,8 +22,8 @@ class Page(Struct, Generic[_T], frozen=True, kw_only=True):
 
 
 class DeletedObject(Struct, frozen=True, kw_only=True):
-    """A deleted object. ``object`` is the type of the object, with or without ``.deleted``, as in
-    OpenAI's API."""
+    """A deleted object. ``object``: the type of the object. For many types it ends in ``.deleted``,
+    such as ``conversation.deleted``, as in OpenAI's API."""
 
     id: str
     object: str

@@ -188,7 +188,8 @@ class InputTokensRequest(Struct, frozen=True, kw_only=True):
     personality: str | None = None
 
     def as_create(self) -> CreateResponse:
-        """Return the request for a response whose input tokens are counted."""
+        """Return a request for a response with the same fields. The tokens of this response's
+        prompt are counted."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         del fields["personality"]
         return CreateResponse(**fields)

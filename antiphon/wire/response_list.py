@@ -55,7 +55,7 @@ class ResponseSummary(Struct, frozen=True, kw_only=True):
 
 class Transcript(Struct, frozen=True, kw_only=True):
     """A response and the conversation before it, as the text of their tokens. The text contains
-    everything that the model read and wrote, including the control tokens of its format."""
+    everything that the model read and wrote, including the control tokens of the model's format."""
 
     id: str
     object: Literal["antiphon.transcript"] = "antiphon.transcript"

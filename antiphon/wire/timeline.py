@@ -38,8 +38,8 @@ class RunTimes(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TimelineItem(ItemTimes, frozen=True, kw_only=True, omit_defaults=False):
-    """The times of an output item, with its id and type. ``started_at``: when the first token of
-    the item arrived."""
+    """The times of an output item, with its id and type. ``started_at``: when the item was opened.
+    For an item that the model writes, its first token arrived at this time."""
 
     id: str
     type: str

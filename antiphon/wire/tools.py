@@ -1,8 +1,8 @@
 """Tools that a request declares, and ``tool_choice``.
 
-``function`` returns ``description``, ``parameters`` and ``strict`` even if they are null, as Open
-Responses requires. Other tools omit absent fields. Source of the fields: the types of the
-``openai`` SDK, version 3.52.
+In responses, a tool of the type ``function`` contains ``description``, ``parameters`` and
+``strict`` even if they are null, as Open Responses requires. Other tools omit absent fields. Source
+of the fields: the types of the ``openai`` SDK, version 3.52.
 """
 
 from __future__ import annotations
@@ -267,8 +267,8 @@ HostedTool = Literal[
 
 
 class ToolChoiceObject(Struct, frozen=True, kw_only=True):
-    """A choice of tools. It names one tool by type and name. With type ``allowed_tools``, it has a
-    mode and a list of tools."""
+    """``tool_choice`` as an object. It names one tool, for example by ``type`` and ``name``. If its
+    type is ``allowed_tools``, it contains a mode and a list of tools instead."""
 
     type: str
     name: str | UnsetType = UNSET

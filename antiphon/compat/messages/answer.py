@@ -161,9 +161,9 @@ def _tool_use(item: it.FunctionCall, form: AnswerForm) -> Iterable[AnswerBlock]:
 
 
 def _input(arguments: str) -> Json:
-    """Return the arguments of a call as an object. If the text is not a JSON object, because the
-    model wrote invalid JSON or because the text was truncated, return ``{"INVALID_JSON": text}``,
-    as Anthropic's documentation recommends."""
+    """Return the arguments of a call as an object. The text may not be a JSON object, because the
+    model wrote invalid JSON or because the text was truncated. In this case, return
+    ``{"INVALID_JSON": text}``, as Anthropic's documentation recommends."""
     if not arguments:
         return {}
     try:

@@ -1,6 +1,6 @@
 """Translate tools of the Messages API, and changes of tools in the middle of a conversation.
 
-Supported are function tools and one of the tools that Anthropic's servers run: ``web_search``.
+Function tools are supported, and one of the tools that Anthropic's servers run: ``web_search``.
 Anthropic's client tools without a schema, such as ``bash`` and ``text_editor``, are not supported,
 because only Anthropic's models are trained to use them.
 """

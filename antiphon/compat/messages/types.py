@@ -137,7 +137,8 @@ class ServerToolUsage(Struct, frozen=True, kw_only=True):
 
 
 class MessageUsage(Struct, frozen=True, kw_only=True):
-    """Token usage. ``input_tokens`` does not include the tokens that were read from the cache."""
+    """Token usage. ``input_tokens`` includes neither the tokens that were read from the cache nor
+    the tokens that were written to it."""
 
     input_tokens: int = 0
     output_tokens: int = 0

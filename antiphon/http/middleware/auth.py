@@ -1,4 +1,5 @@
-"""Authentication middleware: API keys, tenants, rate limits, protection against forged requests.
+"""Authentication middleware: API keys, tenants, rate limits, protection against forged requests
+(CSRF, DNS rebinding).
 
 The middleware stores no API key. It stores the SHA-256 digests of the keys and compares digests in
 constant time.
@@ -68,13 +69,14 @@ class AuthConfig(Struct, frozen=True, kw_only=True):
     """Access rules. Without ``keys``, every client is admitted as the tenant ``default``.
 
     - ``metrics``: which clients may read ``/metrics`` without a key.
-    - ``hosts``: host names that are allowed in the Host header of local requests without keys,
-      besides ``localhost`` and IP addresses; "*" allows all host names.
+    - ``hosts``: host names that the Host header may contain, besides ``localhost`` and IP
+      addresses; "*" allows all host names. The header is checked only for requests that come from
+      this machine and need no key.
     - ``prompt_editors``: names of the keys that may read and change stored prompts.
     - ``page``: whether the web page is served. Its files need no key, because they contain no data.
     - ``operators``: names of the keys that may manage the server.
     - ``stored_keys``: whether the store contains API keys too. If true, every request needs a key.
-    - ``tenants``: tenant → limits of all requests of the tenant together.
+    - ``tenants``: tenant → limits that all API keys of the tenant share.
     """
 
     keys: tuple[AuthKey, ...] = ()
@@ -126,8 +128,8 @@ class StoredKeys(Protocol):
 
 
 class _KeyEntry(Struct, frozen=True):
-    """A key prepared for lookups. ``record``: the stored key from which the entry was made; None
-    for a key of the settings."""
+    """An API key in the form that requests are compared with. ``record``: the stored key from which
+    the entry was made; None for a key of the settings."""
 
     client: Client
     tenant: str
@@ -321,9 +323,9 @@ def _is_local_name(name: str) -> bool:
 
 
 def _request_headers(permits: Sequence[Permit]) -> list[tuple[bytes, bytes]]:
-    """Return OpenAI's ``x-ratelimit`` headers about requests. They describe the limit with the
-    fewest remaining requests. ``permits``: one permit for each limit that applies to the
-    request."""
+    """Return OpenAI's headers ``x-ratelimit-*-requests``. If several limits apply to the request,
+    the headers describe the limit with the fewest remaining requests. ``permits``: the results of
+    checking the request against these limits."""
     permit = min(permits, key=lambda each: each.remaining, default=None)
     if permit is None:
         return []
@@ -363,12 +365,12 @@ def _duration(seconds: float) -> str:
 def _token_headers(
     scopes: Sequence[tuple[ClientLimits, TokensUsed]],
 ) -> list[tuple[bytes, bytes]]:
-    """Return OpenAI's ``x-ratelimit`` headers about tokens. They describe the limit with the fewest
-    remaining tokens.
+    """Return OpenAI's headers ``x-ratelimit-*-tokens``. If several limits apply to the request, the
+    headers describe the limit with the fewest remaining tokens.
 
-    ``scopes``: pairs of limits and used tokens. One pair is for the API key and one for its tenant;
-    a pair is missing if there are no token limits. If a pair has a limit per minute, this limit
-    counts. Otherwise, the limit per day counts.
+    ``scopes``: the limits and the used tokens of the API key, and those of its tenant. Each of
+    these two scopes is present only if it has token limits. If a scope has a limit per minute, this
+    limit is compared. Otherwise, its limit per day is compared.
     """
     found = [
         (limits.tokens_per_minute, used.minute, 60)

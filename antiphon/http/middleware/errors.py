@@ -193,10 +193,10 @@ def _allowed_methods(scope: Scope) -> set[str]:
 
 
 class ErrorMiddleware:
-    """Turns exceptions into error responses.
+    """Turns exceptions into error responses. If the response has already started, no error response
+    is sent; the started response is cut off.
 
-    ``reraise`` lets unexpected exceptions through, for tests. If the response has already started,
-    no error response is sent; the started response is cut off.
+    ``reraise``: whether unexpected exceptions are raised again instead. Only tests set it.
     """
 
     def __init__(self, app: ASGIApp, *, log: Any, reraise: bool = False) -> None:

@@ -49,8 +49,8 @@ class ClientDisconnected(ReaderGone):
 
 
 class RequestContext:
-    """The data about one request for the log and the metrics, filled in while the request is
-    processed."""
+    """Data about one request, filled in while the request is processed. The log, the metrics and
+    the rate limits use this data."""
 
     __slots__ = (
         "charge",
@@ -88,8 +88,8 @@ class RequestContext:
 
 
 async def _charge_nothing() -> None:
-    """Do nothing. This is the function ``charge`` of a request whose client is not authenticated
-    yet."""
+    """Do nothing. This is the initial value of ``RequestContext.charge``. It stays in place if the
+    client has no limits."""
 
 
 def request_context(scope: Scope) -> RequestContext:

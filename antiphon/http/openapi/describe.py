@@ -26,8 +26,8 @@ _BOUNDS: Mapping[str, str] = {
 
 
 class TextSpan(Struct, frozen=True):
-    """A piece of a type's description. ``ref``: the name of the component to which the piece
-    refers; None for plain text."""
+    """A piece of a type's description. ``ref``: the name of the OpenAPI component to which the
+    piece refers; None for plain text."""
 
     text: str
     ref: str | None = None

@@ -126,7 +126,8 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
     @property
     def document_path(self) -> str:
-        """The path as the OpenAPI document shows it, without Starlette's converters."""
+        """The path as the OpenAPI document shows it, without Starlette's converters:
+        ``{model:path}`` becomes ``{model}``."""
         return _PATH_PARAM.sub(r"{\1}", self.path)
 
 
@@ -280,7 +281,7 @@ def _request_content(operation: Operation, types: _Types) -> Json:
 
 
 def _form(form: Form, types: _Types) -> Json:
-    """Return the schema of a form: the field with the file, and the fields of the type
+    """Return the schema of a form. It contains the field with the file, and the fields of the type
     ``form.fields``."""
     file: Json = {"type": "string", "contentMediaType": "application/octet-stream"}
     if form.many:

@@ -46,13 +46,11 @@ class Operation(Struct, frozen=True, kw_only=True):
     - ``media_type``: the media type of a response that is not JSON.
     - ``events``: the type of the events, if the response can be a stream.
     - ``body``: the type of the JSON body.
-    - ``errors``: error statuses in addition to the usual ones, such as 500 and, for an endpoint
-      with a body, 413.
+    - ``errors``: further error statuses. The usual ones, such as 500, are added automatically.
     - ``error_body``: the type of the error body, if it is not OpenAI's.
     - ``status``: the HTTP status of success.
-    - ``also``: other HTTP statuses whose bodies are not errors. Each status is mapped to its
-      response type. The type is None if the content is the same as for ``status``, and for a
-      redirect, which has no content.
+    - ``also``: other HTTP statuses that are not errors → their response types. None means the same
+      content as for ``status``. For a redirect, None means no content.
     - ``response_headers``: headers of a successful response in addition to ``x-request-id``.
     - ``summary``: replaces the summary from the handler's docstring.
     - ``security``: who may call the endpoint on a server with keys: clients with an API key
@@ -79,7 +77,8 @@ class Operation(Struct, frozen=True, kw_only=True):
 
 
 def operation(id: str, **fields: Any) -> Callable[[_HandlerT], _HandlerT]:
-    """Attach an operation to a handler. ``fields``: the other fields of ``Operation``."""
+    """Return a decorator that attaches an ``Operation`` to a handler. ``fields``: the other fields
+    of the operation."""
 
     def attach(handler: _HandlerT) -> _HandlerT:
         setattr(handler, _ATTRIBUTE, Operation(id=id, **fields))
@@ -89,7 +88,7 @@ def operation(id: str, **fields: Any) -> Callable[[_HandlerT], _HandlerT]:
 
 
 def operation_of(endpoint: Any) -> Operation | None:
-    """Return the operation of a handler, which can be a class or an instance. Returns None if the
-    handler declares no operation."""
+    """Return the operation that the endpoint of a route declares. ``endpoint``: a handler method,
+    or an ASGI app. Returns None if the endpoint declares no operation."""
     found = getattr(endpoint, _ATTRIBUTE, None)
     return found if isinstance(found, Operation) else None

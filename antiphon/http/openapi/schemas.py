@@ -40,24 +40,28 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 
 class Schemas(Struct, frozen=True):
     """The schemas of several types. ``roots``: one schema for each type, in the order of the types.
-    ``components``: name → schema to which the roots refer."""
+    ``components``: the named schemas that the roots refer to, by name."""
 
     roots: tuple[Json, ...]
     components: Mapping[str, Json]
 
 
 def sent_schemas(types: Sequence[Any], unions: Mapping[str, Any]) -> Schemas:
-    """Return the schemas of the JSON that the server sends. ``unions``: name → union type that gets
-    its own component."""
+    """Return the schemas of the JSON that the server sends. ``unions``: component name → union
+    type. Each of these union types gets a component of its own."""
     return _generate(types, unions, _describe_sent)
 
 
 def accepted_schemas(
     types: Sequence[Any], unions: Mapping[str, Any], forms: AcceptedForms, untagged: Iterable[Any]
 ) -> Schemas:
-    """Return the schemas of the JSON that clients may send. ``unions``: name → union type that gets
-    its own component. ``forms``: fields that accept more than their own type declares.
-    ``untagged``: classes whose field ``type`` may be missing."""
+    """Return the schemas of the JSON that clients may send.
+
+    - ``unions``: component name → union type. Each of these union types gets a component of its
+      own.
+    - ``forms``: fields that accept more than their own type declares.
+    - ``untagged``: classes whose field ``type`` may be missing.
+    """
     names = {cls.__name__ for cls in untagged}
     found = _generate([*types, *forms.values()], unions, _describe_accepted)
     components = {name: {**schema} for name, schema in found.components.items()}
@@ -80,8 +84,8 @@ def accepted_schemas(
 
 
 def merge_schemas(sent: Schemas, accepted: Schemas) -> tuple[Schemas, Schemas]:
-    """Give both schema sets the same components. If the schema of a type differs between requests
-    and responses, the component for requests gets another name."""
+    """Return both schema sets, each with the components of both sets. If the schema of a type
+    differs between requests and responses, the component for requests gets another name."""
     shared = sent.components.keys() & accepted.components.keys()
     differing = {name for name in shared if sent.components[name] != accepted.components[name]}
     while True:
@@ -224,8 +228,8 @@ def _describe_sent(cls: type[Struct], schema: Json) -> Json:
 
 
 def _describe_accepted(cls: type[Struct], schema: Json) -> Json:
-    """Return the schema of a class that clients may send. In optional fields, null means "not
-    given"."""
+    """Return the schema of a class that clients may send. Optional fields also accept null, which
+    means "not given"."""
     described = _describe(cls, schema)
     required = set(described["required"])
     properties = {
@@ -277,8 +281,8 @@ def _map(schema: Any, change: Callable[[Json], Json]) -> Any:
 
 
 def _name_unions(schema: Json, unions: Sequence[tuple[str, Json]]) -> Json:
-    """Replace each union in a schema that has a component of its own by a reference to the
-    component. ``unions``: the component name and the schema of each such union."""
+    """Replace unions in a schema by references. This applies to each union that has a component of
+    its own. ``unions``: the component name and the schema of each such union."""
 
     def change(found: Json) -> Json:
         arms = found.get("anyOf")
@@ -299,8 +303,8 @@ def _name_unions(schema: Json, unions: Sequence[tuple[str, Json]]) -> Json:
 
 
 def _drop_discriminators(schema: Json, without: set[str]) -> Json:
-    """Remove the discriminator of every union that contains a class whose tag may be missing.
-    ``without``: references to these classes."""
+    """Remove the discriminator of each union that contains a class whose field ``type`` may be
+    missing. ``without``: references to these classes."""
 
     def change(found: Json) -> Json:
         arms = {arm.get("$ref") for arm in found.get("anyOf", ())}

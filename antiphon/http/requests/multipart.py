@@ -81,8 +81,8 @@ async def read_files(
 ) -> FilesForm:
     """Read a form with at most ``max_files`` files. ``limit``: maximum bytes of all files together.
 
-    ``file``: name of the field with the files; the client may append brackets to the name. Raises
-    the same errors as ``open_form``.
+    ``file``: name of the field with the files. The client may append brackets to the name, as in
+    ``files[]``. Raises the same errors as ``open_form``.
     """
     max_bytes = limit + max_files * _FILE_OVERHEAD + _FORM_OVERHEAD
     form = await _parse_form(scope, bodies.stream(scope, receive, max_bytes), max_files)

@@ -125,8 +125,8 @@ class CompletionsEndpoint(Generic[_RequestT]):
         await reply(scope, receive, send)
 
     async def _runs(self, context: RequestContext, request: _RequestT) -> list[Run]:
-        """Create all runs before the first byte is sent. If one run is refused, the whole request
-        is refused."""
+        """Create the runs of all choices. If one run is refused, the whole request is refused. This
+        is possible because no byte of the response has been sent yet."""
         try:
             return [
                 await self._start_run(context, request, at) for at in range(len(request.requests))
@@ -174,7 +174,7 @@ def _total_usage(runs: Iterable[Run]) -> Usage:
 
 
 def _no_sink(timing: RunTiming) -> None:
-    """Return None: a response that is not streamed needs no event sink."""
+    """Return no event sink: a response that is not streamed needs none."""
 
 
 async def _run_all(drives: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -170,7 +170,8 @@ class CreateEndpoint:
 def record_outcome(
     context: RequestContext, timing: RunTiming, run: Run, metrics: Metrics, now: float
 ) -> None:
-    """Record the usage, the trace and the metrics of a run that ended or was abandoned."""
+    """Record the usage, the trace and the metrics of a run that ended or was abandoned by its
+    client."""
     context.usage = run.response.usage
     record_response(context.span, run.response)
     metrics.record_outcome(timing, run.response, run.event_count, now)

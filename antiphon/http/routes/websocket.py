@@ -268,8 +268,8 @@ class _Connection:
             raise ClientDisconnected from None
 
     async def _expire(self) -> None:
-        """When the connection's lifetime ends, refuse new frames, wait for the runs, send an error
-        and close the connection."""
+        """Wait until the connection's lifetime ends. Then refuse new frames, wait for the runs,
+        send an error and close the connection."""
         await asyncio.sleep(self._endpoint.lifetime_s)
         self._has_expired = True
         with suppress(ClientDisconnected):

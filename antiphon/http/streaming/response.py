@@ -58,7 +58,8 @@ class EventStream:
         return self._send_message({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def end(self, piece: bytes = b"", mark: bytes = sse.DONE) -> None:
-        """Write the last chunk, then ``mark``, the bytes that end the stream."""
+        """End the response: write the last chunk, then ``mark``, the bytes that mark the end of the
+        stream."""
         await self._send_message({"type": "http.response.body", "body": piece + mark})
 
     async def _send_message(self, message: Message) -> None:

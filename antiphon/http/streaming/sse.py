@@ -52,9 +52,8 @@ def frame_lines(lines: Iterable[bytes]) -> bytes:
 
 
 def frame_pieces(lines: Sequence[bytes | memoryview]) -> Iterator[bytes]:
-    """Yield events as SSE frames, in pieces. The caller sends the pieces in order. ``lines``: the
-    events as JSON. A long event is split into several pieces, so no copy of the whole event is
-    made."""
+    """Yield events as SSE frames, in pieces that the caller sends in order. ``lines``: the events
+    as JSON. A long event is split into several pieces, so no copy of the whole event is made."""
     if sum(map(len, lines)) <= _MAX_PIECE_BYTES:
         yield frame_lines(map(bytes, lines))
         return

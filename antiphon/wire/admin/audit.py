@@ -10,7 +10,7 @@ __all__ = ["AuditActor", "AuditEvent"]
 
 
 class AuditActor(Struct, frozen=True, kw_only=True):
-    """The originator of an administrative action.
+    """Who performed an administrative action.
 
     ``key``: the name of the API key. It is null if no key was used, for example by a command that
     opens the store itself. ``address``: the client's address.

@@ -24,13 +24,14 @@ class ManagedModel(Struct, frozen=True, kw_only=True):
 
     - ``status``: whether the model is loaded, and the progress while it loads; the same object as
       in ``/v1/models``.
-    - ``can_unload``: whether the model runs on this server. A model on another server is neither
-      loaded nor unloaded.
+    - ``can_unload``: whether operators can load and unload the model. They cannot if the model
+      runs on another server.
     - ``source``: where the model's files come from; null for a model without files.
     - ``size_bytes``: size of these files on this machine; null for a model without files, and
       before the files are downloaded.
-    - ``memory_bytes``: estimated memory when loaded; null if not known.
-    - ``running_requests``: requests that use the model or wait for it.
+    - ``memory_bytes``: estimated memory of the model when it is loaded; null if unknown.
+    - ``running_requests``: number of requests that use the model or wait for it; always 0 for a
+      model on another server.
     """
 
     id: str

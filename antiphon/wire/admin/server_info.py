@@ -20,9 +20,9 @@ __all__ = [
 class ProcessHealth(Struct, frozen=True, kw_only=True):
     """The state of one process of a server with several workers.
 
-    Its name is ``worker 1``, ``worker 2`` and so on, ``host`` for the process that hosts models, or
-    ``containers`` for the process that owns the containers. ``restarts``: how often the process
-    died and was started again.
+    ``name``: ``worker 1``, ``worker 2`` and so on for the workers, ``host`` for the process that
+    hosts models, or ``containers`` for the process that owns the containers. ``restarts``: how
+    often the process died and was started again.
     """
 
     name: str

@@ -17,8 +17,8 @@ class QuotaUsage(Struct, frozen=True):
 
 
 class BackgroundUsage(Struct, frozen=True, kw_only=True):
-    """The number of background runs on all servers. ``limit``: the maximum number that one server
-    executes at a time, or null if there is no limit."""
+    """The number of the tenant's background runs on all servers. ``limit``: the maximum number of
+    runs of one tenant that one server executes at a time. It is null if there is no limit."""
 
     queued: int
     in_progress: int
@@ -26,8 +26,8 @@ class BackgroundUsage(Struct, frozen=True, kw_only=True):
 
 
 class RequestUsage(Struct, frozen=True, kw_only=True):
-    """The number of requests to this server process. ``limit``: the maximum number that the process
-    handles at a time, or null if there is no limit."""
+    """The number of the tenant's requests to this server process. ``limit``: the maximum number of
+    requests of one tenant that the process handles at a time. It is null if there is no limit."""
 
     in_progress: int
     queued: int

@@ -1,6 +1,8 @@
-"""The forms of values that clients may send in addition to the forms that the wire types describe.
+"""Values that clients may send although the wire types do not describe them. For example, ``input``
+may be a string instead of an array of items.
 
-The parsers normalize these forms. The OpenAPI document describes requests with these forms.
+The parsers normalize these values to the wire types. The OpenAPI document describes requests with
+these values.
 """
 
 from __future__ import annotations

@@ -128,8 +128,8 @@ def pattern_mismatch(path: str, pattern: str) -> InvalidRequest:
 def out_of_range(path: str, kind: str, value: float, sign: str, bound: str) -> InvalidRequest:
     """Return the error for a number out of range.
 
-    ``kind``: ``integer`` or ``decimal``. Valid values satisfy the comparison with the operator
-    ``sign``, such as ``>=``, and the number ``bound``.
+    ``kind``: ``integer`` or ``decimal``. ``sign`` and ``bound``: the condition that the number must
+    satisfy, such as ``>=`` and ``1``.
     """
     side, code = (
         ("below minimum", "below_min") if sign[0] == ">" else ("above maximum", "above_max")

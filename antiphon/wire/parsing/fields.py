@@ -40,8 +40,8 @@ _FIELD_PATH = re.compile(r"`\$\.([A-Za-z_]+)(?:\[\d+\])?`$")
 
 
 def classes_by_tag(classes: tuple[type[_S], ...]) -> Mapping[str, type[_S]]:
-    """Return a mapping from wire type to class. The wire type is the ``type`` that a class has in
-    JSON."""
+    """Return a mapping from tag to class. The tag of a class is the value of the field ``type`` in
+    the JSON of its instances."""
     return {str(cls.__struct_config__.tag): cls for cls in classes}
 
 

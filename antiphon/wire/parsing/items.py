@@ -180,8 +180,8 @@ def _drop_logprob_nulls(raw: Any) -> Any:
 
 
 def _normalize_reasoning(fields: Json, path: str, limits: BodyLimits) -> None:
-    """Parse ``content`` and ``summary``. Other servers use parts of the type ``text`` there. These
-    become parts of the types ``reasoning_text`` and ``summary_text``."""
+    """Parse ``content`` and ``summary`` of a reasoning item. Other servers use parts of the type
+    ``text`` there. These become parts of the types ``reasoning_text`` and ``summary_text``."""
     for name, tag, into in (
         ("content", "reasoning_text", it.ReasoningText),
         ("summary", "summary_text", it.SummaryText),

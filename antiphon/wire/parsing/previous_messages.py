@@ -1,7 +1,9 @@
-"""Parse ``previous_input_messages``, an extension of vLLM: earlier messages in a model's format.
+"""Parse ``previous_input_messages``, an extension of vLLM. In this field, a client sends back
+earlier messages of the conversation.
 
-Messages of Chat Completions and of harmony are translated to items. Raw messages of this server
-(``input_messages``, ``output_messages``) contain their items and the tokens of these items.
+Messages in the formats of Chat Completions and harmony are translated to items. Raw messages are
+``input_messages`` and ``output_messages`` of a response of this server. They contain items and the
+tokens of these items.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _MAX_RAW_MESSAGES = 2
 
 
 class _RawMessage(Struct, frozen=True, kw_only=True):
-    """The tokens of a raw message. The field ``items`` of the message is read by ``read_items``."""
+    """The tokens of a raw message. ``read_items`` reads its other field, ``items``."""
 
     tokens: tuple[Annotated[int, Meta(ge=0, lt=2**32)], ...] = ()
     tokenizer: str | None = None

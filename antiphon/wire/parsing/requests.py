@@ -216,7 +216,7 @@ def _read_request(raw: Json, cls: type[_R], limits: BodyLimits) -> _R:
 
 def _moved_field(raw: Json) -> InvalidRequest:
     """Return the error for the first field of the Chat Completions API in a request. The message
-    names the new place of the field."""
+    names the field that replaces it in the Responses API."""
     old = next(name for name in _MOVED_FIELDS if name in raw)
     return InvalidRequest(
         f"Unsupported parameter: '{old}'. In the Responses API, this parameter has moved "

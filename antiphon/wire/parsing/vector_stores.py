@@ -479,8 +479,8 @@ def _read_queries(raw: Any) -> tuple[str, ...]:
 
 
 def _read_ids(raw: Any, path: str, most: int) -> dict[str, str]:
-    """Return a mapping from file id to the path of its entry in the array ``raw``. An id that
-    occurs twice is included once. ``most``: the maximum length of the array."""
+    """Return a mapping from file id to the path of its entry in the array ``raw``. If an id occurs
+    twice, the last entry counts. ``most``: the maximum length of the array."""
     ids = read_array(raw, path, most)
     for at, one in enumerate(ids):
         if not isinstance(one, str):

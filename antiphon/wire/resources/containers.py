@@ -89,7 +89,7 @@ class NetworkPolicy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def secrets(self) -> tuple[DomainSecret, ...]:
-        """The secrets of the domains."""
+        """The secrets for requests to allowed domains."""
         return self.domain_secrets or ()
 
 

@@ -19,8 +19,8 @@ PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 class File(Struct, frozen=True, kw_only=True):
     """A stored file without its content. Times are unix seconds.
 
-    ``status`` is deprecated in the API and always ``processed``, since files are not checked after
-    the upload.
+    ``status`` is deprecated in the API. It is always ``processed``, because files are not checked
+    after the upload.
     """
 
     id: str

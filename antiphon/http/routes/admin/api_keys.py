@@ -1,7 +1,7 @@
 """Endpoints of ``/antiphon/keys``: operators manage the API keys in the store.
 
-Only keys listed in ``operators`` may use these endpoints. On a server without keys, only clients on
-this machine may use them.
+Clients need an API key that is listed in the setting ``operators``. On a server without keys, only
+clients on this machine may use these endpoints.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Endpoints of ``/v1/organization/usage``: operators read the usage of all tenants.
 
-Only keys listed in ``operators`` may use these endpoints. On a server without keys, only clients on
-this machine may use them.
+Clients need an API key that is listed in the setting ``operators``. On a server without keys, only
+clients on this machine may use these endpoints.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ __all__ = ["OrganizationUsageRoutes"]
 
 
 class _Width(Struct, frozen=True):
-    """A width of buckets (the periods for which usage is summed), in seconds. ``default_limit`` and
-    ``max_limit``: the default and the maximum number of buckets on a page."""
+    """A width that clients can choose for the buckets. A bucket is a period whose usage is summed.
+    ``default_limit`` and ``max_limit``: the default and the maximum number of buckets on a page."""
 
     seconds: int
     default_limit: int
@@ -90,8 +90,8 @@ _PARAMS = (
 
 
 class _Listing(Struct, frozen=True):
-    """A request for one page of buckets. ``query`` selects the sums of this page. ``end``: the Unix
-    time at which the last page ends."""
+    """A parsed request for one page of buckets. ``query`` selects the usage of this page only.
+    ``end``: the Unix time at which the last page ends."""
 
     query: UsageQuery
     end: int

@@ -1,7 +1,7 @@
 """Endpoints of ``/antiphon/tenants``: operators export and delete tenants.
 
-Only keys listed in ``operators`` may use these endpoints. On a server without keys, only clients on
-this machine may use them.
+Clients need an API key that is listed in the setting ``operators``. On a server without keys, only
+clients on this machine may use these endpoints.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ class TenantRoutes:
 
 
 class _Archive:
-    """An ASGI app that streams the lines of an archive. If the stream breaks off, the last line of
-    the archive is missing. Clients recognize an incomplete archive by this."""
+    """An ASGI app that streams the lines of an archive. The last line of a complete archive marks
+    its end. If the stream breaks off, this line is missing, so clients can detect an incomplete
+    archive."""
 
     def __init__(self, lines: AsyncIterator[bytes]) -> None:
         self._lines = lines

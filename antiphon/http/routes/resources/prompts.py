@@ -1,7 +1,7 @@
 """Endpoints of ``/v1/prompts``: the operator's stored prompts.
 
-Only keys listed in ``prompt_editors`` may use these endpoints. On a server without keys, only
-clients on this machine may use them.
+Clients need an API key that is listed in the setting ``prompt_editors``. On a server without keys,
+only clients on this machine may use these endpoints.
 """
 
 from __future__ import annotations
