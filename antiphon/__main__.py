@@ -1,7 +1,7 @@
 """Entry point of the command line: ``python -m antiphon`` and the ``antiphon`` script.
 
-While modules are being imported, Ctrl-C ends the process immediately. A ``KeyboardInterrupt`` in
-the middle of an import would print a traceback or get lost.
+While modules are being imported, Ctrl-C ends the process immediately. Otherwise Ctrl-C would raise
+``KeyboardInterrupt`` in the middle of an import, which would print a traceback or get lost.
 """
 
 import gc

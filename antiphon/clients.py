@@ -1,4 +1,4 @@
-"""Clients: the sender of a request, and the limits of its API key and its tenant."""
+"""The client of a request: who sends it, and the limits of its API key and its tenant."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _ALWAYS_ALLOWED = frozenset({"function", "custom", "namespace"})
 class ClientLimits(Struct, frozen=True, kw_only=True):
     """Limits of one API key, or of all keys of a tenant together. None means no limit.
 
-    - Tokens are input and output tokens.
-    - ``tokens_per_day`` counts from midnight in UTC.
+    - ``tokens_per_minute`` and ``tokens_per_day``: the sum of input and output tokens.
+    - ``tokens_per_day``: a day begins at midnight in UTC.
     - ``concurrent_requests``: number of requests that wait or run at a time.
     - ``background_runs``: number of background runs that have not ended.
     - ``models``: names or aliases of the models that may be used.
@@ -36,7 +36,7 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def copy_from(cls, source: Any) -> ClientLimits:
-        """Copy the limits from the attributes of ``source`` that have the same names."""
+        """Return limits whose values come from the attributes of ``source`` with the same names."""
         return cls(**{name: getattr(source, name) for name in cls.__struct_fields__})
 
     @property
@@ -46,8 +46,8 @@ class ClientLimits(Struct, frozen=True, kw_only=True):
 
 
 class LimitScope(Struct, frozen=True):
-    """Limits and the requests that they apply to: the requests with one API key, or all requests of
-    one tenant. ``name``: the name of the key or of the tenant."""
+    """An API key or a tenant, with its limits. The limits apply to all requests with this key, or
+    to all requests of this tenant. ``name``: the name of the key or of the tenant."""
 
     kind: Literal["key", "tenant"]
     name: str
@@ -55,18 +55,18 @@ class LimitScope(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """The id of the scope in the store."""
+        """The id under which the store counts the requests of this key or tenant."""
         return f"{self.kind} {self.name}"
 
     @property
     def owner(self) -> str:
-        """How error messages name the scope, for example ``Your API key``."""
+        """The name of this key or tenant in error messages, for example ``Your API key``."""
         return "Your API key" if self.kind == "key" else "Your organization"
 
 
 class Client(Struct, frozen=True, kw_only=True):
-    """The sender of a request. ``key``: the name of its API key. ``scopes``: the limits of its key
-    and of its tenant. The limits of all scopes apply at the same time."""
+    """The sender of a request. ``key``: the name of its API key. ``scopes``: its key and its
+    tenant, if they have limits. A request must stay within the limits of all scopes."""
 
     key: str | None = None
     scopes: tuple[LimitScope, ...] = ()

@@ -36,7 +36,8 @@ class ResumePoint(Struct, frozen=True):
     - ``sampled_ids``: token ids that the model has sampled after the prompt.
     - ``items``: the completed items.
     - ``open_items``: the unfinished items.
-    - ``turns``: number of prompt tokens and number of sampled tokens, for each model call so far.
+    - ``turns``: one pair for each model call so far: the number of prompt tokens, and the number of
+      sampled tokens.
     """
 
     prompt_ids: tuple[int, ...]
@@ -48,7 +49,8 @@ class ResumePoint(Struct, frozen=True):
 
 class PromptTokens(Struct, frozen=True):
     """The token ids of the conversation up to the end of the model's last turn. The next prompt
-    begins with these ids. ``fingerprint``: identifies the tokenizer to which the ids belong."""
+    begins with these ids. ``fingerprint``: identifies the tokenizer that gives the ids their
+    meaning."""
 
     ids: tuple[int, ...]
     fingerprint: str
@@ -58,12 +60,12 @@ class Conversation(Struct, frozen=True):
     """The conversation that the model will see: items, oldest first, and the instructions of this
     request.
 
-    References are resolved: images are validated ``data:`` URLs in ``image_url``, and files are
-    text. If content is no longer available, a note replaces it.
+    The items contain no references: images are validated ``data:`` URLs in ``image_url``, and files
+    are text. If a content is no longer available, a note replaces it.
 
     ``stored_tokens``: the token ids of the conversation up to the end of the model's last turn;
-    None if they are unknown. ``past_count``: number of items from before this request. The other
-    items are the ``input`` of the request.
+    None if they are unknown. ``past_count``: number of items from earlier requests. The items after
+    them are the ``input`` of this request.
     """
 
     items: tuple[Item, ...]
@@ -77,7 +79,7 @@ ToolName = tuple[str, str | None]
 
 
 class ToolChoice(Struct, frozen=True):
-    """Which tools the model may call, resolved from the ``tool_choice`` of a request.
+    """Which tools the model may call. Derived from the ``tool_choice`` of a request.
 
     ``mode``:
 
@@ -88,8 +90,8 @@ class ToolChoice(Struct, frozen=True):
       functions, the model may call any of them. After the call, the mode is ``auto``.
 
     ``allowed``: the functions that may be called; None allows all functions that the model sees.
-    ``hosted``: allowed tools that the upstream runs itself, written as in the request's
-    ``tool_choice``.
+    ``hosted``: allowed tools that the upstream runs, in the form that ``tool_choice`` has in a
+    request.
     """
 
     mode: Literal["none", "auto", "required", "one"] = "auto"
@@ -112,10 +114,10 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
     """The options of an answer.
 
     - ``tools``: the tools that the model sees.
-    - ``accept_stray_calls``: whether the reply may contain calls of tools that the model may not
-      call. If true, the tool loop rejects such calls.
-    - ``checks_calls``: whether the tool loop rejects calls of functions that the request does not
-      offer. If true, remote backends do not filter such calls out.
+    - ``accept_stray_calls``: accept a reply that calls tools that ``tool_choice`` excludes. The
+      tool loop then rejects these calls.
+    - ``checks_calls``: the tool loop rejects calls of functions that are not in ``tools``. So
+      remote backends pass such calls on and do not filter them out.
     - ``guide``: a grammar for the answer, instead of ``text.format``.
     - ``truncate``: if the conversation is too long, drop its oldest items instead of rejecting it.
     - ``template``: arguments of the chat template.
@@ -146,8 +148,9 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
         return self.parallel_tool_calls and not is_named
 
     def requests(self, option: str) -> bool:
-        """Return whether the value of ``option`` has an effect. If it has, a backend that does not
-        support the option must reject the request. ``option``: a key of ``NEUTRAL_VALUES``."""
+        """Return whether the request uses ``option``, i.e. its value has an effect. If it does, a
+        backend that does not support the option must reject the request. ``option``: a key of
+        ``NEUTRAL_VALUES``."""
         return getattr(self, option) not in NEUTRAL_VALUES[option]
 
 
@@ -171,8 +174,8 @@ NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
 
 
 def caller_program_id(item: Item) -> str | None:
-    """Return the ``call_id`` of the program that made a call. ``item``: the call, or the output of
-    the call. Return None if the model itself made the call.
+    """Return the ``call_id`` of the program that made a tool call. Return None if the model itself
+    made the call. ``item``: the call, or the output of the call.
 
     A program is code that the model writes and that calls tools. The model sees neither the calls
     of a program nor their outputs.
@@ -185,8 +188,9 @@ _PROGRAMS = (Program, ProgramOutput)
 
 
 def open_programs(items: Iterable[Item]) -> tuple[Program, ...]:
-    """Return the programs that have no output yet. A program is code that the model wrote. An open
-    program waits for tool results from the client, or was interrupted."""
+    """Return the programs that have no output yet. A program is code that the model wrote and that
+    calls tools. A program without output waits for tool results from the client, or was
+    interrupted. Programs without a ``fingerprint`` do not count."""
     programs = [item for item in items if type(item) in _PROGRAMS]
     if not programs:
         return ()

@@ -17,8 +17,8 @@ class ErrorCode(Struct, frozen=True):
     """An error code.
 
     - ``fails_run``: whether a failed response may have this code.
-    - ``status``: the HTTP status. If a run fails, the client gets this status only if no event of
-      the run was sent before.
+    - ``status``: the HTTP status. If a run fails after its first event was sent, the client gets
+      the code only in events, without this status.
     - ``other_statuses``: HTTP statuses that occur in some cases.
     """
 

@@ -77,7 +77,7 @@ _MAX_MESSAGE_CHARS = 1_000
 
 
 class AntiphonError(Exception):
-    """The base of all errors of this package."""
+    """The base class of all errors of this package."""
 
 
 class SetupError(AntiphonError):
@@ -101,14 +101,14 @@ class RequestError(AntiphonError):
 
 
 class InvalidRequest(RequestError):
-    """The request is invalid or asks for something unsupported."""
+    """The request is invalid or uses a feature that is not supported."""
 
 
 class UnreadableImage(InvalidRequest):
     """An image cannot be decoded.
 
-    ``content``: the bytes of the image, which identify the part of the request. ``reason``: the
-    description of the problem.
+    ``content``: the bytes of the image. By these bytes, the server finds the part of the request
+    that contains the image. ``reason``: the description of the problem.
     """
 
     def __init__(self, reason: str, content: bytes) -> None:
@@ -199,12 +199,13 @@ class RunError(AntiphonError):
     @property
     def client_message(self) -> str:
         """The error message for clients. For a transient failure, it includes a sentence such as
-        ``You can retry your request.``, because some clients retry only after such words."""
+        ``You can retry your request.``, because some clients retry only if the message contains
+        such words."""
         return retryable(self.message) if self.is_transient else self.message
 
 
 class InternalError(RunError):
-    """A bug in Antiphon: HTTP 500. The details are only logged."""
+    """A bug in Antiphon: HTTP 500. The client does not get the details; they are only logged."""
 
     type = INTERNAL_ERROR
 
@@ -217,7 +218,7 @@ class BackendError(RunError):
 
     ``permanent``: whether a retry would also fail. ``retry_after_s``: seconds to wait before a
     retry; None if unknown. ``for_operator``: whether only the operator can remove the cause. If so,
-    other requests would also fail.
+    other requests to this model fail too.
     """
 
     def __init__(
@@ -260,9 +261,9 @@ class ToolError(RunError):
 
 
 class ConnectorError(ToolError):
-    """The tools of an MCP server cannot be listed, which ends the response: HTTP 424, with OpenAI's
-    error message. The error code is ``invalid_prompt``, because this code makes clients of a
-    stream stop and show the message."""
+    """The tools of an MCP server cannot be listed. This ends the response with HTTP 424 and
+    OpenAI's error message. The error code is ``invalid_prompt``, because clients of a stream that
+    get this code stop and show the message."""
 
     type = "external_connector_error"
 
@@ -280,8 +281,9 @@ class StoreError(RunError):
 
 
 class ConversationLost(Unavailable):
-    """The server lost its connection to the store, and meanwhile the response lost the lock of its
-    conversation. Other responses may have been added to the conversation."""
+    """The response lost the lock of its conversation while the server had no connection to the
+    store. Meanwhile, other responses may have been added to the conversation. So this response is
+    not added."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -316,7 +318,7 @@ def context_length_exceeded(detail: str = "") -> InvalidRequest:
     """Return the error for a conversation that exceeds the model's context, with OpenAI's error
     message.
 
-    ``detail`` is appended to the message's first sentence.
+    ``detail``: text that is added at the end of the message's first sentence.
     """
     return InvalidRequest(
         f"Your input exceeds the context window of this model{detail}. Please adjust your input and"
@@ -328,8 +330,8 @@ def context_length_exceeded(detail: str = "") -> InvalidRequest:
 
 def retryable(message: str) -> str:
     """Return the message of a transient failure, followed by ``You can retry your request.``,
-    because some clients retry only after such words. A message that already contains this sentence
-    or ``try again in`` is returned unchanged."""
+    because some clients retry only if the message contains such words. A message that already
+    contains this sentence or ``try again in`` is returned unchanged."""
     if _RETRY_SENTENCE in message or "try again in" in message:
         return message
     return f"{message} {_RETRY_SENTENCE}"

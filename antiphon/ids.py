@@ -16,18 +16,18 @@ def new_id(prefix: str, now: float) -> str:
     """Return a new id that no one can guess. ``now``: Unix time in seconds.
 
     The id begins with the time in milliseconds, like a UUID of version 7 (RFC 9562) and OpenAI's
-    ids. So the store adds new rows at the end of its indexes. With random ids, each new row would
-    change a different page of the index.
+    ids. So ids increase, and the store adds new rows at the end of its indexes. With random ids,
+    each new row would change a different page of the index.
     """
     return _join(prefix, now, os.urandom(_RANDOM_BYTES).hex())
 
 
 class IdMaker:
-    """Makes ids like ``new_id``, for a process that makes many. ``clock``: returns Unix seconds.
+    """Makes ids like those of ``new_id``, but faster. ``clock`` returns Unix seconds.
 
-    Random bytes are read for many ids at once, because ``os.urandom`` releases the GIL. Do not use
-    an object in a forked child: parent and child would make the same ids. Several threads may use
-    an object.
+    Random bytes are read for many ids at once, because each call of ``os.urandom`` releases the
+    GIL. Several threads may use an instance. After a fork, do not use an instance in both
+    processes: they would make the same ids.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -43,7 +43,8 @@ class IdMaker:
         return _join(prefix, self._clock(), digits)
 
     def _read(self) -> str:
-        """Read random digits for many ids. Return those of one id and keep the others."""
+        """Read random digits for many ids. Return the digits for one id, and keep the other digits
+        for later ids."""
         digits, size = os.urandom(_RANDOM_BYTES * _IDS_PER_READ).hex(), 2 * _RANDOM_BYTES
         self._random += [digits[at : at + size] for at in range(size, len(digits), size)]
         return digits[:size]

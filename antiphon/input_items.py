@@ -28,11 +28,14 @@ async def resolve_items(
     param: str = "input",
 ) -> tuple[it.Item, ...]:
     """Return the items, each with an id. A reference is replaced by the item that it refers to,
-    from ``past`` or from the store.
+    from ``past`` or from the store. An image generation call that has only an id is also a
+    reference.
 
-    An image generation call that has only an id is also a reference. ``past``: the earlier items of
-    the conversation. ``ids``: returns a new id for a prefix. ``param``: path of the items in the
-    request. Raises ``NotFound``.
+    - ``ids``: returns a new id for a prefix.
+    - ``past``: the earlier items of the conversation.
+    - ``param``: path of the items in the request, for error messages.
+
+    Raises ``NotFound`` if there is no such item.
     """
     items = tuple(items)
     earlier: dict[str, it.Item] | None = None
@@ -57,7 +60,8 @@ async def resolve_items(
 async def _resolve(
     item: it.Item, store: Store, tenant: str, past: Mapping[str, it.Item], param: str
 ) -> it.Item:
-    """Return the item that ``item`` refers to. Raises ``NotFound``."""
+    """Return the item to which the reference ``item`` refers. ``past``: id → earlier item of the
+    conversation. Raises ``NotFound``."""
     found = past.get(item.id)
     if found is None:
         found = await store.load_item(tenant, item.id)
@@ -77,8 +81,8 @@ def _with_id(item: it.Item, ids: Ids) -> it.Item:
 def _is_reference(item: it.Item) -> bool:
     """Return whether an item is a reference to an earlier item.
 
-    OpenAI's guide also sends ``{"type": "image_generation_call", "id": …}`` as a reference, to edit
-    an image again.
+    In OpenAI's guide, ``{"type": "image_generation_call", "id": …}`` is a reference too: a client
+    sends it to edit an earlier image.
     """
     return isinstance(item, it.ItemReference) or (
         isinstance(item, it.ImageGenerationCall)
@@ -108,16 +112,17 @@ def _with_call_id(item: it.Item, calls: Mapping[str, it.LocalShellCall], ids: Id
 def check_call_outputs(
     items: Iterable[it.Item], *, waiting: bool = False, own: Sequence[it.Item] = ()
 ) -> None:
-    """Check that each output has a call and that each call has exactly one output. The order does
-    not matter.
+    """Check that each output has a call and that each call has exactly one output. An output may
+    come before its call.
 
     - Calls of a finished program need no output.
     - If ``waiting`` is true, calls without an output are allowed.
     - Several calls may have the same id if each call has its own output, because some clients
       number their calls from 0 in each turn.
 
-    ``own``: the items of the request; the path in an error refers to them. The error messages are
-    OpenAI's, because clients match on them. Raises ``InvalidRequest``.
+    ``own``: the items of the request, without earlier items of the conversation. The path in an
+    error refers to them. The error messages are OpenAI's, because clients match on them. Raises
+    ``InvalidRequest``.
     """
     items = tuple(items)
     open_program_ids = {program.call_id for program in open_programs(items)}
@@ -151,7 +156,8 @@ def _check_single_outputs(
     items: Sequence[it.Item], names: Mapping[str, str], own: Sequence[it.Item]
 ) -> None:
     """Check that no call has several outputs. ``names``: call id → type of the call in error
-    messages, such as ``function call``. ``own``: the items of the request."""
+    messages, such as ``function call``. ``own``: the items of the request, to which the path in an
+    error refers. Raises ``InvalidRequest``."""
     if not names:
         return
     counts: Counter[str] = Counter()

@@ -31,9 +31,9 @@ _EXTRA = re.compile(r"""\bextra *== *['"]([\w.-]+)['"]""")
 class Installation(Struct, frozen=True, kw_only=True):
     """A copy of Antiphon on this machine.
 
-    ``python``: the path of its Python interpreter. ``root``: the folder of the checkout.
-    ``image_extras``: the extras in the container image. ``requirements``: extra → the packages that
-    the extra installs.
+    ``python``: the path of its Python interpreter. ``root``: the folder of the checkout (a clone of
+    the repository). ``image_extras``: the extras in the container image. ``requirements``: extra →
+    the packages that it installs.
     """
 
     kind: Literal["checkout", "container", "wheel"]
@@ -69,7 +69,8 @@ class Installation(Struct, frozen=True, kw_only=True):
 
 
 def detect(image_file: Path = _IMAGE_FILE) -> Installation:
-    """Detect how the running copy was installed."""
+    """Detect how this copy of Antiphon was installed. ``image_file``: a file that exists only in
+    the container image, and lists its extras."""
     python, root = Path(sys.executable), Path(__file__).parents[1]
     if image_file.is_file():
         extras = tuple(image_file.read_text("utf-8").strip().split(","))
@@ -83,18 +84,18 @@ def detect(image_file: Path = _IMAGE_FILE) -> Installation:
 
 
 def install_command(extra: str) -> str:
-    """Return the shell command that adds an extra to the running copy."""
+    """Return the shell command that adds an extra to this copy of Antiphon."""
     return detect().install_command(extra)
 
 
 def antiphon_command(arguments: str) -> str:
-    """Return the shell command that runs the running copy with these arguments."""
+    """Return the shell command that runs this copy of ``antiphon`` with these arguments."""
     return detect().antiphon_command(arguments)
 
 
 def needs_extra(what: str, extra: str) -> str:
-    """Return the error message for a missing extra: ``what``, followed by the command that installs
-    the extra. ``what``: the description of the problem."""
+    """Return an error message that says how to install a missing extra. ``what``: the description
+    of the problem. The command that installs the extra follows it."""
     return f"{what}. To install it: {install_command(extra)}"
 
 

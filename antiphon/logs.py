@@ -81,8 +81,8 @@ def redact(line: str) -> str:
 
 
 def _redact_passwords(line: str) -> str:
-    """Replace the passwords in URLs. A password is followed by ``@``, which distinguishes it from a
-    port."""
+    """Replace the passwords in URLs. In ``user:password@host``, the ``@`` shows that the text after
+    the colon is a password and not a port."""
     parts: list[str] = []
     done = run_end = 0
     for user in _URL_USER.finditer(line):
@@ -110,8 +110,8 @@ def _has_secret(names: tuple[str, ...]) -> bool:
 def _redact_event(event: _Event) -> _Event:
     """Redact the values of an event.
 
-    Most events need no redaction, because they have harmless names and plain values. These events
-    are returned unchanged.
+    Most events are returned unchanged: no name looks like the name of a secret, and no value is a
+    container.
     """
     if _has_secret(tuple(event)) or not _PLAIN.issuperset(map(type, event.values())):
         redacted: _Event = _redact_values(event)
@@ -133,11 +133,11 @@ def _redact_values(value: Any) -> Any:
 
 
 def _line_processor(render: _Renderer) -> _Renderer:
-    """Return the only processor of a logger. It adds the values that every line has, redacts
-    secrets and renders the line.
+    """Return the only structlog processor of a logger. It adds the values that every line has,
+    redacts secrets and renders the line.
 
-    This is one processor, because separate structlog processors would take twice as long, and every
-    request writes a line.
+    It is one function, because every request writes a line, and a chain of separate processors
+    would take twice as long.
     """
     timestamp, stack_info = TimeStamper(fmt="iso", utc=True), StackInfoRenderer()
 
@@ -228,9 +228,10 @@ class _LogBridge(logging.Handler):
 
 
 def capture_libraries(log: Any, *, level: str = "warning") -> None:
-    """Send the output of structlog's default loggers and of the standard library to ``log``.
+    """Write the lines of other packages to ``log``: lines of structlog's default loggers, and of
+    the standard library's ``logging``.
 
-    ``level``: minimum level for the standard library. Call this once per process.
+    ``level``: minimum level of lines from the standard library. Call this once per process.
     """
     root = logging.getLogger()
     root.handlers[:] = [_LogBridge(log)]

@@ -39,9 +39,12 @@ _IDLE_FILES = frozenset(
 
 
 def cpu_wait_s(thread_id: int) -> float:
-    """Return the seconds for which a thread of this process was ready to run but had no processor.
-    ``thread_id``: the thread's native id. The source is the second number of Linux' ``schedstat``.
-    Returns 0 on other systems."""
+    """Return how many seconds a thread of this process has waited for a processor in total: it was
+    ready to run, but all processors were busy. ``thread_id``: the thread's native id.
+
+    The value comes from ``schedstat`` of Linux, where it is the second number. Returns 0 on other
+    systems.
+    """
     try:
         numbers = Path(f"/proc/self/task/{thread_id}/schedstat").read_bytes().split()
         return int(numbers[1]) / 1e9
@@ -50,24 +53,23 @@ def cpu_wait_s(thread_id: int) -> float:
 
 
 class LoopWatchdog:
-    """Reports stalls of the running event loop. An async context manager.
+    """Logs stalls of the running event loop. An async context manager.
 
     A stall is a time longer than ``threshold_s`` in which the loop cannot run its next callback.
     There are three kinds:
 
     - Code blocks the loop. The stall is logged while it lasts, with the stack of the loop's thread
-      but without local variables. Code that holds the GIL blocks the watching thread too; such a
-      stall is logged when it ends.
+      but without local variables. If the code holds the GIL, it blocks the watching thread too.
+      Then the stall is logged when it ends.
     - The loop's thread has to wait for a processor. The stall is logged when it ends.
-    - A container's CPU quota stops all threads, which Linux does not count as waiting. The loop
-      then runs no callback at all. The stall is logged when it ends.
+    - The CPU quota of a container stops all threads. Linux does not count this time as waiting. The
+      stall is logged when it ends.
 
     Stalls of the last two kinds have a different log message and are logged at most every ten
     minutes.
 
-    ``cpu_wait``: returns how long a thread has waited for a processor in total, in seconds. Its
-    argument is the native thread id. ``on_stall``: called once per stall, on the watching thread or
-    on the loop.
+    ``on_stall``: called once per stall, on the watching thread or on the loop. ``cpu_wait``:
+    replaces ``cpu_wait_s``, which measures how long the loop's thread has waited for a processor.
     """
 
     def __init__(
@@ -147,9 +149,9 @@ class LoopWatchdog:
             return now - then, waited - waited_then
 
     def _report(self, stack: list[str] | None, *, ended: bool = False) -> None:
-        """Log the current stall, unless it was already logged. ``ended``: whether the stall is
-        over. A stall that was not caused by code is logged only when it is over. ``stack``: the
-        stack of the loop's thread."""
+        """Log the current stall, unless it was already logged. ``stack``: the stack of the loop's
+        thread; None if unknown. ``ended``: whether the stall is over. While a stall lasts, it is
+        logged only if code causes it."""
         age_s, waited_s = self._age_s()
         is_blocked = age_s - waited_s > self._threshold_s and not self._was_idle
         with self._lock:

@@ -42,8 +42,8 @@ class PageParams(Struct, frozen=True, kw_only=True):
 
     @property
     def is_backwards(self) -> bool:
-        """Whether the page consists of the last items before the cursor ``before``. True if
-        ``before`` is set and ``after`` is not set."""
+        """Whether the page ends at a cursor: it consists of the last items before the item
+        ``before``. This is so if ``before`` is set and ``after`` is not set."""
         return self.before is not None and self.after is None
 
 
@@ -64,12 +64,14 @@ class PagedList(Generic[_T]):
         return len(self._items)
 
     def page(self, params: PageParams) -> Page[_T]:
-        """Return a page. Raises ``InvalidRequest`` for a cursor that is not in the list."""
+        """Return the page that ``params`` describe. Raises ``InvalidRequest`` for a cursor that is
+        not in the list."""
         return page_of(*self.select(params))
 
     def select(self, params: PageParams) -> tuple[tuple[_T, ...], bool]:
-        """Return the items of a page, and whether more items follow the page. Raises
-        ``InvalidRequest`` for a cursor that is not in the list."""
+        """Return the items of a page, and whether there are more items: after the page, or before a
+        backwards page (``PageParams.is_backwards``). Raises ``InvalidRequest`` for a cursor that is
+        not in the list."""
         newest_first = params.order == "desc"
         start, stop = 0, len(self._items)
         if params.after is not None:
@@ -98,8 +100,7 @@ def make_page(items: Iterable[_T], params: PageParams) -> Page[_T]:
 
 
 def page_of(selected: Sequence[_T], has_more: bool = False) -> Page[_T]:
-    """Return a page that contains the selected items. ``has_more``: whether more items follow the
-    page."""
+    """Return a page with these items. ``has_more``: whether there are more items."""
     return Page(
         data=tuple(selected),
         first_id=selected[0].id if selected else None,
@@ -109,14 +110,13 @@ def page_of(selected: Sequence[_T], has_more: bool = False) -> Page[_T]:
 
 
 def select_page(items: Iterable[_T], params: PageParams) -> tuple[tuple[_T, ...], bool]:
-    """Return the items of a page, and whether more items follow the page. See
-    ``PagedList.select``."""
+    """Return the items of a page, and whether there are more items. See ``PagedList.select``."""
     return PagedList(items).select(params)
 
 
 def page_query(make: Callable[..., _Q], params: PageParams, **more: Any) -> _Q:
     """Return the query with which a store reads a page. The query asks for one entry more than the
-    page has, which shows whether more entries follow. A backwards page
+    page has: if the store returns this entry, there are more pages. A backwards page
     (``PageParams.is_backwards``) is read in reverse order.
 
     ``make``: the class of the query. ``more``: the other fields of the query.
@@ -131,8 +131,8 @@ def page_query(make: Callable[..., _Q], params: PageParams, **more: Any) -> _Q:
 
 
 def page_of_found(found: Sequence[_T], params: PageParams) -> Page[_T]:
-    """Build a page from the entries that a store returned for ``page_query``. ``params`` must be
-    the parameters of the query."""
+    """Build a page from the entries that a store returned for the query of ``page_query``.
+    ``params``: the parameters with which the query was made."""
     page = found[: params.limit]
     return page_of(page[::-1] if params.is_backwards else page, len(found) > params.limit)
 

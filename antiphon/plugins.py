@@ -20,9 +20,9 @@ def plugin_names(group: str) -> tuple[str, ...]:
 def load_plugin(group: str, name: str, *, setting: str, built_in: Iterable[str] = ()) -> Any:
     """Import and return the plug-in with this name.
 
-    ``setting``: the setting whose value is ``name``. ``built_in``: further valid names, which stand
-    for built-in implementations. Raises ``SetupError`` if no plug-in has this name or the import
-    fails. For an unknown name, the message contains ``setting`` and all valid names.
+    ``setting``: the setting whose value is ``name``. ``built_in``: the other valid values of this
+    setting, which name built-in implementations. Raises ``SetupError`` if no plug-in has this name
+    or the import fails. For an unknown name, the message contains ``setting`` and all valid names.
     """
     found = entry_points(group=group)
     if name not in found.names:

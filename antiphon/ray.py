@@ -30,7 +30,7 @@ class ServeArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
       file that ``ANTIPHON_CONFIG`` names. If this variable is not set, the default is
       ``antiphon.toml`` in the working directory of a replica.
     - ``min_replicas``, ``max_replicas``: limits of autoscaling.
-    - ``target_requests``: number of running requests per replica at which Serve adds a replica. A
+    - ``target_requests``: number of running requests per replica above which Serve adds replicas. A
       stream and a WebSocket count as running while they are open.
     - ``max_requests``: maximum number of requests that Serve sends to a replica at a time.
     - ``upscale_delay_s``, ``downscale_delay_s``: how many seconds the load must be high or low
@@ -49,8 +49,8 @@ class ServeArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def app(arguments: Mapping[str, Any]) -> Any:
-    """Build the Serve application. Raises ``SetupError`` if the extra is missing, an argument is
-    unknown, or an argument has a wrong type."""
+    """Build the Serve application. Raises ``SetupError`` if the extra ``ray`` is missing, an
+    argument is unknown, or an argument has a wrong type."""
     try:
         from ray import serve
     except ImportError:

@@ -11,19 +11,20 @@ __all__ = ["Digest", "SamplingOptions", "Session"]
 
 
 class Digest(Protocol):
-    """Returns a keyed digest of its arguments. The digest does not reveal the arguments."""
+    """A function that returns a keyed digest of its arguments. The digest does not reveal the
+    arguments."""
 
     def __call__(self, content: bytes, *, purpose: str, tenant: str) -> str: ...
 
 
 class Session(Struct, frozen=True, kw_only=True):
-    """The conversation that a request belongs to. If there are several engines, a router uses it to
-    send all requests of a conversation to the same engine.
+    """The conversation to which a request belongs. If a model has several engines, a router uses
+    ``key`` to send all requests of a conversation to the same engine.
 
     ``identity``: a string that identifies the conversation within its tenant. ``digest``: computes
-    ``key`` and ``tenant_key``, which stand for the conversation and the tenant outside of Antiphon.
-    The two digests are computed only when they are read, because most models have one engine and no
-    router.
+    ``key`` and ``tenant_key``. Other servers get these two digests instead of the names of the
+    conversation and the tenant. The digests are computed only when they are read, because most
+    models have one engine and no router.
     """
 
     tenant: str
@@ -61,7 +62,7 @@ class SamplingOptions(Struct, frozen=True, kw_only=True):
       prefixes.
     - ``tenant``: the tenant of the request. If all slots of an engine are in use, the waiting
       tenants are served alternately. The tenant is not sent to other servers.
-    - ``session``: the conversation of the request, by which a router chooses one of several
+    - ``session``: the conversation of the request. A router uses it to choose one of several
       engines. None: unknown.
     - ``priority``: lower values are scheduled earlier, as in vLLM.
     - ``adapter``: the name of a LoRA adapter of the engine.

@@ -18,8 +18,8 @@ _RUN = re.compile(r"[⺀-⿟々-〇぀-ㇿ㐀-䶿一-鿿ꥠ-꥿가-ퟻ豈-﫿ｦ
 
 
 def index_terms(text: str) -> str:
-    """Return the words of a text to index, separated by spaces. In scripts without spaces between
-    words, single characters and pairs of adjacent characters become words."""
+    """Return the words of a text to index, separated by spaces. In Chinese, Japanese and Korean,
+    each single character and each pair of adjacent characters is a word."""
     return _RUN.sub(lambda run: f" {' '.join((*_pairs(run.group()), *run.group()))} ", text)
 
 

@@ -25,8 +25,8 @@ class Constraint(Struct, frozen=True):
     """A grammar that the output must match from its first token on. It is written in llguidance's
     variant of Lark.
 
-    - A JSON schema is written as ``start: %json {…}``, a regex as ``start: /…/``. Engines that
-      cannot parse the grammar apply ``llguidance`` masks.
+    - ``lark``: the grammar. A JSON schema is written as ``start: %json {…}``, a regex as ``start:
+      /…/``. Engines without a parser for this syntax apply the masks of ``llguidance``.
     - ``needed``: if true, an engine without grammar support must refuse the request; if false, it
       ignores the constraint.
     - ``schema``: a JSON schema for engines that support only schemas. Every JSON value that matches
@@ -47,9 +47,9 @@ class EncodedImage(Struct, frozen=True):
     """An image in a prompt.
 
     ``content``: the encoded bytes of the image. ``mime``: media type, such as ``image/png``.
-    ``position``: index in the prompt's ids before which the image is inserted. ``placeholder_ids``:
-    the ids at this position that the template writes for the image; empty if the template writes
-    none.
+    ``position``: the image is inserted before the prompt's id with this index. ``placeholder_ids``:
+    the ids, beginning at this index, that the template writes in place of the image; empty if it
+    writes none.
     """
 
     content: bytes
@@ -59,14 +59,16 @@ class EncodedImage(Struct, frozen=True):
 
 
 class Prompt(Struct, frozen=True):
-    """Token ids that the engine continues, and the images between them, in order."""
+    """The input of an engine: token ids that the engine continues, and the images between these
+    ids, in order."""
 
     ids: tuple[int, ...]
     images: tuple[EncodedImage, ...] = ()
 
 
 class Alternative(Struct, frozen=True):
-    """An alternative token with its natural log-probability."""
+    """One of the most likely tokens at a position of the output, with its natural
+    log-probability."""
 
     id: int
     logprob: float
@@ -82,10 +84,10 @@ class TokenLogprob(Struct, frozen=True):
 
 
 class Chunk(Struct, frozen=True):
-    """Newly sampled tokens.
+    """A part of an engine's output: newly sampled tokens.
 
     - ``logprobs``: empty, or as long as ``ids``.
-    - ``finish``: set in the last chunk only.
+    - ``finish``: why the output ended; set in the last chunk only.
     - ``cached_tokens``: number of prompt tokens taken from a cache. Any chunk may contain it.
     - ``stop_text``: the stop string that ended the output. In this case, ``ids`` has only the
       tokens that end before the stop string. ``tail`` is the text of the next token up to the stop
@@ -108,7 +110,8 @@ class Tokenizer(Protocol):
 
     @property
     def special(self) -> Mapping[str, int]:
-        """Control tokens and added tokens, which plain text must not produce: literal → id."""
+        """Control tokens and added tokens: text of the token → id. Plain text must not produce
+        these tokens."""
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -121,13 +124,13 @@ class Tokenizer(Protocol):
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Return the ids of ``text``, without BOS.
 
-        ``special``: if true, the literal of a control token becomes this token. Templates are
-        encoded in this way. If false, the literal is plain text. User input is encoded in this way.
+        ``special``: whether the text of a control token, such as ``<|im_end|>``, becomes this
+        token. True for the text of templates. False for user input, in which it stays plain text.
         """
 
     def piece(self, token: int) -> bytes:
-        """Return the bytes of a token. For a special token, return its literal; for an unknown id,
-        ``b""``."""
+        """Return the bytes of a token. For a special token, return its text, such as
+        ``<|im_end|>``. For an unknown id, return ``b""``."""
 
 
 class ModelCard(Struct, frozen=True, kw_only=True):
@@ -149,7 +152,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
 
 
 def common_prefix_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the number of ids at the start that both sequences have in common.
+    """Return how many ids are the same at the start of both sequences.
 
     Uses a binary search over slice comparisons, which run in C. In Python, sequences of different
     types never compare equal, so such sequences are first copied to tuples.

@@ -17,12 +17,12 @@ __all__ = ["BackgroundReader"]
 
 
 class BackgroundReader:
-    """``DocumentReader`` that opens a sandboxed reader in the background and then passes all
-    documents to it. Until the sandboxed reader is open, documents wait.
+    """``DocumentReader`` that opens another reader in the background. Documents that arrive earlier
+    wait until this reader is open. It then reads them.
 
-    ``reader``: context manager that opens the sandboxed reader. If it yields None, documents are
-    read in a subprocess. Use an instance as an async context manager. On entry, the instance
-    starts to open the sandboxed reader, and does not wait until it is open.
+    ``reader``: context manager that opens a reader that works in a sandbox. If it yields None,
+    ``ProcessReader`` is used instead. Use an instance as an async context manager. On entry, the
+    instance starts to open the reader, and does not wait until it is open.
     """
 
     def __init__(self, reader: AbstractAsyncContextManager[DocumentReader | None]) -> None:

@@ -52,6 +52,9 @@ _PR_SET_NO_NEW_PRIVS = 38
 def main(kind: str, max_chars: int) -> dict[str, str] | dict[str, list[str]]:
     """Process the document on standard input. Returns an object that is printed as JSON.
 
+    ``kind``: ``WEB_PAGE``, ``PAGE_IMAGES``, or the media type of a document. If it is "", the media
+    type is detected from the content. The object depends on ``kind``:
+
     - For a document: ``{"text": …}`` with at most ``max_chars`` + 1 characters.
     - For a web page: the same, with the additional key ``"title"``.
     - For page images: ``{"pages": […]}``, which are PNGs in base64 with at most ``max_chars``
@@ -100,8 +103,8 @@ def _import_codecs() -> None:
 
 
 def page_title(markup: str) -> str:
-    """Return the first ``_MAX_TITLE_CHARS`` characters of the first ``title`` element. The time is
-    linear in the size of the page, because pages are untrusted."""
+    """Return the first ``_MAX_TITLE_CHARS`` characters of the first ``title`` element. The search
+    takes linear time for every page, because a hostile page could otherwise make it very slow."""
     start = _TITLE_START.search(markup)
     end = _TITLE_END.search(markup, start.end()) if start is not None else None
     if start is None or end is None:
@@ -125,8 +128,8 @@ def _read_document(content: bytes, kind: str, max_chars: int) -> dict[str, str]:
 
 
 def _unpack_pdf_library() -> None:
-    """Call the PDF library once. At its first use, the library writes files to the disk, which is
-    not possible after ``confine``."""
+    """Call the PDF library once before ``confine`` is called. At its first use, the library writes
+    files to the disk, and ``confine`` forbids this."""
     import kreuzberg
 
     config = kreuzberg.ExtractionConfig(use_cache=False, disable_ocr=True)
@@ -181,8 +184,8 @@ def _drop_privileges() -> None:
 
 
 def _set_limits() -> None:
-    """Set the limits of this process, like ``ipc.worker_program.limit_program``. This file cannot
-    import that function, because a sandbox contains no other file of Antiphon."""
+    """Set the limits of this process. ``ipc.worker_program.limit_program`` does the same. This file
+    cannot import it, because this file may run in a sandbox without the other files of Antiphon."""
     try:
         import resource
     except ImportError:  # not a Unix

@@ -115,11 +115,12 @@ def plain_text(content: bytes) -> str | None:
 
 
 class DocumentReader(Protocol):
-    """Runs the worker program (``document_worker``) in a subprocess or in a sandbox."""
+    """Runs the worker program, which extracts the text of a document (``document_worker``). The
+    program runs in a subprocess or in a sandbox."""
 
     async def read(self, content: bytes, kind: str, *, max_chars: int, timeout_s: float) -> bytes:
-        """Return the worker's output for a document. ``kind`` and ``max_chars``: the arguments of
-        the worker.
+        """Return what the worker program printed for a document. ``kind`` and ``max_chars`` are
+        passed to the program, see ``document_worker.main``.
 
         Raises ``UnreadableDocument`` if the worker needs more than ``timeout_s`` seconds or exceeds
         another limit.
@@ -148,8 +149,8 @@ class Documents:
     processed at a time. If documents have to wait, tenants take turns. Create one instance per
     server.
 
-    ``reader`` runs the worker for documents, and ``page_reader`` runs the worker for web pages. If
-    one of them is None, the worker runs in a subprocess.
+    ``reader`` processes documents, and ``page_reader`` processes web pages. The default for both is
+    ``ProcessReader``.
     """
 
     def __init__(
@@ -174,8 +175,8 @@ class Documents:
         """Return the text of a document. ``name``: its file name. ``mime``: its declared media
         type.
 
-        If the content contradicts the name or the media type, the content decides. Raises
-        ``UnreadableDocument``.
+        If the name or the media type does not fit the content, the format is detected from the
+        content. Raises ``UnreadableDocument``.
         """
         kind = _kind(content, name, mime)
         if kind is None:
@@ -242,8 +243,9 @@ class Documents:
 
 
 def _kind(content: bytes, name: str, mime: str) -> str | None:
-    """Return the media type of a document for the extraction library. Returns "" if the library
-    must detect the type. Returns None for plain text and for unknown formats."""
+    """Return the media type of a document, as the library that extracts its text expects it.
+    Returns "" if this library must detect the type. Returns None for plain text and for unknown
+    formats."""
     by_name = _KINDS.get(name.rpartition(".")[2].lower(), "") if "." in name else ""
     if content.startswith(PDF_MAGIC):
         return "application/pdf"

@@ -62,7 +62,8 @@ class Fetcher:
     """Fetches URLs and caches the results. Create one instance per server, with ``open``.
 
     ``open_session`` opens the HTTP session. It is called at the first fetch, because importing
-    aiohttp takes 0.2 s. ``max_bytes``: maximum size of one resource. ``clock`` returns seconds.
+    aiohttp takes 0.2 s. ``max_bytes``: maximum size of one resource. ``clock`` returns seconds. It
+    decides when a cached result expires.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Fetcher:
         """Create a fetcher.
 
         ``max_bytes``: maximum size of one resource. ``networks``: private networks that the fetcher
-        may access. ``clock`` returns seconds. ``resolver`` resolves host names; the default is
+        may access. ``clock``: see ``Fetcher``. ``resolver`` resolves host names; the default is
         aiohttp's resolver. Raises ``SetupError`` if the extra ``fetch`` is not installed.
         """
         if find_spec("aiohttp") is None:

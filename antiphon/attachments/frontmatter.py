@@ -55,8 +55,8 @@ _ENDS = ("---", "...")
 
 
 def _value(first: str, below: Sequence[str]) -> str | None:
-    """Parse the value of a field. ``first``: the text after the key. ``below``: the indented lines
-    below the key.
+    """Parse the value of a field. ``first``: the rest of the line after the key and its colon.
+    ``below``: the indented lines that follow this line.
 
     Returns None if the value is not a string.
     """
@@ -96,8 +96,8 @@ def _unquote(text: str) -> str:
 
 
 def _block_scalar(lines: Sequence[str], *, folded: bool) -> str:
-    """Return the text of a YAML block scalar, without its indentation. ``folded``: its style is
-    ``>``, in which lines are joined."""
+    """Return the text of a YAML block scalar, without its indentation. ``folded``: true for the
+    style ``>``, which joins the lines; false for the style ``|``."""
     depths = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
     depth = min(depths, default=0)
     plain = [line[depth:].rstrip() for line in lines]

@@ -1,6 +1,6 @@
 """Read format and size of an image from its first bytes, without decoding it.
 
-Supports the four formats of OpenAI's API. Names and declared types are ignored.
+Supports the four formats of OpenAI's API. The file name and the declared media type are ignored.
 """
 
 from __future__ import annotations

@@ -51,9 +51,8 @@ class InvalidBundle(Exception):
 
 
 class BundleLimits(Struct, frozen=True, kw_only=True):
-    """Limits of a bundle: size of the zip file, number of files, size of one file, and size of all
-    files together. Sizes are in bytes.
-    """
+    """Limits of a skill bundle: size of the zip file, number of files, size of one file, and size
+    of all files together. Sizes are in bytes."""
 
     zip_bytes: int = 50 << 20
     file_count: int = 500
@@ -65,7 +64,7 @@ DEFAULT_LIMITS = BundleLimits()
 
 
 class BundleFile(Struct, frozen=True):
-    """A file of a bundle."""
+    """A file of a skill bundle."""
 
     content: bytes
     is_executable: bool = False
@@ -151,8 +150,9 @@ def pack(bundle: Bundle) -> bytes:
 
 def _check_directory(content: bytes, limits: BundleLimits) -> None:
     """Check the central directory of a zip file. Raises ``InvalidBundle`` if the directory is too
-    large for the allowed number of files, if the file is a ZIP64, or if it is no zip. Only the end
-    record is read, so a huge directory is never parsed."""
+    large for the allowed number of files, if the file is a ZIP64, or if it is no zip. Only the
+    zip's end record is read, which contains the size of the directory. So a huge directory is never
+    parsed."""
     end = content.rfind(_END, max(0, len(content) - 22 - 0xFFFF))
     if end < 0 or end + 22 > len(content):
         raise InvalidBundle("This is not a zip.")
@@ -196,8 +196,9 @@ def _add(files: dict[str, BundleFile], name: str, member: BundleFile, limits: Bu
 
 
 def _path(name: str) -> str | None:
-    """Return the normalized path of a file. Returns None for a file that an operating system has
-    added to the folder, such as ``.DS_Store``. Such files do not belong to the bundle.
+    """Return the normalized path of a file. ``name``: the path in the upload. Returns None for a
+    file that an operating system has added to the folder, such as ``.DS_Store``. Such files do not
+    belong to the bundle.
 
     Raises ``InvalidBundle`` for an invalid path, for example a path that leaves the folder.
     """

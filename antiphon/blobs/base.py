@@ -18,7 +18,8 @@ __all__ = ["Blobs", "ListedBlob"]
 
 
 class ListedBlob(Struct, frozen=True):
-    """The key of a blob, and the time when its content was last written, in Unix seconds."""
+    """An entry of ``Blobs.list``: the key of a blob, and the time when its content was last
+    written, in Unix seconds."""
 
     key: str
     modified_at: float
@@ -52,9 +53,10 @@ class Blobs(Protocol):
 
     async def sign(self, blob: BlobRef, lifetime_s: float) -> str | None:
         """Return a URL from which anybody can download the content for ``lifetime_s`` seconds.
-        Return None if the storage does not support such URLs."""
+        Return None if there is no such URL, for example because the storage does not support this
+        or the blob is encrypted."""
 
     async def remove_leftovers(self, before: float) -> None:
-        """Delete temporary files that remain because a process crashed during an upload. ``list``
-        does not yield these files. Only files that were last written before ``before`` (in Unix
-        seconds) are deleted."""
+        """Delete the temporary files of processes that crashed during an upload. ``list`` does not
+        yield these files. Only files that were last written before ``before`` (in Unix seconds) are
+        deleted."""

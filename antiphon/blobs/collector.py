@@ -1,5 +1,5 @@
-"""Deletion of blobs that no file and no response needs: blobs whose files or responses were
-deleted, and blobs of abandoned uploads."""
+"""Deletion of blobs (stored contents) that are no longer needed: blobs whose files or responses
+were deleted, and blobs of abandoned uploads."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _BATCH = 500
 
 
 class BlobCollector:
-    """Deletes unused blobs every minute, and blobs of abandoned uploads every day. A context
-    manager, which works while its block runs.
+    """Deletes unused blobs every minute, and blobs of abandoned uploads every day. An async context
+    manager: the deletion runs in the background until the block ends.
 
-    Several servers may do this at the same time, because it does no harm to delete a blob twice.
-    ``clock``: returns Unix seconds. Its time is used if the store has no clock of its own.
+    Several servers of one store may run this, because deleting a blob twice does no harm. ``clock``
+    returns Unix seconds. It is used if the store has no clock.
     """
 
     def __init__(self, store: Store, blobs: Blobs, *, clock: Callable[[], float], log: Any) -> None:

@@ -30,9 +30,9 @@ class _Service(Struct, frozen=True, kw_only=True):
     - ``store``: the name of obstore's class.
     - ``credentials``: sets of option names. All options of one of the sets must be configured.
     - ``address``: names of options that locate the storage. One of them must be configured. The
-      first one is a URL.
-    - ``default_address``: the URL to use if this URL is not configured. It is a template with names
-      of other options in braces, which are replaced by the values of these options.
+      value of the first option is a URL.
+    - ``default_address``: template of the URL that is used if the first option of ``address`` is
+      not configured. Each option name in braces stands for the value of this option.
     """
 
     store: str

@@ -46,7 +46,8 @@ class ObjectBlobs:
     - ``encrypts``: whether new blobs are encrypted.
     - ``new_id``: returns a new random name.
     - ``folder``: the folder of the objects, if the storage is a folder.
-    - ``attributes``: attributes of every object, if the storage supports them.
+    - ``attributes``: attributes that each new object gets, such as its media type; None for a
+      storage without attributes.
     """
 
     def __init__(
@@ -117,8 +118,8 @@ class ObjectBlobs:
             raise StoreError("The stored content of a file is incomplete.")
 
     async def _pieces(self, blob: BlobRef, start: int, end: int) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes from ``start`` up to ``end`` in pieces. Each piece is from one segment.
-        Stops early if content is missing."""
+        """Yield the bytes from ``start`` up to ``end`` in pieces. No piece crosses the border of a
+        segment. If content is missing, the iteration ends before ``end``."""
         is_encrypted = blob.key.endswith(_ENCRYPTED)
         position = start
         while position < end:
@@ -204,7 +205,8 @@ async def _segments(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]
 
 
 async def _delete_file(store: Any, path: str) -> None:
-    """Delete an object of a folder. Do nothing if another process has already deleted it."""
+    """Delete an object of a storage that is a folder. Do nothing if another process has already
+    deleted it."""
     import obstore
 
     try:

@@ -39,11 +39,11 @@ class Capability(Struct, frozen=True, kw_only=True):
 def list_capabilities(
     settings: Settings, providers: Mapping[str, ToolProvider], *, has_fetcher: bool
 ) -> tuple[Capability, ...]:
-    """Return the capabilities of a server.
+    """Return the features of a server, and whether they work.
 
-    ``settings``: the settings after ``with_packaged_embedder``, in which ``file_search_embeddings``
-    is never ``auto``. ``providers``: the server's tools by type. ``has_fetcher``: whether the
-    server fetches URLs.
+    ``settings``: the result of ``with_packaged_embedder``, which replaces the value ``auto`` of
+    ``file_search_embeddings``. ``providers``: the server's tools by type. ``has_fetcher``: whether
+    the server fetches URLs.
     """
     # The provider of ``shell`` also works without containers, for commands that clients run. So the
     # provider of ``code_interpreter`` shows whether containers work.

@@ -23,12 +23,12 @@ class SettingsReloader:
     """Reloads the settings of one process. Only one reload runs at a time.
 
     - ``loaded``: the current settings.
-    - ``sources`` loads the settings again.
+    - ``sources``: where the settings are read again: the settings file, the environment, the flags.
     - ``apply``: a function that applies new settings. If it raises ``SetupError``, it must not
       change anything.
     - ``level``: the log level of ``log``, which a reload may change.
-    - ``on_reloaded``: a function that is called after each reload that ``start`` began. Its
-      argument is True if the new settings are valid.
+    - ``on_reloaded``: called after each reload that ``start`` began. Its argument is True if the
+      new settings are valid.
     """
 
     def __init__(
@@ -80,7 +80,8 @@ class SettingsReloader:
 
 
 def check_reload(old: Settings, new: Settings) -> None:
-    """Raise ``SetupError`` if a running server cannot apply new settings safely."""
+    """Raise ``SetupError`` if new settings need a restart because a running server cannot apply
+    them safely."""
     if new.shares_prefix_cache != old.shares_prefix_cache:
         raise SetupError(
             "keys: the first key of another tenant separates the prefix caches of the models, which"

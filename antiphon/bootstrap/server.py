@@ -137,9 +137,9 @@ _CONTAINER_CONNECTIONS = 2
 
 class App:
     """Antiphon as an ASGI app. ``service``: the operations of the API. ``models``: the served
-    models. ``capabilities``: the features of this server. ``rebuild`` applies new settings and
-    returns a new ASGI app. ``calls``: the ASGI app that answers RPC calls of other Antiphon
-    servers."""
+    models. ``capabilities``: the features of this server. ``rebuild``: a function that applies new
+    settings and returns a new ASGI app. ``calls``: the ASGI app that answers RPC calls of other
+    Antiphon servers."""
 
     def __init__(
         self,
@@ -184,8 +184,8 @@ async def serve(
 
     ``announce`` is called when the server is ready to answer requests. Requests that arrive earlier
     wait. The process logs to standard error. ``warnings``: warnings about the settings, which are
-    logged. ``origins``: see ``open_app``. ``sources``: the sources from which the settings are read
-    again after a SIGHUP. If it is None, a SIGHUP stops the server. Raises ``SetupError``.
+    logged. ``origins``: see ``open_app``. ``sources``: where the settings are read again after a
+    SIGHUP. If ``sources`` is None, a SIGHUP stops the server. Raises ``SetupError``.
     """
     level = LogLevel(settings.log_level)
     log = _check(settings, warnings, level)
@@ -201,8 +201,8 @@ async def serve(
 async def serve_with_workers(
     loaded: LoadedSettings, sources: SettingsSources, announce: Callable[[StartReport], None]
 ) -> None:
-    """Serve with ``settings.workers`` processes until SIGTERM or SIGINT. ``sources``: the sources
-    of the settings. Each process loads the settings from them. Raises ``SetupError``."""
+    """Serve with ``settings.workers`` processes until SIGTERM or SIGINT. ``sources``: where each
+    process loads the settings (file, environment, flags). Raises ``SetupError``."""
     from antiphon.workers.shared_store import shared_store
     from antiphon.workers.supervisor import WorkerSupervisor
 
@@ -246,8 +246,9 @@ async def serve_host(
     announce: Callable[[StartReport], None],
     on_reloaded: Callable[[bool], None] = lambda is_valid: None,
 ) -> None:
-    """Run the models for all workers until SIGTERM. ``on_reloaded`` is called after each SIGHUP.
-    Its argument is True if the new settings are valid. Raises ``SetupError``."""
+    """Run the models for all workers until SIGTERM. A SIGHUP reloads the settings, and then
+    ``on_reloaded`` is called. Its argument is True if the new settings are valid. Raises
+    ``SetupError``."""
     from antiphon.models.model_host import ModelHostSession
 
     loop = asyncio.get_running_loop()
@@ -304,7 +305,8 @@ async def serve_containers(setup: ChildSetup, announce: Callable[[StartReport], 
 async def _open_hosted_containers(
     stack: AsyncExitStack, setup: ChildSetup, settings: Settings, log: Any
 ) -> ContainerSetup:
-    """Open the store and the containers for all workers. They are closed with the exit stack."""
+    """Open the store, and the containers that this process runs for all workers. Both are closed
+    with the exit stack."""
     store = await open_store(
         settings.store,
         peers=None if is_postgres(settings.store) else setup.folder.peers,
@@ -330,9 +332,9 @@ async def _answer_calls(
 ) -> None:
     """Answer RPC calls of the workers until the workers no longer need this process.
 
-    A SIGTERM does not end this process immediately. A service manager may send it to all processes
-    together, and the workers still need this process until their running requests have finished. So
-    after a SIGTERM, this function waits until the last worker has ended, but at most ``drain_s`` +
+    A SIGTERM does not end this process immediately: a service manager may send it to all processes
+    together, and the workers need this process until their running requests have finished. So after
+    a SIGTERM, this function waits until the last worker has ended, but at most ``drain_s`` +
     ``CHILD_END_S`` seconds.
     """
     loop = asyncio.get_running_loop()
@@ -445,10 +447,10 @@ async def open_app(
     requests have ``drain_s`` seconds to finish. Then everything is closed.
 
     - ``log``: a structlog logger. The default logger writes to standard error.
-    - ``origins``: name of a setting → origin of its value, as ``load`` returns it. The API shows
-      the origins to operators.
-    - ``owns_process``: whether no other code runs in this process until the app is open. If True,
-      memory that contains only zeros after the models are loaded is returned to the system.
+    - ``origins``: name of a setting → origin of its value (a file, a variable, a flag …), as
+      ``load`` returns it. The API shows the origins to operators.
+    - ``owns_process``: True if no other code runs in this process until the app is open. Then, when
+      the models are loaded, memory that contains only zeros is returned to the system.
     - ``worker``: the connections of a worker process to the other processes of the server.
     - ``url``: the address at which other servers reach this process; "" if they cannot reach it.
       The setting ``replica_url`` overrides it.
@@ -516,11 +518,12 @@ async def _open_relay(
     clock: Clock,
     log: Any,
 ) -> tuple[ContainerRelay, ASGIApp | None]:
-    """Open the relay, with which this process uses containers of other processes.
+    """Open the relay of containers (environments in which tools run code). With the relay, this
+    process uses containers of other processes.
 
-    Returns the relay, and an ASGI app for the opposite direction: it answers RPC calls of other
-    Antiphon servers that use containers of this server. The app is None if other servers cannot use
-    these containers.
+    Also returns an ASGI app for the opposite direction: it answers RPC calls of other Antiphon
+    servers that use containers of this server. The app is None if other servers cannot use these
+    containers.
 
     ``folder``: the folder with the sockets of this server's processes. ``url``: the address at
     which other servers reach this server.
@@ -571,8 +574,9 @@ async def _open_blobs(
     clock: Clock,
     log: Any,
 ) -> Blobs | None:
-    """Open the external storage for contents of files, and start a task that deletes contents
-    without a file. Returns None if the contents are in the store itself."""
+    """Open the external storage for contents of files and of large responses. Start a task that
+    deletes contents there that are no longer needed. Returns None if the contents are in the store
+    itself."""
     blobs = await files_blobs(settings, store, encryptor)
     if blobs is not None:
         store.use_blobs(blobs, settings.response_blob_bytes)
@@ -639,7 +643,7 @@ def _watchdog(
     settings: Settings, log: Any, metrics: Metrics
 ) -> AbstractAsyncContextManager[LoopWatchdog | None]:
     """Return a context manager that watches the event loop for stalls. Enter it only after models
-    and packages are loaded. During loading, the loop may stall, but no client waits."""
+    and packages are loaded: their loading may stall the loop, but at that time no client waits."""
     if not settings.stall_log_ms:
         return nullcontext()
     return LoopWatchdog(settings.stall_log_ms / 1000, log=log, on_stall=metrics.count_stall)
@@ -668,10 +672,11 @@ async def _loaded_models(
     loading: Awaitable[catalog.Catalog],
     ranges: tuple[MemoryRange, ...] | None,
 ) -> catalog.Catalog:
-    """Wait until the models are loaded, and check that the models for file search are among them.
+    """Wait until the models are loaded. Check that they include the models that file search needs
+    according to the settings.
 
-    ``ranges``: the process's memory ranges before loading. If it is given, memory that contains
-    only zeros after loading is returned to the system.
+    ``ranges``: the process's memory ranges before loading. If ``ranges`` is given, memory that was
+    added since then and contains only zeros is returned to the system.
     """
     models = await loading
     _check_search_models(settings, models)
@@ -717,14 +722,15 @@ def _peers(worker: WorkerContext | None) -> Path | None:
 
 
 def _store_peers(settings: Settings, worker: WorkerContext | None) -> Path | None:
-    """Return the folder for the sockets of the processes that share the store. With PostgreSQL, all
-    servers of this user on this host use it, otherwise the workers of this server."""
+    """Return the folder for the sockets with which the processes that share a store find each
+    other. With PostgreSQL, all servers of this user on this host share one folder. With another
+    store, only the workers of this server share a folder."""
     return runtime_folder() if is_postgres(settings.store) else _peers(worker)
 
 
 def _peer_url(settings: Settings, port: int) -> str:
-    """Return the URL at which other servers can reach this server. Returns "" if the URL is unknown
-    because the server listens on all addresses."""
+    """Return the URL at which other servers can reach this server. Returns "" if the server listens
+    on all addresses, because the server does not know which of these addresses others can reach."""
     return "" if settings.host in EVERY_ADDRESS else address(settings.host, port)
 
 
@@ -741,8 +747,8 @@ def _admission(settings: Settings, metrics: Metrics, worker: WorkerContext | Non
 
 
 class _AppFactory(Struct, frozen=True):
-    """Builds the ASGI app, at the start and after each reload of the settings. Its fields are the
-    parts of the server that a reload does not replace."""
+    """Builds the ASGI app, at the start and after each reload of the settings. The fields are the
+    parts of the server that stay the same after a reload."""
 
     dependencies: RunDependencies
     models: catalog.Catalog
@@ -951,7 +957,7 @@ def _unless_off(name: str) -> str | None:
 
 async def open_encryptor(settings: Settings, store: Store) -> Encryptor:
     """Return an encryptor with the keys in the settings. If the settings have no keys, the
-    encryptor uses a key from the store, which all servers on this store share."""
+    encryptor uses a key that all servers of the store share. This key is in the store."""
     keys = [EncryptionKey.parse(text) for text in settings.encryption_keys]
     return Encryptor(
         keys
@@ -982,8 +988,8 @@ def _metrics_exporter(settings: Settings) -> MetricsExporter:
 async def files_blobs(
     settings: Settings, store: Store, encryptor: Encryptor, url: str | None = None
 ) -> Blobs | None:
-    """Open the external storage for contents of files. ``url``: its address; the default is the
-    setting ``files``. Returns None if the contents are in the store itself.
+    """Open the external storage for contents of files. ``url``: the storage's address; the default
+    is the setting ``files``. Returns None if the contents are in the store itself.
 
     Raises ``SetupError`` if the storage cannot be opened. Also raises it if the setting ``files``
     is ``store`` but some contents are still outside of the store.

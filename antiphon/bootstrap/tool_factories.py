@@ -76,7 +76,7 @@ class ToolDependencies(Struct, frozen=True, kw_only=True):
     - ``fetcher``: the URL fetcher. It is None if the server fetches no URLs.
     - ``containers``: the registry of containers. It is None if the server runs no code.
     - ``no_containers``: the reason why the server runs no code.
-    - ``uploads``: the clients' uploaded files.
+    - ``uploads``: the files that clients have uploaded.
     - ``encryptor``: encrypts the state that tools give to clients. Clients send this state back in
       later requests. If ``encryptor`` is None, tools must not give state to clients.
     """
@@ -97,11 +97,12 @@ def runs_code(settings: Settings) -> bool:
 
 
 def prepare_control_groups(settings: Settings) -> None:
-    """Divide the control group (cgroup) of this process for sandboxes, if this is permitted.
+    """Create control groups (cgroups) for sandboxes below the group of this process, if this is
+    permitted.
 
-    Call this before child processes are started. A group that contains processes cannot be divided,
-    so this process is moved into one of the new groups. Later child processes start in the same
-    group. Blocks briefly.
+    Call this before child processes are started. A group that limits its child groups must not
+    contain processes itself. So this process moves into one of the new groups. Later child
+    processes start in the same group. Blocks briefly.
     """
     if settings.sandbox in (_AUTO, _BUBBLEWRAP):
         from antiphon.sandbox.cgroups import ControlGroups
@@ -112,8 +113,8 @@ def prepare_control_groups(settings: Settings) -> None:
 class ContainerDependencies(Struct, frozen=True, kw_only=True):
     """The parts of the server that containers need.
 
-    - ``uploads``: the clients' uploaded files.
-    - ``library``: the clients' skills.
+    - ``uploads``: the files that clients have uploaded.
+    - ``library``: the skills that clients have uploaded.
     - ``clock`` returns Unix seconds.
     - ``directory``: the list of the containers of all processes that use the store.
     - ``relay``: connects to the containers of other processes.
@@ -182,10 +183,10 @@ async def _open_maker(
     remote: RemoteContainers,
     log: Any,
 ) -> LocalContainers | HostedContainers | str:
-    """Open the object that creates containers. It creates them in this process, or in the process
-    that owns the containers of all workers. ``remote``: the containers of other processes.
+    """Open the object that creates containers, in this process or in the process that owns the
+    containers of all workers. ``remote``: the containers of other processes.
 
-    If there can be no containers, returns the reason as a text. Raises ``SetupError``.
+    If the server cannot run containers, returns the reason as a text. Raises ``SetupError``.
     """
     if parts.host is not None:
         hosted = HostedContainers(parts.host, remote)
@@ -472,7 +473,8 @@ async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, Too
 def _implementations(
     settings: Settings, configured: Mapping[str, McpEndpoint], pool: SessionPool
 ) -> dict[str, ToolProvider]:
-    """Return the providers of the built-in tools that MCP servers implement, by tool type."""
+    """Return the providers of built-in tools, such as ``web_search``, that MCP servers implement.
+    The keys are tool types."""
     from antiphon.tools.mcp.implementations import McpImplementation, code_interpreter, web_search
     from antiphon.tools.web_search.provider import TYPES
 

@@ -49,8 +49,8 @@ _TOOLS: Mapping[str, Json] = {
 
 class _Conversation:
     """The current conversation of the terminal client, with its settings: model, instructions,
-    tools. The server stores the items. This object keeps the id of the last response, and the texts
-    that ``/save`` writes."""
+    tools. The server stores the items of the conversation. This object keeps only the id of the
+    last response, and the texts for the command ``/save``."""
 
     def __init__(
         self, server: Server, model: str | None, console: Console, read_line: Callable[[str], str]
@@ -131,7 +131,7 @@ class _Conversation:
         self._note("(new conversation)")
 
     def retry(self, _: str) -> None:
-        """Send the last message again, and replace its answer."""
+        """Send the last message again. The new answer replaces the old one."""
         if self._last is None:
             return self._note("(there is no message yet)")
         content, self._previous, text = self._last
@@ -166,8 +166,8 @@ class _Conversation:
         self._note(f"({path} goes with the next message)")
 
     def tools(self, text: str) -> None:
-        """Choose the tools that the model may use, by their names. ``off`` chooses no tools. Prints
-        the chosen tools."""
+        """Choose the tools that the model may use, and print them. ``text``: the names of the
+        tools, ``off`` for no tools, or "" to keep the current choice."""
         names = text.replace(",", " ").split()
         try:
             if names:
@@ -191,7 +191,7 @@ class _Conversation:
         self._note(_COMMANDS_HELP)
 
     def remind(self) -> None:
-        """Print the short help, which says how to quit."""
+        """Print the short help, for example after Ctrl-C. It says how to quit."""
         self._note(_HELP)
 
     def unknown(self, _: str) -> None:
@@ -213,8 +213,8 @@ def _file_part(path: Path) -> Json:
 
 
 def _tool(name: str) -> Json:
-    """Return the tool with the name that the user typed, in the form for a request. Raises
-    ``ValueError`` for an unknown name."""
+    """Return a tool as the field ``tools`` of a request contains it. ``name``: what the user typed.
+    Raises ``ValueError`` for an unknown name."""
     kind, _, detail = name.partition(":")
     if kind == "file_search" and detail:
         return {"type": "file_search", "vector_store_ids": [detail]}
@@ -304,8 +304,8 @@ def _messages(read_line: Callable[[str], str], interrupted: Callable[[], None]) 
 
 @contextlib.contextmanager
 def _silent_keyboard() -> Iterator[None]:
-    """Turn off the terminal's echo within the block. Text that the user types there is not shown;
-    it becomes the next input."""
+    """Turn off the terminal's echo until the block ends. Text that the user types meanwhile is not
+    shown. The next prompt reads it."""
     if sys.platform == "win32" or not sys.stdin.isatty():
         yield
         return

@@ -29,12 +29,12 @@ _LAST_SERVER = "last-server"
 
 
 class RequestFailed(AntiphonError):
-    """The server returned an error or did not answer; the message says which."""
+    """The server returned an error or did not answer. The message says what happened."""
 
 
 class Server:
-    """HTTP client for one server; the URL may end in ``/v1``. Raises ``SetupError`` for an invalid
-    URL."""
+    """HTTP client for one server. ``url``: the address, with or without ``/v1``. The constructor
+    raises ``SetupError`` for an invalid URL."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -80,8 +80,8 @@ class Server:
             return answer.read()
 
     def copy(self, path: str, file: IO[bytes]) -> None:
-        """Write the bytes at ``path`` to a file. Raises ``RequestFailed``. An incomplete answer
-        counts as a failed request."""
+        """Write the bytes at ``path`` to a file. Raises ``RequestFailed``, also if the answer is
+        incomplete."""
         with self._request("GET", path) as answer:
             shutil.copyfileobj(answer, file)
 
@@ -148,8 +148,8 @@ def _reason(answer: http.client.HTTPResponse) -> str:
 
 
 def sse(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Parse an event stream up to ``[DONE]``. Each event must have exactly one ``data`` line;
-    Antiphon sends events in this form."""
+    """Parse a stream of server-sent events, and yield each event's data. Ends at ``[DONE]``. Each
+    event must have exactly one ``data`` line, as Antiphon's events have."""
     for line in lines:
         field, _, value = line.strip().partition(b":")
         if field == b"data":
@@ -162,14 +162,14 @@ def sse(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def find_server(loaded: LoadedSettings) -> Server:
-    """Return the server that a command talks to. This is the first of these servers:
+    """Return the server to which a command sends its requests. It is the first match in this list:
 
     - the server on the port of the flag ``--port``;
     - the server that ``--url`` or the setting ``chat_url`` names;
     - the server at the configured host and port, if a program accepts connections there;
     - the server that was used last, if a program accepts connections there.
 
-    If there is none, return the server at the configured host and port.
+    If nothing in the list matches, return the server at the configured host and port.
     """
     from antiphon.bootstrap.server import address
 
@@ -187,8 +187,8 @@ def find_server(loaded: LoadedSettings) -> Server:
 
 
 def remember_server(server: Server) -> None:
-    """Store the address of a server that answered, for later commands. The server's key is not
-    stored."""
+    """Store the address of a server, so that later commands find it. Call this after the server has
+    answered. The API key is not stored."""
     path = _last_server_path()
     with contextlib.suppress(OSError):  # a read-only home only loses the convenience
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """``antiphon files``: move the contents of uploaded files to another storage, and delete stored
-contents that belong to no file. Such contents remain, for example, if a server crashes during an
-upload."""
+contents that belong to no file. For example, a server that crashes during an upload leaves such a
+content behind."""
 
 from __future__ import annotations
 

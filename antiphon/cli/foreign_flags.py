@@ -106,9 +106,9 @@ FOREIGN_FLAGS: Mapping[str, str] = {
 
 
 def hint(words: Sequence[str]) -> str | None:
-    """Return one line about the first flag in ``words`` (the arguments of the command line) that
-    belongs to another model server. The line says what to use instead. Returns None if there is no
-    such flag."""
+    """Find the first flag in ``words`` that belongs to another model server, such as vLLM. Return a
+    line that says what to use instead, or None if there is no such flag. ``words``: the arguments
+    of the command line."""
     for word in words:
         flag = word.partition("=")[0]
         if flag in FOREIGN_FLAGS:
@@ -117,6 +117,6 @@ def hint(words: Sequence[str]) -> str | None:
 
 
 def _with_commands(text: str) -> str:
-    """Replace each part in braces with the complete command. ``{serve MODEL}`` becomes ``antiphon
-    serve MODEL``, in the form that works in this installation."""
+    """Replace each command in braces by the shell command that works in this installation. Example:
+    ``{serve MODEL}`` becomes ``antiphon serve MODEL``."""
     return re.sub(r"\{([^{}]+)\}", lambda match: antiphon_command(match[1]), text)

@@ -61,7 +61,7 @@ def revoke_key(loaded: LoadedSettings, name: str) -> None:
 
 
 class _Keys(Protocol):
-    """Access to the keys, either in a store or through a running server."""
+    """Access to the API keys, either in a store or through a running server."""
 
     async def list(self) -> Any: ...
     async def create(self, wanted: CreateApiKey) -> Any: ...
@@ -70,8 +70,9 @@ class _Keys(Protocol):
 
 
 class _KeyAction(NamedTuple):
-    """An action on the keys. ``change``: the verb for the audit log, such as ``rotated``; "" if the
-    action changes nothing. ``name``: the name of the key. ``run`` performs the action."""
+    """An action on the API keys. ``change``: the verb for the audit log, such as ``rotated``; "" if
+    the action changes nothing. ``name``: the name of the key, for the audit log. ``run`` performs
+    the action."""
 
     change: str
     name: str
@@ -79,7 +80,7 @@ class _KeyAction(NamedTuple):
 
 
 class _ServerKeys:
-    """Access to the keys through a running server."""
+    """Access to the API keys through a running server."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -99,7 +100,8 @@ class _ServerKeys:
 
 
 def _run(loaded: LoadedSettings, action: _KeyAction) -> Any:
-    """Run an action on the keys and return its result as plain values."""
+    """Run an action on the API keys. Returns its result as dictionaries, lists and plain values.
+    Raises ``SetupError``."""
     try:
         return msgspec.to_builtins(asyncio.run(_act(loaded, action)))
     except (RequestError, RequestFailed, StoreError) as error:

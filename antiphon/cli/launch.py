@@ -33,8 +33,8 @@ _MAX_OUTPUT = 8_000
 
 
 class _Target(Struct, frozen=True, kw_only=True):
-    """The server and the model that a coding agent uses. ``key`` is never empty, because some
-    agents require a key."""
+    """The server and the model that a coding agent uses. ``key``: the API key. It is never empty,
+    because some agents require a key."""
 
     server: Server
     model: str
@@ -43,8 +43,8 @@ class _Target(Struct, frozen=True, kw_only=True):
 
 
 class _Profile(Struct, frozen=True, kw_only=True):
-    """The arguments and environment variables with which a coding agent is started. The arguments
-    come before the user's arguments."""
+    """How a coding agent is started: with which arguments and environment variables. The arguments
+    that the user gives follow after ``arguments``."""
 
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = {}
@@ -53,9 +53,10 @@ class _Profile(Struct, frozen=True, kw_only=True):
 class _Client(Struct, frozen=True, kw_only=True):
     """A coding agent that ``launch`` can start.
 
-    ``package``: its npm package. ``write`` writes a configuration of the agent into an empty
-    folder. It returns the arguments and environment variables with which the agent is started.
-    ``endpoint``: path of the endpoint that the agent needs.
+    - ``package``: its npm package.
+    - ``write``: a function that writes a configuration of the agent into an empty folder, and
+      returns the arguments and environment variables with which the agent is started.
+    - ``endpoint``: path of the endpoint that the agent needs.
     """
 
     package: str
@@ -66,9 +67,9 @@ class _Client(Struct, frozen=True, kw_only=True):
 def launch(
     server: Server, client: str, arguments: Sequence[str], *, model: str | None = None
 ) -> int:
-    """Run a coding agent until it ends, and return its exit code. ``client``: the name of its
-    command, such as ``codex``. ``arguments``: the user's arguments for the agent. ``model``: None
-    means the server's first model. Raises ``SetupError``."""
+    """Run a coding agent until it ends, and return its exit code. ``client``: the agent's command,
+    such as ``codex``. ``arguments``: the user's arguments for the agent. ``model``: name of the
+    model; None means the server's first model. Raises ``SetupError``."""
     known = CLIENTS[client]
     program = shutil.which(client)
     if program is None:

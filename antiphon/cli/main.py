@@ -1,6 +1,7 @@
 """The command line: argument parser and commands.
 
-Flags are derived from the settings."""
+Most flags are derived from the settings.
+"""
 
 from __future__ import annotations
 
@@ -224,8 +225,8 @@ _METAVARS = {"a list": "A,B", "a path": "PATH", "a text": "TEXT", "a number": "N
 
 
 def _flags(arguments: argparse.Namespace) -> list[str]:
-    """Return the flags that the command in ``arguments`` accepts. They are suggested to the user in
-    place of an unknown flag."""
+    """Return the flags that the command in ``arguments`` accepts. If the user writes an unknown
+    flag, the error message suggests a similar one of them."""
     if arguments.command is None:
         return ["--help"]
     command = COMMANDS[arguments.command]
@@ -431,12 +432,12 @@ def _serve(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:
 
 
 def _chat_arguments(loaded: LoadedSettings, url: str) -> str:
-    """Return the arguments with which ``antiphon chat`` finds this server. ``url``: the URL of the
-    server.
+    """Return the arguments with which ``antiphon chat`` finds this server, whose URL is ``url``. A
+    server prints them when it starts.
 
     Without ``--url``, ``chat`` reads host and port from the default settings file and the
-    environment, and connects to this address. So ``--url`` is needed if this server got its host or
-    port from another source, such as a flag.
+    environment. So the arguments contain ``--url`` if this server got its host or port from another
+    source, such as a flag.
     """
     from antiphon.bootstrap.server import address
 
@@ -448,8 +449,8 @@ def _chat_arguments(loaded: LoadedSettings, url: str) -> str:
 
 
 def _silent(_: Any) -> None:
-    """Print nothing. Used in place of a print function if the log is in JSON: the log then contains
-    the information that a start would print."""
+    """Print nothing. If the log is in JSON, this function replaces the function that prints the
+    report of a start, because the log contains the same information."""
 
 
 def _chat(loaded: LoadedSettings, arguments: argparse.Namespace) -> None:

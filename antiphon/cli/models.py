@@ -74,8 +74,8 @@ def _unload(loaded: LoadedSettings, name: str) -> None:
 
 
 def _pull(loaded: LoadedSettings, name: str) -> None:
-    """If the running server has a model of this name, download its files there. Otherwise download
-    the source ``name`` here."""
+    """Download the files of a model. If the running server has a model with this name, the server
+    downloads its files. Otherwise ``name`` is a source, and this machine downloads the model."""
     server = find_server(loaded)
     try:
         server.get(_path(name))

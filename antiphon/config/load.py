@@ -101,8 +101,8 @@ def proxy_variables() -> dict[str, str]:
 
 
 class LoadedSettings(Struct, frozen=True):
-    """Loaded settings. ``origins``: name of a setting → origin of its value, which is ``default``,
-    a file, a variable or a flag.
+    """Loaded settings. ``origins``: name of a setting → origin of its value: ``default``, the path
+    of a file, the name of an environment variable, or a flag.
 
     ``warnings``: one line for each deprecated name of a setting that was used.
     """
@@ -113,8 +113,9 @@ class LoadedSettings(Struct, frozen=True):
 
 
 class SettingsSources(Struct, frozen=True, kw_only=True):
-    """The arguments of ``load``. With them, the settings can be loaded again, later or in another
-    process. Each load reads the environment and the file again."""
+    """The sources of the settings, which are the arguments of ``load``. With them, the settings can
+    be loaded again, later or in another process. Each load reads the environment and the file
+    again."""
 
     flags: dict[str, str | list[str]] = {}
     model_flags: dict[str, str] = {}
@@ -127,11 +128,10 @@ class SettingsSources(Struct, frozen=True, kw_only=True):
 
 
 def disable_usage_statistics() -> None:
-    """Turn off the usage statistics that libraries of engines send to their makers. Environment
-    variables that the operator has set are not changed.
+    """Turn off the usage statistics that libraries of engines send to their makers.
 
-    This function sets environment variables, so it also has an effect on child processes of the
-    libraries.
+    This function sets environment variables, which child processes inherit. A variable that the
+    operator has set is not changed.
     """
     for name in _TRACKERS:
         os.environ.setdefault(name, "1")  # noqa: TID251
@@ -147,9 +147,10 @@ def load(
     """Load the settings from all sources.
 
     ``flags``: name of an option → its text on the command line. The value for ``models`` is a list
-    of texts. ``model_flags``: the same for options of a model. They are allowed only if exactly one
-    model is served. ``file``: the settings file. The default is the file in ``$ANTIPHON_CONFIG``,
-    or ``antiphon.toml`` if it exists.
+    of texts. ``model_flags``: the same for options of a model; allowed only if exactly one model is
+    served. ``environ``: environment variables; the default is the environment of this process.
+    ``file``: the settings file. The default is the file in ``$ANTIPHON_CONFIG``, or
+    ``antiphon.toml`` if it exists.
 
     Raises ``SetupError`` with one line that names the faulty setting.
     """
@@ -190,8 +191,8 @@ def load_settings(
     environ: Mapping[str, str] | None = None,
     file: Path | None = None,
 ) -> Settings:
-    """Load the settings with ``load`` and return them without their origins. Deprecated names cause
-    a ``DeprecationWarning``."""
+    """Load the settings with ``load`` and return them without their origins. Each deprecated name
+    causes a ``DeprecationWarning``. For the arguments, see ``load``."""
     loaded = load(flags, environ=environ, file=file)
     for line in loaded.warnings:
         warn(line, DeprecationWarning, stacklevel=2)
@@ -218,9 +219,9 @@ def _with_model_flags(settings: Settings, flags: Mapping[str, str]) -> Settings:
 
 
 def _with_secrets(name: str, server: McpServer, environ: Mapping[str, str]) -> McpServer:
-    """Replace each ``$NAME`` in the headers and variables of an MCP server by the environment
-    variable ``NAME``. Also check that exactly one of ``url``, ``command`` and ``tool`` is set.
-    Raises ``SetupError``."""
+    """Resolve environment variables in the settings of an MCP server: a value ``$NAME`` in
+    ``headers`` or ``env`` is replaced by the environment variable ``NAME``. Also check that exactly
+    one of ``url``, ``command`` and ``tool`` is set. Raises ``SetupError``."""
     if [bool(server.url), bool(server.command), server.tool is not None].count(True) != 1:
         raise SetupError(f"mcp_servers.{name} must have either a url, a command or a tool")
     if server.tool is not None and server.implements is not None:
@@ -274,8 +275,8 @@ def _from_file(option: Option, value: Any, where: str) -> Any:
 
 
 def _join_source(table: Any) -> Any:
-    """Return a copy of a model's table. If its ``source`` is a list of addresses, the copy has one
-    text with the addresses, separated by commas."""
+    """Return a model's table of the settings file with ``source`` as one text. If ``source`` is a
+    list of addresses, they are joined with commas."""
     source = table.get("source") if isinstance(table, dict) else None
     if isinstance(source, list) and source and all(isinstance(each, str) for each in source):
         return {**table, "source": ",".join(source)}
@@ -294,8 +295,9 @@ def _from_text(option: Option, given: Any, name: str, declared: Mapping[str, Mod
 
 
 def _split_models(text: str) -> list[str]:
-    """Split a comma-separated list of models. If a URL without ``NAME=`` follows ``NAME=URL``, it
-    is another server of the same model. Example: ``a=http://one,http://two`` is one model."""
+    """Split a comma-separated list of models. If a URL follows ``NAME=URL``, the URL does not begin
+    a new model, but is another server of the model ``NAME``. Example: ``a=http://one,http://two``
+    is one model."""
     found: list[str] = []
     for part in split_list(text):
         is_url = part.startswith(_URL_SCHEMES)

@@ -14,8 +14,8 @@ __all__ = ["McpServer"]
 class McpServer(Struct, frozen=True, kw_only=True):
     """An MCP server: ``[mcp_servers.NAME]``.
 
-    A request does not need the address of such a server: ``NAME`` in ``server_label`` or
-    ``connector_id`` selects the server.
+    A request selects this server by ``NAME``, in ``server_label`` or ``connector_id``. So the
+    request does not need to contain the address.
     """
 
     url: Annotated[str, declare("URL of the MCP server. It may be a private address.")] = ""

@@ -41,9 +41,13 @@ S = TypeVar("S", bound=Struct)
 
 
 class Option(Struct, frozen=True, kw_only=True):
-    """One option. ``kind``: its type in words. ``default``: its default value as text. It is None
-    if the option is required. ``flag``: its command-line flag. It is None if the option has no
-    flag. ``group``: heading under which help and documentation list the option."""
+    """One option.
+
+    - ``kind``: the type of the option in words, such as ``a path``.
+    - ``default``: the default value as text; None if the option is required.
+    - ``group``: heading under which help and documentation list the option.
+    - ``flag``: the command-line flag; None if the option has no flag.
+    """
 
     name: str
     type: Any
@@ -56,7 +60,7 @@ class Option(Struct, frozen=True, kw_only=True):
 
     @property
     def is_switch(self) -> bool:
-        """Whether the flag needs no value on the command line."""
+        """Whether the flag takes no value on the command line: the flag alone means true."""
         return self.kind in (_SWITCH, AUTO_SWITCH)
 
     @property
@@ -80,11 +84,11 @@ def declare(
     - ``help``: the help text.
     - ``flag``: the command-line flag. "" means a flag with the name of the option. None means no
       flag.
-    - ``default``: text that help shows as the default value, for a default that depends on the
+    - ``default``: text that help shows in place of the default value, if this value depends on the
       machine.
-    - ``kind``: text that help shows as the type.
+    - ``kind``: text that help shows in place of the type of the field.
     - ``secret``: True if the value must never be printed.
-    - ``bounds``: limits of the value, which are ``ge``, ``gt`` and ``le``.
+    - ``bounds``: the arguments ``ge``, ``gt`` and ``le`` of ``Meta``, which limit the value.
     """
     extra = {"group": group, "flag": flag, "default": default, "kind": kind, "secret": secret}
     return Meta(description=help, extra=extra, **bounds)
@@ -127,8 +131,8 @@ def _default(field: inspect.Field) -> str | None:
 def from_table(cls: type[S], table: Any, prefix: str) -> S:
     """Convert a table of a settings file to an instance of ``cls``.
 
-    ``prefix``: text before the name of a key in error messages. Raises ``SetupError`` for unknown
-    keys, missing keys and values of the wrong type.
+    ``prefix``: in error messages, this text precedes the name of a key. Raises ``SetupError`` for
+    unknown keys, missing keys and values of the wrong type.
     """
     known = options(cls)
     if not isinstance(table, Mapping):
@@ -143,8 +147,8 @@ def from_table(cls: type[S], table: Any, prefix: str) -> S:
 
 
 def from_value(option: Option, value: Any, where: str) -> Any:
-    """Convert a value of a settings file to the option's type. ``where``: text before the option's
-    name in error messages. Raises ``SetupError``."""
+    """Convert a value of a settings file to the option's type. ``where``: in error messages, this
+    text precedes the option's name. Raises ``SetupError``."""
     return _convert(option, value, where + option.name, strict=True)
 
 
@@ -203,10 +207,10 @@ def flag_name(name: str) -> str:
 def environment_options(
     environ: Mapping[str, str], names: Iterable[str], *, besides: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Read the environment variables of the options ``names``. Returns a dict from option name to
+    """Read the options ``names`` from environment variables. Returns a dict from option name to
     text.
 
-    ``besides``: variables to ignore. Raises ``SetupError`` for other variables that begin with
+    ``besides``: variables to ignore. Raises ``SetupError`` for unknown variables that begin with
     ``ANTIPHON_``.
     """
     by_env = {variable_name(name): name for name in names}
@@ -258,7 +262,7 @@ def literal(value: Any) -> str:
 
 
 def _bare(info: inspect.Type) -> inspect.Type:
-    """Return a type without its metadata. For a type such as ``int | None``, return ``int``."""
+    """Return a type without metadata and without None: for ``int | None``, return ``int``."""
     if isinstance(info, inspect.Metadata):
         return _bare(info.type)
     if isinstance(info, inspect.UnionType):

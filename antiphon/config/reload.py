@@ -40,8 +40,8 @@ RELOADED_SETTINGS = frozenset(
 
 
 class SettingsChange(Struct, frozen=True):
-    """Names of the settings that changed. ``applied``: names of changed settings that a reload
-    applies. ``needs_restart``: names of changed settings that need a restart."""
+    """The names of changed settings. ``applied``: settings that a reload applies.
+    ``needs_restart``: settings that need a restart."""
 
     applied: tuple[str, ...]
     needs_restart: tuple[str, ...]

@@ -36,12 +36,14 @@ RENAMED_SETTINGS: Mapping[str, str] = {
 def with_current_names(
     values: Mapping[str, Any], spell: Callable[[str], str], warnings: list[str]
 ) -> dict[str, Any]:
-    """Return the values of one source under the current names of the settings.
+    """Return values of settings under the current names of the settings.
 
-    ``values``: the values by name, from one source (file, environment or flags). ``spell`` returns
-    the name of a setting as this source writes it: a key, a variable or a flag. For each earlier
-    name, a line is added to ``warnings``. Raises ``SetupError`` if the source has a value under
-    both names of a setting.
+    - ``values``: the values by current or earlier name, all from one source: the file, the
+      environment or the flags.
+    - ``spell``: returns how this source writes the name of a setting: as key, variable or flag.
+    - ``warnings``: for each earlier name, this function adds a line.
+
+    Raises ``SetupError`` if a setting has a value under both names.
     """
     found: dict[str, Any] = {}
     for name, value in values.items():

@@ -20,9 +20,9 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*:[^@\s]*(?=@)")
 
 
 class SettingReport(Struct, frozen=True, kw_only=True):
-    """A setting as operators see it. ``value``: its value as a settings file has it. It is None if
-    the setting is not set. ``origin``: the source of the value, which is ``default``, ``program``,
-    a file, a variable or a flag."""
+    """A setting as operators see it. ``value``: its value as a settings file would contain it; None
+    if the setting is not set. ``origin``: where the value comes from: ``default``, ``program`` (set
+    by code), a file, an environment variable or a flag."""
 
     name: str
     value: str | None
@@ -49,15 +49,15 @@ def report_settings(settings: Settings, origins: Mapping[str, str]) -> Iterator[
 
 
 def shown_value(option: Option, value: Any) -> str:
-    """Return a value as a settings file has it. Secrets in it are replaced by ``hidden``."""
+    """Return a value as a settings file would contain it, with secrets replaced by ``hidden``."""
     if option.secret and value:
         return literal(_HIDDEN)
     return _CREDENTIALS.sub(_HIDDEN, literal(mask_secrets(_plain(value))))
 
 
 def mask_secrets(value: Any) -> Any:
-    """Replace each value in tables by ``hidden`` if its name says that it is secret, such as
-    ``api_key``."""
+    """Replace secrets in tables by ``hidden``. A value counts as a secret if its key says so, such
+    as ``api_key``. ``value`` may contain lists and tables."""
     if isinstance(value, (list, tuple)):
         return [mask_secrets(each) for each in value]
     if not isinstance(value, dict):

@@ -41,8 +41,9 @@ def _spare_cores() -> int:
 
 def _home(variable: str, otherwise: str) -> Path:
     """Return Antiphon's folder in an XDG base directory. ``variable``: the environment variable
-    with the base directory. ``otherwise``: the default below the home folder. A relative path in
-    the variable is ignored, as the XDG specification says."""
+    with the base directory. ``otherwise``: path of the base directory below the home folder, if the
+    variable is not set. A relative path in the variable is ignored, as the XDG specification
+    says."""
     value = os.environ.get(variable, "")  # noqa: TID251
     return (Path(value) if Path(value).is_absolute() else Path.home() / otherwise) / "antiphon"
 
@@ -54,9 +55,9 @@ def state_folder() -> Path:
 
 
 def runtime_folder() -> Path:
-    """Return the folder for the sockets of this user's servers on this host. It is in the folder
-    that XDG_RUNTIME_DIR names, otherwise in the folder for temporary files. The folder may be
-    missing."""
+    """Return the folder for the sockets of this user's servers on this host. It is a subfolder of
+    the folder that XDG_RUNTIME_DIR names, or, if this variable is not set, of the folder for
+    temporary files. The subfolder may not exist yet."""
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))  # noqa: TID251
     if runtime.is_absolute():
         return runtime / "antiphon"

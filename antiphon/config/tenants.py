@@ -17,9 +17,9 @@ _Rate = Annotated[int, Meta(ge=1)] | None
 class Tenant(Struct, frozen=True, kw_only=True):
     """Quotas and limits of a tenant: ``[tenants.NAME]``.
 
-    An option that begins with ``max_`` replaces the setting of the same name for this tenant. 0
-    means no limit. The other limits apply to all keys of the tenant together, in addition to the
-    limits of each key.
+    An option that begins with ``max_`` is a quota. It replaces the setting of the same name for
+    this tenant, and 0 means no limit. The other options limit all keys of the tenant together. In
+    addition, each key has its own limits.
     """
 
     max_responses: Annotated[

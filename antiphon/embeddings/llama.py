@@ -41,9 +41,10 @@ async def load(
 
     - ``threads``: the number of CPU threads that compute vectors.
     - ``context_size``: the maximum length of a text in tokens, by default 2048. If the model was
-      trained for shorter texts, that length is the maximum.
+      trained for shorter texts only, the length of these texts is the maximum.
     - ``gpu_layers``: how many layers of the model run on the GPU. By default, as many as fit.
-    - ``pooling``: one of ``POOLINGS``, for a file that does not name its pooling.
+    - ``pooling``: how the vectors of the tokens become one vector: one of ``POOLINGS``. Needed only
+      if the file does not say it.
     - ``prefixes``: texts that are put before queries and passages.
     """
     require_llama()

@@ -76,8 +76,8 @@ async def load(
 class UpstreamReranker:
     """``Reranker`` that sends requests to another server.
 
-    ``upstream``: the client of that server. The reranker's ``close`` closes this client. ``body``:
-    extra fields for every request.
+    ``upstream``: the HTTP client of that server. ``close`` closes it. ``body``: extra fields for
+    every request.
     """
 
     def __init__(self, upstream: Upstream, body: Mapping[str, Any]) -> None:
@@ -114,7 +114,8 @@ class UpstreamReranker:
 
 def _as_relevance(scores: Sequence[float]) -> tuple[float, ...]:
     """Convert scores to the range from 0 to 1. If all scores are already in this range, they stay
-    as they are. Otherwise they are logits, which some servers return, such as llama-server."""
+    as they are. Otherwise they are treated as logits: some servers, such as llama-server, return
+    logits."""
     if all(0 <= score <= 1 for score in scores):
         return tuple(scores)
     return tuple(0.5 * (1 + math.tanh(score / 2)) for score in scores)

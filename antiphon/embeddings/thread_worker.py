@@ -1,7 +1,7 @@
-"""Embedders for models that block while they compute. A thread of its own computes the vectors in
-small batches of texts.
+"""Embedders for models that block the thread while they compute. One thread for each embedder
+computes the vectors, in small batches of texts.
 
-A cancelled request stops after its current batch of texts.
+A cancelled request stops after its current batch.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _BATCH_SIZE = 16
 
 
 class ThreadedEmbedder:
-    """``Embedder`` that runs a blocking function on a thread of its own, so that two computations
-    never overlap.
+    """``Embedder`` that runs a blocking function. The function runs on one thread, so two
+    computations never overlap.
 
-    ``call``: computes the vectors of one batch of texts and counts their tokens. ``release``: frees
-    the model.
+    ``call``: computes the vectors of one batch of texts. It returns the vectors and the number of
+    tokens. ``release``: frees the model.
     """
 
     def __init__(

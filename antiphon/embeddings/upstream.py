@@ -61,8 +61,8 @@ async def load(
 class UpstreamEmbedder:
     """``Embedder`` that sends requests to another server.
 
-    ``upstream``: the client of that server. The embedder's ``close`` closes this client. ``body``:
-    extra fields for every request. ``prefixes``: texts that are put before queries and passages.
+    ``upstream``: the HTTP client of that server. ``close`` closes it. ``body``: extra fields for
+    every request. ``prefixes``: texts that are put before queries and passages.
     """
 
     vocabulary_size: int | None = None

@@ -17,13 +17,14 @@ __all__ = ["FairLimiter", "LimiterSlot", "tenant_share"]
 
 
 def tenant_share(total: int, share: float) -> int:
-    """Return how many of ``total`` slots a tenant may hold, at least one. ``share``: the tenant's
-    share, 0 to 1."""
+    """Return how many of ``total`` slots a tenant may hold. The result is at least 1. ``share``:
+    the tenant's share, 0 to 1."""
     return max(1, int(total * share))
 
 
 class _Turn(NamedTuple):
-    """A waiting caller. ``granted``: completes when the caller gets a slot."""
+    """A caller that waits for a slot. ``granted``: a future that completes when the caller gets a
+    slot."""
 
     priority: int
     granted: asyncio.Future[None]
@@ -59,8 +60,12 @@ class LimiterSlot:
 
 
 class FairLimiter:
-    """Limits concurrency to ``max_concurrent`` slots. A tenant may hold ``max_per_tenant`` slots;
-    None means all slots."""
+    """Limits how many operations run at a time, and shares the slots fairly between tenants. A slot
+    is the permission to run one operation.
+
+    There are ``max_concurrent`` slots. A tenant may hold at most ``max_per_tenant`` of them; None
+    means all.
+    """
 
     def __init__(self, max_concurrent: int, *, max_per_tenant: int | None = None) -> None:
         self._max_concurrent = max_concurrent
@@ -85,11 +90,11 @@ class FairLimiter:
         self._grant_waiting()
 
     async def acquire(self, tenant: str, *, priority: int = 0) -> None:
-        """Wait for a slot. The caller must pass the same tenant to ``release``. ``priority``: a
-        caller with a lower value is served before the tenant's callers with higher values.
+        """Wait for a slot, and take it. The caller must pass the same tenant to ``release``.
+        ``priority`` orders the waiting callers of one tenant: a lower value is served first.
 
-        If ``reject_newest`` is called for this caller, ``acquire`` raises the error that was passed
-        to ``reject_newest``.
+        Another task may call ``reject_newest``. If that call removes this caller from the queue,
+        ``acquire`` raises the error that was passed to ``reject_newest``.
         """
         if self.try_acquire(tenant):
             return
@@ -106,7 +111,7 @@ class FairLimiter:
             raise
 
     def try_acquire(self, tenant: str) -> bool:
-        """Take a slot if a slot is free. Returns whether a slot was taken."""
+        """Take a slot for this tenant if it can have one now. Returns whether a slot was taken."""
         is_free = self.has_free_slot(tenant)
         if is_free:
             self._grant(tenant)
@@ -133,8 +138,8 @@ class FairLimiter:
         return self.running < self._max_concurrent and self._held[tenant] < self._max_per_tenant
 
     def is_half_free(self, tenant: str) -> bool:
-        """Return whether two conditions hold: more than half of all slots are free, and this tenant
-        holds less than half of the slots that it may hold."""
+        """Return whether less than half of all slots are in use, and this tenant holds less than
+        half of the slots that it may hold."""
         return (
             2 * self.running < self._max_concurrent
             and 2 * self.running_of(tenant) < self._max_per_tenant
@@ -153,14 +158,15 @@ class FairLimiter:
         return max(self._queues, key=self.waiting_of, default=None)
 
     def reject_newest(self, tenant: str, error: Exception) -> None:
-        """Raise ``error`` in the last waiting caller of this tenant."""
+        """Remove the last waiting caller of this tenant from the queue. Its ``acquire`` raises
+        ``error``."""
         granted = self._take_turn(tenant, -1).granted
         if not granted.done():
             granted.set_exception(error)
 
     def _enqueue(self, queue: deque[_Turn], turn: _Turn) -> None:
-        """Insert a caller behind all callers whose priority value is the same or lower. If all
-        priorities are equal, no search is needed."""
+        """Insert a caller behind all callers whose priority value is the same or lower. The search
+        begins at the end, so it takes no time if all priorities are equal."""
         position = len(queue)
         while position and queue[position - 1].priority > turn.priority:
             position -= 1

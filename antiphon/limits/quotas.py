@@ -12,7 +12,7 @@ __all__ = ["NO_QUOTAS", "Quotas", "TenantQuotas", "check_size", "quota_exceeded_
 
 
 class Quotas(Struct, frozen=True, kw_only=True):
-    """The quotas of one tenant. Each field has the name of its setting; None means no limit.
+    """The quotas of one tenant. Each field has the same name as its setting; None means no limit.
 
     ``max_responses`` counts the stored responses that can be loaded or are being generated.
     ``max_responses_bytes`` counts all stored data of responses. ``max_files_bytes`` applies
@@ -34,8 +34,8 @@ class Quotas(Struct, frozen=True, kw_only=True):
 
 
 class TenantQuotas:
-    """The quotas of all tenants. ``tenants``: tenant → its quotas. Tenants without an entry have
-    the quotas ``default``. A reload of the settings calls ``update``."""
+    """The quotas of all tenants. ``tenants``: tenant → its quotas. ``default``: the quotas of all
+    other tenants. When settings are reloaded, ``update`` replaces the quotas."""
 
     def __init__(
         self, default: Quotas | None = None, tenants: Mapping[str, Quotas] | None = None
@@ -74,8 +74,8 @@ def quota_exceeded_error(
 ) -> QuotaExceeded:
     """Return the error for an exceeded quota.
 
-    ``what``: the name of the objects, in the plural. ``limits``: setting → quota that applies; None
-    means no limit.
+    ``what``: the objects of which there are too many, in the plural, such as ``files``. ``limits``:
+    name of a setting → value of this quota; quotas of None are left out of the message.
     """
     named = " and ".join(f"{name} = {limit}" for name, limit in limits.items() if limit is not None)
     return QuotaExceeded(

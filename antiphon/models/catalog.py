@@ -52,11 +52,12 @@ _DEFAULT_FIELDS = (
 class ServedModel(Struct, frozen=True, kw_only=True):
     """A model that clients can request.
 
-    - ``created``: Unix seconds, shown to clients.
-    - ``operator_defaults``: values from the settings for options that a request does not set.
-    - ``recommended``: values that the authors of the model recommend. If this is empty, the
-      recommended values come from the model's files.
-    - ``thinking_budgets``: effort → maximum number of reasoning tokens.
+    - ``created``: time in Unix seconds, which clients see in the field ``created``.
+    - ``operator_defaults``: values from the settings for sampling options that a request does not
+      set.
+    - ``recommended``: values of sampling options that the authors of the model recommend. If this
+      is empty, the recommended values come from the model's files.
+    - ``thinking_budgets``: reasoning effort → maximum number of reasoning tokens.
     """
 
     name: str
@@ -69,8 +70,8 @@ class ServedModel(Struct, frozen=True, kw_only=True):
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """The values for options that a request does not set. A value from the settings has
-        priority over a recommended value."""
+        """The values for sampling options that a request does not set. A value from the settings
+        has priority over a recommended value."""
         recommended = self.recommended or self.backend.recommended_options
         if not recommended:
             return self.operator_defaults
@@ -173,8 +174,8 @@ class Catalog:
             closing.add_done_callback(self._closings.discard)
 
     async def close_unlike(self, other: Catalog) -> None:
-        """Close the models that ``other`` does not contain. Call this when only ``other`` is still
-        used."""
+        """Close the models that ``other`` does not contain. Call this if ``other`` stays in use and
+        this catalog does not. The two catalogs may share models."""
         kept = {id(each) for each in other.configured_models}
         for configured in self.configured_models:
             if id(configured) not in kept:
@@ -277,8 +278,8 @@ async def _load_configured_model(
     progress: Progress | None,
     hosted: HostedModels | None,
 ) -> ConfiguredModel:
-    """Build the backend of a model. Load the model now if its setting ``load`` is ``start`` and the
-    remaining memory budget is large enough. Otherwise the first request loads the model."""
+    """Build the backend of a model. If the setting ``load`` of the model is ``start`` and the
+    memory budget has room for it, the model is loaded now. Otherwise the first request loads it."""
     make = partial(backend_factory(name, model), name, model, settings)
     is_lazy = model.load == "demand" or model.idle_unload_s > 0
     if model.engine in _REMOTE_ENGINES and not is_lazy:
@@ -311,7 +312,7 @@ async def _load_configured_model(
 
 
 def _ignore_progress(stage: str, done: int, total: int | None) -> None:
-    """Ignore the load progress. It is not shown at the start of a server."""
+    """Ignore the progress of loading. Used if the caller gave no progress callback."""
 
 
 def _operator_defaults(model: Model) -> dict[str, Any]:

@@ -1,5 +1,8 @@
-"""Choose the dialect of a local model, and collect the formats that a model can have. Dialects and
-formats come from Antiphon, from installed packages or from files of the operator.
+"""Choose the dialect of a local model, and collect all formats. A dialect renders the prompts of a
+model family and parses its output. A format describes how a model writes tool calls or reasoning.
+
+Dialects and formats come from Antiphon or from installed packages. Formats also come from files of
+the operator.
 
 A package registers a dialect or formats as an entry point of the group ``antiphon.dialects``. See
 ``dialects.base.DialectPlugin``.
@@ -74,7 +77,8 @@ def _installed_formats() -> Iterator[Formats]:
 
 
 def _options(engine: Engine, model: Model, settings: Settings) -> DialectOptions:
-    """Collect the options of a dialect from the settings and the engine."""
+    """Return the options with which the dialect of a model is built, from the settings and the
+    engine."""
     return DialectOptions(
         template=read_template(model.template) if model.template else None,
         reasoning_format=model.reasoning_format,

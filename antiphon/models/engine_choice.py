@@ -1,7 +1,8 @@
-"""Choose the engine of a model whose files are on this machine, for ``engine = "auto"``.
+"""Choose the engine of a model for ``engine = "auto"``: OpenVINO or llama.cpp. The files of the
+model are on this machine.
 
-The choice is made once for each model, not for each request. If both engines ran, both would load
-the weights, and the prefix cache of one engine would not help the other engine.
+The choice is made once for each model, not for each request. If requests went to both engines, both
+would load the weights, and the prefix cache of one engine would not help the other engine.
 """
 
 from __future__ import annotations
@@ -29,16 +30,17 @@ def is_openvino_folder(source: Path) -> bool:
 
 
 def engine_of_file(path: Path, model: Model, projector: Path | None = None) -> str:
-    """Return ``openvino`` or ``llama`` for a GGUF file or for a folder in OpenVINO's format.
+    """Return ``openvino`` or ``llama``, the engine that runs this file. ``path``: a GGUF file, or a
+    folder in OpenVINO's format, which always runs on OpenVINO.
 
     A GGUF file runs on OpenVINO if all of these conditions are true. Otherwise it runs on
     llama.cpp.
 
     - OpenVINO is installed and supports the architecture of the model.
-    - No setting of the model needs llama.cpp.
+    - No setting of the model needs llama.cpp, and the model has no image encoder (``projector``).
     - The setting ``parallel`` is at least ``MIN_PARALLEL``.
 
-    ``projector``: the model's image encoder. Raises ``SetupError`` if the file cannot be read.
+    Raises ``SetupError`` if the file cannot be read.
     """
     from antiphon.engines.llama.options import ENGINE_OPTIONS
     from antiphon.engines.openvino.engine import ARCHITECTURES

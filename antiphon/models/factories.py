@@ -64,7 +64,8 @@ async def _openvino(
 
 
 async def _auto(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
-    """Build a backend on the engine that runs the model's file better: OpenVINO or llama.cpp."""
+    """Build a backend on OpenVINO or on llama.cpp. ``engine_of_file`` chooses the engine that runs
+    the model better."""
     path = Path(model.source).expanduser()
     if not is_openvino_folder(path):
         path = await fetch_gguf(model.source, settings.cache_dir, progress)
@@ -262,8 +263,8 @@ def _projector(model: Model) -> Path | None:
 
 
 def _reject_options(name: str, model: Model) -> None:
-    """Raise ``SetupError`` for settings that the engine does not support. Called before files are
-    downloaded."""
+    """Raise ``SetupError`` for settings that the engine does not support. Call this first, so that
+    the operator does not wait for a download in vain."""
     for option in _UNSUPPORTED_OPTIONS.get(model.engine, ()):
         if getattr(model, option):
             raise SetupError(f"model {name}: the engine {model.engine!r} takes no {option}")

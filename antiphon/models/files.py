@@ -43,7 +43,7 @@ _FETCHERS: Mapping[str, _Fetch] = {
 
 
 def has_files(model: Model) -> bool:
-    """Return whether the engine of the model reads files on this machine."""
+    """Return whether the model has files on this machine, i.e. its engine reads files."""
     return model.engine in _FETCHERS
 
 

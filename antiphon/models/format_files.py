@@ -92,7 +92,7 @@ def _row(cls: type[_Row], name: str, table: Any, where: str) -> _Row:
 
 def _fault(cls: type[_Row], table: dict[str, Any], error: msgspec.ValidationError) -> str:
     """Return a one-line message for a format that is not valid: the path of the invalid value, and
-    the reason. ``table``: the format as the file has it. ``error``: msgspec's error."""
+    the reason. ``table``: the format as the file contains it. ``error``: msgspec's error."""
     said, _, at = str(error).partition(" - at `$")
     names: list[str] = []
     inner: Any = table
@@ -112,8 +112,9 @@ def _fault(cls: type[_Row], table: dict[str, Any], error: msgspec.ValidationErro
 
 
 def _accepts(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> bool:
-    """Return whether a format is valid if each inner table on ``path`` has only the entry that is
-    on ``path``. If the format is then still not valid, msgspec's error refers to a key on ``path``.
+    """Leave out of a format all entries that are not on ``path``, as ``_only`` does, and return
+    whether the rest is valid. If it is not, the invalid entry is on ``path``. So ``_fault`` can
+    find the invalid entry if the error of msgspec does not name its key.
 
     ``table``: the format. ``path``: the keys that lead from ``table`` to an inner value.
     """
@@ -125,8 +126,8 @@ def _accepts(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> 
 
 
 def _only(table: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
-    """Return a copy of a format in which each inner table on ``path`` has only one entry: the next
-    entry on ``path``.
+    """Return a copy of a format without the entries that are not on ``path``: each inner table on
+    ``path`` keeps only one entry.
 
     ``table``: the format. ``path``: alternately the name of a field that holds an inner table, and
     a key of this inner table. Example: for the path ``["states", "name", "on", "x"]``, the table
@@ -141,8 +142,9 @@ def _only(table: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _unknown(cls: type[Struct], table: Mapping[str, Any], where: str) -> Iterator[str]:
-    """Yield the paths of keys in ``table`` that are not fields of ``cls``, also in inner tables.
-    ``where``: the path of ``table``."""
+    """Yield the path of each unknown key in ``table`` and its inner tables. The fields of ``cls``
+    are the known keys of ``table``. ``where``: the path of ``table``, with which each result
+    begins."""
     hints = get_type_hints(cls)
     for key, value in table.items():
         if key not in hints or key in _RESERVED:
@@ -169,8 +171,8 @@ def _thinking(row: ReasoningFormat, where: str) -> ReasoningFormat:
 
 def _tool(row: ToolFormat, where: str) -> ToolFormat:
     """Check the state machine of a tool format: every state that a transition names exists, every
-    state is reachable, and the states can read calls that are written in this format. Raises
-    ``SetupError``."""
+    state is reachable, and the states can parse tool calls that are written in this format. Returns
+    the format. Raises ``SetupError``."""
     ends = {START, THINKING}
     leads = [(f"opens.{literal}", to) for literal, to in row.opens.items()]
     leads += [(key, to) for key in ("bare_state", "begins") if (to := getattr(row, key))]

@@ -1,4 +1,4 @@
-"""Backends for hosted models: another process of the same server (the host) runs the model for all
+"""Backends for hosted models. A hosted model runs in one process of the server, the host, for all
 worker processes."""
 
 from __future__ import annotations
@@ -42,14 +42,16 @@ _HOST_WAIT_S, _RETRY_S = 30.0, 0.5
 
 
 def is_hosted(model: Model) -> bool:
-    """Return whether one process runs this model for all workers of a server."""
+    """Return whether the model is hosted: one process of the server runs it for all workers."""
     return model.engine not in _UNSHARED_ENGINES
 
 
 class HostedModels:
-    """The models that run in the host process, which listens at the Unix socket ``path``. Create an
-    instance with ``open``. ``calls``: RPC client for coroutines. ``blocking``: RPC client whose
-    calls block the thread."""
+    """A worker's access to the models that run in the host process. ``path``: the Unix socket on
+    which the host listens. Create an instance with ``open``.
+
+    ``calls``: RPC client for coroutines. ``blocking``: RPC client whose calls block the thread.
+    """
 
     def __init__(self, path: Path) -> None:
         self.calls = CallClient(path, on_lost=_host_is_gone, wait_s=_HOST_WAIT_S)
@@ -72,7 +74,7 @@ class HostedModels:
             models.blocking.close()
 
     def backend(self, name: str, model: Model, settings: Settings) -> HostedBackend:
-        """Build the backend of a hosted model."""
+        """Build the backend with which this process uses a hosted model."""
         embeds = model.engine in EMBEDDERS
         make = (
             partial(self._embedding, name)

@@ -61,8 +61,8 @@ class Hub:
     async def fetch(
         self, repo: str, name: str, target: Path, progress: Callable[[str, int, int | None], None]
     ) -> None:
-        """Download one file to ``target`` if this file does not exist. Resumes an interrupted
-        transfer.
+        """Download the file ``name`` of a repository to ``target``. Does nothing if ``target``
+        exists. Resumes an interrupted transfer.
 
         If the call is cancelled, the transfer stops after the current block of data.
         """
@@ -136,8 +136,8 @@ def _sha256(path: Path) -> str:
 
 
 def _tqdm_class(step: Callable[[int, int | None], None]) -> Any:
-    """Return a replacement for the progress bar class ``tqdm``. It calls ``step`` with the bytes so
-    far and in total."""
+    """Return a replacement for the progress bar class ``tqdm``. Instead of showing a bar, it calls
+    ``step`` with the number of bytes received so far and the total number."""
 
     @contextlib.contextmanager
     def bar(*, total: int | None = None, initial: int = 0, **_: Any) -> Iterator[Any]:

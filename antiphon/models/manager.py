@@ -33,8 +33,9 @@ _PROGRESS_INTERVAL_S = 0.2
 
 
 class ConfiguredModel(Struct, frozen=True, kw_only=True):
-    """A configured model and its backend. ``on_demand``: the backend that loads and unloads the
-    model. It is None if the model runs on another server."""
+    """A configured model and its backend. ``on_demand``: the part of the backend that loads and
+    unloads the model. It is None for a model on another server, unless its settings load it on
+    demand."""
 
     name: str
     model: Model
@@ -75,8 +76,8 @@ class ModelManager:
         return await self._describe(self._find(name))
 
     def on_demand(self, name: str) -> OnDemandBackend:
-        """Return the backend that loads this model. Raises ``NotFound`` for an unknown name. Raises
-        ``InvalidRequest`` if the model runs on another server."""
+        """Return the backend that loads and unloads this model. Raises ``NotFound`` for an unknown
+        name. Raises ``InvalidRequest`` if the model runs on another server."""
         return self._loader(self._find(name))
 
     async def load(self, name: str) -> ManagedModel:

@@ -74,7 +74,7 @@ class ModelHostSession:
     async def generate(
         self, name: str, prompt: Prompt, sampling: Sampling, constraint: bytes
     ) -> AsyncGenerator[Chunk, None]:
-        """Generate with a model, as ``Engine.generate`` does. ``constraint``: the constraint of
+        """Generate tokens with a model. See ``Engine.generate``. ``constraint``: the constraint of
         ``sampling`` as JSON."""
         parsed = msgspec.json.decode(constraint, type=Constraint | None)
         complete = msgspec.structs.replace(sampling, constraint=parsed)
@@ -91,7 +91,8 @@ class ModelHostSession:
 
     async def encode(self, name: str, text: str, special: bool) -> bytes:
         """Return the token ids of a text, packed as little-endian 32-bit numbers. ``special``:
-        whether names of special tokens in the text are encoded as special tokens."""
+        whether a name such as ``<|im_end|>`` in the text becomes the special token with this
+        name."""
         async with self._engine(name) as engine:
             encode = engine.tokenizer.encode
             if len(text) <= _SHORT_TEXT:
@@ -127,8 +128,8 @@ class ModelHostSession:
     # --- managing --------------------------------------------------------------------------------
 
     async def ready(self, name: str) -> bool:
-        """Start loading a model and wait for a short time. Return whether the model is loaded. See
-        ``Backend.ready``."""
+        """Start loading a model, and wait a short time for it. Return whether the model is loaded
+        now. See ``Backend.ready``."""
         return await (await self._manager()).on_demand(name).ready()
 
     async def statuses(self) -> AsyncGenerator[dict[str, Status], None]:

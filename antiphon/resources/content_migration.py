@@ -34,9 +34,9 @@ async def migrate_contents(
     """Move the contents of all files from ``source`` to ``target``. Yields one result per file. A
     ``source`` or ``target`` of None means the store itself.
 
-    Servers may run during the migration if they can read from both ``source`` and ``target``.
-    Servers on PostgreSQL can do this as soon as ``target`` is configured. After an interruption,
-    call this function again: it moves the remaining contents.
+    Servers may run during the migration if they can read from both ``source`` and ``target``. This
+    is possible with a store in PostgreSQL, once the servers are configured with ``target``. After
+    an interruption, call this function again: it moves the remaining contents.
     """
     after = 0
     while rows := await files.list_contents(after=after, limit=_BATCH, in_blobs=source is not None):
@@ -52,8 +52,8 @@ async def migrate_contents(
 async def _move(
     files: FileStore, source: Blobs | None, target: Blobs | None, row: StoredContent
 ) -> MovedContent | None:
-    """Move the content of one file. Returns None if the file has been deleted or its content has
-    already been moved."""
+    """Move the content of one file. Returns None if there is nothing to move: the file was deleted,
+    or its content was already moved."""
     file = row.file
     try:
         content = await files.read(row.tenant, file.id)

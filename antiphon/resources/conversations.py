@@ -35,14 +35,14 @@ _UNLOCKS = 3
 
 
 async def _no_op() -> None:
-    """Do nothing. This is the ``release`` of a response without a conversation, which holds no
+    """Do nothing. Used as ``release`` if a response belongs to no conversation: it then holds no
     lock."""
 
 
 class ConversationLockHandle(Struct, frozen=True):
-    """The lock that a response holds on its conversation. ``lock`` is None for a response without a
-    conversation. ``release``: a function that unlocks the conversation. It may be called repeatedly
-    and does not raise ``StoreError``."""
+    """The lock that a response holds on its conversation. ``lock`` is None if the response belongs
+    to no conversation. ``release``: a function that unlocks the conversation. It may be called
+    repeatedly and does not raise ``StoreError``."""
 
     lock: ConversationLock | None = None
     release: Callable[[], Awaitable[None]] = _no_op
@@ -63,7 +63,7 @@ class Conversations:
     """Operations on conversations. All methods raise ``NotFound`` for unknown ids.
 
     ``clock`` returns Unix seconds. ``owner``: name of this server in the store, as the owner of
-    locks. ``lease_s``: lease of a lock, in seconds.
+    locks. ``lease_s``: number of seconds after which a lock expires if its owner does not renew it.
     """
 
     def __init__(
@@ -163,7 +163,8 @@ class Conversations:
     async def _items_for(
         self, tenant: str, conversation_id: str, new_items: tuple[Item, ...]
     ) -> tuple[Item, ...]:
-        """Return those items of a conversation to which the new items may refer."""
+        """Return the items of a conversation to which the new items may refer by id or
+        ``call_id``."""
         if any(isinstance(item, LocalShellCallOutput) for item in new_items):
             return await self._store.load_conversation_items(tenant, conversation_id)
         ids = [item.id for item in new_items if item.id]
@@ -210,17 +211,16 @@ class Conversations:
         return ConversationLockHandle(ConversationLock(conversation.id, self._owner), release)
 
     def _unlock_later(self, tenant: str, conversation_id: str, response_id: str) -> None:
-        """Unlock a conversation in the background, as soon as the store answers. This is needed
-        because the heartbeats of this server renew all its locks. So a lock that is no longer used
-        would not expire."""
+        """Unlock a conversation in the background, as soon as the store answers. Without this, the
+        lock would never expire: as long as this server runs, its heartbeats renew all its locks."""
         task = asyncio.create_task(self._unlock_until_done(tenant, conversation_id, response_id))
         self._unlocks.add(task)
         task.add_done_callback(self._unlocks.discard)
 
     async def _unlock_until_done(self, tenant: str, conversation_id: str, response_id: str) -> None:
         """Unlock the conversation repeatedly, once per lease, until the store has confirmed
-        ``_UNLOCKS`` unlocks. One unlock is not enough: a lock request that this server has
-        abandoned may still reach the store later."""
+        ``_UNLOCKS`` unlocks. One unlock is not enough: an earlier request to lock the conversation,
+        for whose answer this server no longer waits, may take effect after the unlock."""
         confirmed = 0
         while True:
             with suppress(StoreError):

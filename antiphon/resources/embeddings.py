@@ -45,7 +45,9 @@ class Embeddings:
         dimensions: int | None = None,
         client: Client = ANYONE,
     ) -> EmbeddedTexts:
-        """Embed texts for a client. If ``name`` is None, use the first embedding model.
+        """Embed texts for a client. ``name``: the embedding model; None means the first one.
+        ``role``: whether the texts are queries or passages (texts in which queries search).
+        ``dimensions``: length of the vectors; None means the length that the model returns.
 
         Raises ``RequestError``, ``BackendError``.
         """

@@ -17,7 +17,7 @@ Chunks = AsyncIterator[bytes]
 
 class StoredFile:
     """A file whose content can be read. ``sha256``: the checksum of the content in hex. It is None
-    for a content in the store itself."""
+    if the content is in the store itself."""
 
     def __init__(self, file: File, content: bytes | BlobRef, blobs: Blobs | None) -> None:
         self.file = file
@@ -35,8 +35,8 @@ class StoredFile:
             yield chunk
 
     async def sign(self, lifetime_s: float) -> str | None:
-        """Return a signed URL for downloading the content. Returns None if the storage cannot sign
-        URLs."""
+        """Return a signed URL for downloading the content. Returns None if there is no such URL,
+        see ``Blobs.sign``."""
         if self._blobs is None or not isinstance(self._content, BlobRef):
             return None
         return await self._blobs.sign(self._content, lifetime_s)

@@ -55,8 +55,8 @@ class Files:
 
     ``quotas``: the maximum number of a tenant's files, and their maximum total size. ``blobs``:
     external storage for contents; if it is None, the contents are in the store. ``signed_url_s``:
-    number of seconds for which a signed download URL is valid. If it is 0, downloads are not
-    redirected to such URLs.
+    number of seconds for which a signed download URL is valid. 0: downloads are not redirected to
+    such URLs, but the server sends the content.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Files:
 
     async def create(self, tenant: str, upload: FileUpload) -> File:
         """Store a file. Raises ``TooLarge`` if the file alone exceeds the limits. Raises
-        ``QuotaExceeded`` if the tenant's other files leave too little space."""
+        ``QuotaExceeded`` if all files of the tenant together would exceed the quota."""
         limits = self._quotas.for_tenant(tenant)
         check_size(upload.bytes, limits.max_files_bytes, param="file")
         now = int(self._clock())

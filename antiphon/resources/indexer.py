@@ -1,7 +1,8 @@
-"""Background indexing of files: extract text, split it into chunks, embed them, store them.
+"""Background indexing of files: extract the text of a file, split it into chunks, compute the
+vectors of the chunks, and store chunks and vectors.
 
 A few files are indexed at a time, and tenants take turns. If a process stops before it has indexed
-all files, the next process indexes the remaining files.
+all files, the next process that starts indexes the remaining files.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _READ_ERRORS = {
 
 
 def _read_error(error: UnreadableDocument) -> tuple[str, str]:
-    """Return the error code and the message of a file that has no readable text."""
+    """Return the error code and the message that a file gets if its text cannot be read."""
     if error.reason == "missing":
         return "unsupported_file", needs_extra("This server reads text files only", "documents")
     return _READ_ERRORS[error.reason]

@@ -25,9 +25,9 @@ def choose_model(
     """Return the requested model and its backend. If ``name`` is None, use the first suitable
     model.
 
-    ``backend_of`` returns None for an unsuitable model. ``ability``: a phrase for the error message
-    about an unsuitable model, such as "rerank". Raises ``RequestError`` if the model is unknown,
-    unsuitable or not allowed for the client.
+    ``backend_of`` returns the backend of a suitable model, and None for other models. ``ability``:
+    a verb for the error message about an unsuitable model, such as "rerank". Raises
+    ``RequestError`` if the model is unknown, unsuitable or not allowed for the client.
     """
     if name is not None:
         model = models.find(name)

@@ -51,8 +51,8 @@ _VARIABLE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*\}\}")
 class ResolvedPrompt(Struct, frozen=True):
     """A request merged with its stored prompt.
 
-    ``leading_items``: the messages of the prompt. They come before all other items of this request.
-    Later requests of the same conversation do not contain them.
+    ``leading_items``: the messages of the prompt. They precede all other items that the model sees
+    in this request. Later requests that continue the conversation do not contain them.
     """
 
     request: CreateResponse
@@ -198,7 +198,7 @@ class Prompts:
 
     def _write(self, id: str, raw: Json) -> str:
         """Write a new version of a prompt atomically and return the version's number. ``raw``: the
-        content of the version. Existing versions are never overwritten."""
+        content of the version. An existing version is never overwritten."""
         if self._folder is None:
             raise InvalidRequest(
                 "This server cannot store prompts: its prompts_dir is not configured."
@@ -330,7 +330,7 @@ def _text(name: str, values: Mapping[str, PromptValue]) -> str:
 
 def _parts(message: it.Message, values: Mapping[str, PromptValue]) -> Iterator[it.Part]:
     """Yield the parts of a message with the variables replaced by their values. A value that is not
-    text, such as an image, becomes a part of its own."""
+    text, such as an image, becomes a separate part."""
     for part in message.content:
         if not isinstance(part, it.InputText):
             text = getattr(part, "text", None)

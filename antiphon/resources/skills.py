@@ -54,9 +54,8 @@ class Skills:
         self._quotas = quotas
 
     async def create(self, tenant: str, files: Mapping[str, bytes]) -> Skill:
-        """Store a new skill. ``files`` maps paths to contents. It holds either the files of the
-        skill or a single zip file. Raises ``InvalidRequest``, ``TooLarge`` and
-        ``QuotaExceeded``."""
+        """Store a new skill. ``files``: path → content, either of the files of the skill, or of a
+        single zip file. Raises ``InvalidRequest``, ``TooLarge`` and ``QuotaExceeded``."""
         draft, content = await self._make_draft(self._ids("skill"), files)
         max_bytes = self._max_bytes(tenant, content)
         if not await self._skills.create(tenant, draft, content, max_bytes=max_bytes):
@@ -192,8 +191,8 @@ def _make_bundle(files: Mapping[str, bytes]) -> tuple[Bundle, bytes]:
 
 
 def _number(version: str) -> int:
-    """Convert a version to its number. If ``version`` is not a number, return 0. No version has the
-    number 0."""
+    """Convert the version in a request to a version number. If ``version`` is not a number, return
+    0, because versions begin with 1."""
     return int(version) if version.isdecimal() and version.isascii() and len(version) < 10 else 0
 
 

@@ -29,8 +29,8 @@ class Tokenizers:
         self._models = models
 
     async def tokenize(self, name: str | None, text: str, client: Client = ANYONE) -> TokenizedText:
-        """Return the token ids of a text, as ``/v1/completions`` would send them to the model.
-        Raises ``RequestError``."""
+        """Return the token ids of a text. They are the same ids that the model gets for this text
+        as the prompt of ``/v1/completions``. Raises ``RequestError``."""
         model = await self._load(name, client)
         reply = await model.backend.complete(text, Options())
         if reply.prompt_tokens is None:

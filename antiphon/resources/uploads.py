@@ -1,8 +1,9 @@
 """Files that clients upload in parts.
 
-An upload has a record and parts. They are stored as files of internal tenants. No client belongs to
-such a tenant, and its name is derived from the name of the client's tenant. So every store can hold
-uploads, all servers of a store share them, and they are deleted when they expire, like other files.
+For each upload, the server stores a record and the parts. Both are stored as files, not under the
+tenant of the client but under internal tenants, whose names are derived from the client's tenant.
+No client belongs to an internal tenant. Because these are ordinary files, every store can hold
+them, all servers of the store share them, and they are deleted when they expire.
 
 The quota for the size of a tenant's files also limits the size of its pending uploads, but files
 and pending uploads are counted separately. A pending upload counts with the size that the client
@@ -46,8 +47,8 @@ RECORD_PURPOSE = "upload"
 
 
 class _Record(Struct, frozen=True, kw_only=True):
-    """The stored record of an upload. ``part_ids``: the ids of the parts that were joined into the
-    file. It is empty until the upload is completed."""
+    """The state of an upload, as it is stored. ``part_ids``: the ids of the parts that were joined
+    into the file. It is empty until the upload is completed."""
 
     upload: ChunkedUpload
     request: CreateUpload
@@ -117,7 +118,7 @@ class ChunkedUploads:
 
     async def check_pending(self, tenant: str, upload_id: str) -> None:
         """Raise ``NotFound`` or ``InvalidRequest`` if the upload does not accept parts. The server
-        calls this method before it receives a part."""
+        calls this method before it reads the content of a part."""
         await self._pending(tenant, upload_id)
 
     async def add_part(
@@ -227,9 +228,9 @@ class ChunkedUploads:
         return record
 
     async def _save(self, tenant: str, record: _Record) -> bool:
-        """Store the record of an upload. For the quota, the record of a pending upload counts with
-        the announced size, and other records count as 0 bytes. Returns False and stores nothing if
-        the upload would exceed the quota."""
+        """Store the record of an upload. Returns False and stores nothing if the upload would
+        exceed the tenant's quota. For the quota, a pending upload counts with its announced size.
+        An ended upload counts with 0 bytes."""
         upload = record.upload
         pending = upload.status == "pending"
         file = File(
@@ -249,9 +250,9 @@ class ChunkedUploads:
         )
 
     async def _end(self, tenant: str, record: _Record) -> bool:
-        """End a pending upload: delete its pending record and store ``record`` under another id.
-        Only one of several concurrent requests can delete the pending record. For the other
-        requests, this method returns False."""
+        """End a pending upload: delete its pending record, and store ``record`` under another id.
+        Returns False if another request has ended the upload meanwhile: only one request can delete
+        the pending record."""
         if not await self._store.delete(_uploads_of(tenant), record.upload.id):
             return False
         return await self._save(tenant, record)

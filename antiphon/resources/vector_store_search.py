@@ -1,4 +1,5 @@
-"""Search in vector stores: a keyword ranking and a vector ranking, fused into one."""
+"""Search in vector stores: rank the chunks by keywords and by vectors, and merge the two
+rankings."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ _ChunkKey = tuple[str, int, str]
 
 class _SearchScope(Struct, frozen=True):
     """The files of one vector store that a search considers: the indexed files that match the
-    request's filter. ``is_whole``: True if the request has no filter."""
+    request's filter. ``is_whole``: True if the request has no filter, so that all indexed files are
+    searched."""
 
     store_id: str
     files: Mapping[str, IndexedFile]
@@ -52,7 +54,8 @@ class _SearchScope(Struct, frozen=True):
 class Searcher:
     """Searches vector stores. ``model``: the embedding model. If it is None, only keyword search is
     available. ``reranker``: the reranking model for the rankers ``auto`` and
-    ``default-2024-11-15``. If it is None, these rankers do not rerank the fused hits."""
+    ``default-2024-11-15``. If it is None, these rankers keep the order of the merged keyword and
+    vector rankings."""
 
     def __init__(
         self,
@@ -152,8 +155,8 @@ class Searcher:
         vector: Vector | None,
         ranking: RankingOptions,
     ) -> Mapping[_ChunkKey, float]:
-        """Score the chunks for one query. If ``vector`` is None, only the keyword ranking
-        counts."""
+        """Score the chunks for one query: merge the keyword ranking and the vector ranking.
+        ``vector``: the vector of the query. If it is None, only the keyword ranking is used."""
         words = query_terms(query)[:_MAX_WORDS]
         by_words, by_meaning = [], []
         for scope in scopes:
@@ -204,8 +207,8 @@ class Searcher:
 
 
 def _select(ranked: Sequence[tuple[_T, float]], request: SearchRequest) -> list[tuple[_T, float]]:
-    """Return the first entries of a ranking: at most ``request.limit``, and only entries whose
-    score reaches the request's threshold."""
+    """Return at most the first ``request.limit`` entries of a ranking. Entries whose score is below
+    the threshold of the request are left out."""
     selected = [pair for pair in ranked if pair[1] >= request.ranking.threshold]
     return selected[: request.limit]
 

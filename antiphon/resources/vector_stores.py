@@ -305,7 +305,7 @@ class VectorStores:
         return found
 
     async def _touch(self, tenant: str, store_id: str) -> None:
-        """Record that a vector store is used now, which moves its expiry into the future. Raises
+        """Record that a vector store is used now. This postpones its expiry. Raises
         ``InvalidRequest`` if the vector store has expired."""
         found, now = await self._find_active(tenant, store_id), int(self._clock())
         if now - (found.last_active_at or 0) >= _ACTIVITY_RESOLUTION_S:

@@ -52,11 +52,13 @@ def split_text(text: str, size: int, overlap: int) -> list[Passage]:
 
 
 def _find_boundary(text: str, starts: list[int], first: int, last_candidate: int) -> int:
-    """Return the best token boundary from ``first`` to ``last_candidate``. These two and the result
-    are indices into ``starts``, the positions in ``text`` where tokens start.
+    """Choose the token boundary at which a chunk begins or ends. ``starts``: the positions in
+    ``text`` where tokens start. Returns an index into ``starts``, from ``first`` to
+    ``last_candidate``.
 
-    The last boundary before an empty line is best, then the last one before a line end, then the
-    last one before a space. If there is none of these, ``last_candidate`` is returned.
+    The best choice is the last boundary that an empty line follows, then the last that a line end
+    follows, then the last that a space follows. If there is none of these, returns
+    ``last_candidate``.
     """
     for mark in ("\n\n", "\n", " "):
         for index in range(last_candidate, first - 1, -1):

@@ -1,7 +1,7 @@
 """Reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009).
 
-The method merges rankings. It uses only the rank of each entry, so the rankings' scores may be of
-different kinds.
+The method merges several rankings of the same entries. It uses only the rank of each entry and no
+scores, so it can merge rankings whose scores are not comparable.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _K = 60
 def fuse_rankings(rankings: Iterable[tuple[float, Sequence[_T]]]) -> dict[_T, float]:
     """Merge weighted rankings and return the score of each entry.
 
-    ``rankings``: pairs of a weight and a ranking, which lists its best entry first. The score is 1
-    for an entry that is first in every ranking.
+    ``rankings``: pairs of a weight and a ranking. A ranking lists its best entry first. The score
+    is 1 for an entry that is first in every ranking.
     """
     scores: dict[_T, float] = {}
     total = 0.0

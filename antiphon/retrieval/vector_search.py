@@ -39,8 +39,8 @@ class _CachedStore(Struct, frozen=True):
 
 
 def require_numpy() -> None:
-    """Raise ``SetupError`` if numpy is not installed. This function does not import numpy, because
-    the first search imports it."""
+    """Raise ``SetupError`` if numpy is not installed. This function does not import numpy. The
+    first search does this."""
     if find_spec("numpy") is None:
         raise SetupError(
             needs_extra("numpy, which searches by meaning, is not installed", "embeddings")

@@ -54,8 +54,8 @@ class _RunFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputFrame(msgspec.Struct, frozen=True):
-    """New output of a running command. ``written``: the new standard output and the new standard
-    error."""
+    """A message of the agent (the program inside the box) with new output of a running command.
+    ``written``: the new standard output and the new standard error."""
 
     written: tuple[str, str]
 
@@ -91,8 +91,8 @@ class _ErrorFrame(msgspec.Struct, frozen=True):
 
 
 class AgentCalls:
-    """The methods of ``Box`` that send a request to the agent (the program inside the box). They do
-    not depend on the transport. A subclass implements ``_request``, which sends the request."""
+    """Base class of boxes: the methods of ``Box`` that send a request to the agent (the program
+    inside the box). A subclass adds the transport: it implements ``_request``."""
 
     async def python(self, code: str, *, timeout_s: float, max_chars: int) -> ExecutionResult:
         frame = {"op": "python", "code": code, "timeout": timeout_s, "most": max_chars}
@@ -136,7 +136,8 @@ class AgentCalls:
         - ``frame``: the request.
         - ``kind``: the type of the answer.
         - ``wait_s``: maximum time to wait for the answer, in seconds.
-        - ``on_output``: receives the output of the command while the command runs.
+        - ``on_output``: for the request to run a command, a function that receives the output while
+          the command runs.
         """
         raise NotImplementedError
 

@@ -238,8 +238,8 @@ class AgentBox(AgentCalls):
             await self.close()
 
     async def _start_error(self) -> str:
-        """Return the last line that the process wrote to standard error, after the box failed to
-        start."""
+        """Return the reason why the box did not start: the last line that its process wrote to
+        standard error."""
         error_output = b""
         if self._process.stderr is not None:
             with suppress(TimeoutError):

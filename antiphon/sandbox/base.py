@@ -27,7 +27,7 @@ EndReason = Literal["done", "raised", "timeout", "stopped", "memory", "output", 
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """Resource limits of a box, which is an isolated environment for code. They apply to all
+    """Resource limits of a box, which is an isolated environment for code. The limits apply to all
     processes of the box together.
 
     ``disk_bytes`` is the size of ``/mnt/data``. ``/tmp`` has additional space of the same size.
@@ -127,9 +127,9 @@ class Box(Protocol):
         """
 
     async def open_network(self, proxy: EgressProxy) -> None:
-        """Give code in the box network access through ``proxy`` only. This sets the proxy's
-        environment variables, and makes programs trust the proxy's certificate. Must be called
-        once, before any code runs. Raises ``ToolError`` if the network cannot be opened."""
+        """Give code in the box network access through ``proxy`` only. Environment variables make
+        the programs in the box use the proxy and trust its certificate. Call this only once, before
+        any code runs. Raises ``ToolError`` if the network cannot be opened."""
 
     async def close(self) -> None:
         """End all processes and delete all files of the box."""

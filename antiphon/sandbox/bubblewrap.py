@@ -91,8 +91,9 @@ class BoxSetup(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def detect(cls, python: str | None = None) -> BoxSetup:
-        """Find the parts of the setup on this machine. This blocks the thread briefly. Raises
-        ``SetupError`` if a part is missing. The message names the missing part.
+        """Find bwrap, the Python interpreter and its folders on this machine. This blocks the
+        thread briefly. If one of them is missing, raises ``SetupError`` with a message that names
+        it.
 
         ``python``: the interpreter that runs the code. None means the interpreter of the operating
         system. If the system has none, the server's own interpreter is used, without the server's
@@ -158,8 +159,8 @@ class Bubblewrap:
     - ``setup``: the parts that all boxes share.
     - ``default_limits``: the resource limits of the boxes that are started in advance.
     - ``pool_size``: the number of idle boxes that are started in advance.
-    - ``groups``: the control groups of this server. If it is None, only the agents (the programs
-      inside the boxes) enforce the limits.
+    - ``groups``: the control groups of this server. None if it has no control groups; then only the
+      agents (the programs inside the boxes) enforce the limits.
     """
 
     def __init__(
@@ -181,8 +182,8 @@ class Bubblewrap:
     async def check(self) -> str:
         """Start a box to test whether boxes work. Return the version of its Python interpreter.
 
-        If servers have crashed, this method also deletes the folders and control groups of their
-        boxes.
+        This method also deletes what crashed servers have left behind: the folders and control
+        groups of their boxes.
 
         Raises ``SetupError`` with a one-line message if no box can be started. In this case, the
         server runs no code at all, because code never runs outside a box.

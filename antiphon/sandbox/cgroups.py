@@ -1,8 +1,8 @@
 """Control groups (version 2) for boxes (sandbox environments). With a control group, the Linux
 kernel limits the memory and the number of processes of a whole box.
 
-Control groups are used if a part of the cgroup hierarchy is delegated to the server. This is so
-under systemd with ``Delegate=yes``, and in a container whose ``/sys/fs/cgroup`` is writable. The
+Control groups are used if a part of the cgroup hierarchy is delegated to the server. Examples are a
+service of systemd with ``Delegate=yes``, and a container whose ``/sys/fs/cgroup`` is writable. The
 rules of the kernel: https://docs.kernel.org/admin-guide/cgroup-v2.html, sections 2.3, 2.4 and 2.5.
 """
 
@@ -80,8 +80,8 @@ class ControlGroups:
 
     @classmethod
     def detect(cls, root: Path = _ROOT, own: Path = _OWN) -> ControlGroups | None:
-        """Find a part of the cgroup hierarchy that is delegated to this process, and prepare it.
-        Return None if there is no such part. This blocks the thread briefly.
+        """Find a control group that is delegated to this process, and create a child group for
+        boxes in it. Return None if no such group can be used. This blocks the thread briefly.
 
         - ``root``: the folder where the hierarchy is mounted.
         - ``own``: the file that names the control group of this process.
@@ -127,8 +127,8 @@ class ControlGroups:
 def _candidates(root: Path, own: Path) -> Iterator[Path]:
     """Yield the delegated groups in which this process may create child groups.
 
-    The parent of this process's own group comes first, because an earlier call may have moved this
-    process into a child group. The process's own group comes second.
+    First comes the parent of the process's own group: an earlier call of ``ControlGroups.detect``
+    may have moved this process from there into a child group. Then comes the process's own group.
     """
     if not _NEEDED <= _controllers(root / "cgroup.controllers"):
         return

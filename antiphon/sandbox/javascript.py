@@ -119,8 +119,9 @@ class JavaScript:
         """Run the JavaScript program ``code`` from its beginning until it ends or waits for a tool
         call that has no outcome yet. Return the state of the program.
 
-        - ``paths``: the paths of the functions below the object ``tools``.
-        - ``outcomes``: the outcomes of the first tool calls, in the order of the calls.
+        - ``paths``: the functions that the program may call, each as the names that lead from the
+          object ``tools`` to it.
+        - ``outcomes``: the outcomes of the tool calls so far, in the order of the calls.
         - ``time_ms``: the time that the program sees, in Unix milliseconds. It is also the seed of
           the program's random numbers.
         - ``tenant``: the tenant of the program. If programs have to wait, tenants are served
@@ -187,7 +188,8 @@ class JavaScript:
 class _Machine:
     """A WebAssembly virtual machine that runs QuickJS.
 
-    The values that it returns are untrusted. Its memory is freed together with this object.
+    The results of scripts are untrusted. The memory of the machine is freed together with this
+    object.
     """
 
     def __init__(self, engine: wasmtime.Engine, module: wasmtime.Module, memory_bytes: int) -> None:

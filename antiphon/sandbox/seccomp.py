@@ -105,8 +105,8 @@ _NUMBER, _ARCH, _ARGUMENT = 0, 4, (16, 24, 32)
 
 
 def build_filter(machine: str) -> bytes:
-    """Return the seccomp filter for a machine, as a BPF program. ``machine``: a value of
-    ``platform.machine()``. Raises ``KeyError`` if the machine is unknown."""
+    """Return the seccomp filter for a CPU architecture, as a BPF program. ``machine``: the
+    architecture, as ``platform.machine()`` names it. Raises ``KeyError`` if it is unknown."""
     arch, column = ARCHITECTURES[machine]
     instructions = [
         _instruction(_LOAD, _ARCH),
@@ -160,8 +160,8 @@ def _socket_rules() -> Iterator[bytes]:
 
 
 def _for_call(number: int, instructions: list[bytes]) -> list[bytes]:
-    """Return instructions that run ``instructions`` only for one system call. ``number``: number of
-    this system call."""
+    """Return BPF instructions that skip ``instructions`` for all system calls except one.
+    ``number``: the number of this system call."""
     return [_instruction(_EQUAL, number, 0, len(instructions)), *instructions]
 
 

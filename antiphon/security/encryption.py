@@ -45,8 +45,8 @@ class DecryptionError(Exception):
 
 
 class EncryptionKey(Struct, frozen=True, kw_only=True):
-    """An encryption key with its id. Encrypted values contain the id. The constructor raises
-    ``SetupError`` for an invalid id or key."""
+    """An encryption key with its id. An encrypted value contains the id of its key. The constructor
+    raises ``SetupError`` for an invalid id or key."""
 
     id: str
     secret: bytes
@@ -148,8 +148,8 @@ class Encryptor:
     def digest(self, content: bytes, *, purpose: str, tenant: str) -> str:
         """Return a keyed digest (HMAC-SHA256, 128 bits in hex) of purpose, tenant and content.
 
-        The digest does not reveal these values. Nobody can guess a content and compare its digest,
-        because computing a digest needs the secret key.
+        The digest does not reveal these values. Without the secret key, nobody can test guesses of
+        the content, because computing a digest needs this key.
         """
         # ``hmac.digest`` releases the GIL. The event loop would then wait for threads of the store.
         mac = self._mac.copy()
@@ -158,13 +158,14 @@ class Encryptor:
 
 
 def _header(id: str) -> bytes:
-    """Return the unencrypted header of values that are encrypted with the key ``id``."""
+    """Return the header of a value that is encrypted with the key ``id``. The value begins with
+    this header. The header itself is not encrypted."""
     return bytes((_VERSION, len(id))) + id.encode()
 
 
 def _associated_data(clear: bytes, purpose: str, tenant: str) -> bytes:
-    """Return the data that AES-GCM authenticates in addition to the content. Different combinations
-    of the three arguments never give the same bytes."""
+    """Return the data that AES-GCM authenticates in addition to the content. ``clear``: the
+    unencrypted header. Different combinations of the three arguments never give the same bytes."""
     parts = (clear, purpose.encode(), tenant.encode("utf-8", "surrogatepass"))
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 

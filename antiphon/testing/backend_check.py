@@ -105,7 +105,7 @@ async def streams_in_pieces(backend: Backend) -> None:
     """Check that text arrives in pieces before the reply is complete.
 
     On a busy machine, a short reply may arrive in one piece although it was streamed. Then the
-    check requests it again.
+    check requests another reply. It fails only after several attempts.
     """
     for _ in range(STREAM_ATTEMPTS):
         async with (

@@ -1,4 +1,5 @@
-"""Collect the deltas of a reply and check their order. Contract checks use this."""
+"""Collect the deltas of a reply and check their order. The contract checks of backends and dialects
+use this."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ __all__ = ["ReplyItem", "ReplyRecord", "read_reply"]
 
 
 class ReplyItem(Struct):
-    """An item of a reply. ``item``: the item as it was opened. ``text``: the text that deltas have
-    added, by channel."""
+    """An item of a reply. ``item``: the item that the delta ``Open`` contained. ``text``: channel
+    (such as ``summary``) → the text that later deltas have added."""
 
     item: Item
     text: dict[Channel, str] = field(default_factory=dict)

@@ -47,8 +47,9 @@ class Postgres:
     def __init__(
         self, binaries: Path, folder: Path, user: int | None, settings: Mapping[str, str]
     ) -> None:
-        """``binaries``: folder with PostgreSQL's programs. ``folder``: an empty folder for the
-        data. ``user``: user id of the server; None means the user of this process."""
+        """Choose a free port. Does not start the server. ``binaries``: folder with PostgreSQL's
+        programs. ``folder``: an empty folder for the data. ``user``: user id of the server; None
+        means the user of this process."""
         self._binaries = binaries
         self._settings = settings
         self._data = folder
@@ -69,8 +70,9 @@ class Postgres:
         return await self._copy("template1")
 
     async def migrated(self) -> str:
-        """Create a database with the store's tables and return its URL. The migrations run only for
-        the first call. Later databases are copies, which is five times as fast."""
+        """Create a database with the store's tables and return its URL. The first call runs the
+        migrations on a template database. Each call returns a copy of this template, because
+        copying is five times as fast as the migrations."""
         if not self._is_migrated:
             from antiphon.store import open_store
 
@@ -88,8 +90,8 @@ class Postgres:
         return self._process.pid
 
     def give_back(self) -> None:
-        """Mark all databases that were created so far as unused. They are dropped when the next
-        database is created."""
+        """Mark all databases that were created so far as unused. The next call that creates a
+        database drops them first."""
         self._unused, self._taken = self._unused + self._taken, []
 
     async def _copy(self, template: str) -> str:

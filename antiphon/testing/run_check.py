@@ -47,7 +47,7 @@ TIMEOUT_S = 30
 
 def batch(first: int, count: int = 1, tokens: bytes = b"", at: float | None = None) -> EventBatch:
     """Return a batch of ``count`` consecutive events. Each event contains its sequence number.
-    ``first``: number of the first event. ``tokens`` and ``at``: fields of the batch."""
+    ``first``: number of the first event. ``tokens`` and ``at``: see ``EventBatch``."""
     lines = b"".join(b'{"n":%d}\n' % number for number in range(first, first + count))
     return EventBatch(first=first, count=count, lines=lines, tokens=tokens, at=at)
 
@@ -77,8 +77,8 @@ def ended_response(name: str, *, store: bool = True, previous: str | None = None
 async def begin_run(
     store: Store, name: str = "a", *, owner: str = "one", tenant: str = "t", keep: bool = True
 ) -> Claim:
-    """Create a run with two events, and claim it for the server ``owner``. Returns the claim.
-    ``keep``: whether the response is stored."""
+    """Create a run with two events, and let the server ``owner`` claim it. Returns the claim, i.e.
+    the right to work on the run. ``keep``: whether the response is stored."""
     await store.runs.create(job(name, tenant), queued_response(name, store=keep), batch(0, 2))
     (claim,) = await store.runs.claim(owner, ["m"], limit=1, lease_s=60)
     return claim
@@ -95,8 +95,8 @@ async def _read(
     store: Store, name: str = "a", *, after: int = -1, waits: asyncio.Event | None = None
 ) -> list[int]:
     """Read the events of a run as a client's reader does, until the run has ended or is deleted.
-    Returns the numbers of the events. ``waits``: an event that is set when the reader starts to
-    wait for more events of the run."""
+    Returns the numbers of the events. ``waits``: an ``asyncio.Event``. It is set when the reader
+    starts to wait for more events of the run."""
     received: list[int] = []
     with store.runs.subscribe("t", f"resp_{name}") as tail:
         tail.is_stale = True
@@ -370,8 +370,9 @@ async def appends_batches_atomically(store: Store) -> None:
 
 
 class _Parts:
-    """An iterable of three long batches, which together contain the events 2 to 6. Each batch is
-    created when the iteration reaches it."""
+    """A batch of events in parts, as ``stores_batches_in_parts`` stores it: an iterable of three
+    long batches, which together contain the events 2 to 6. Each batch is created when the iteration
+    reaches it."""
 
     def __iter__(self) -> Iterator[EventBatch]:
         for first, count in ((2, 2), (4, 1), (5, 2)):
@@ -380,9 +381,9 @@ class _Parts:
 
 
 async def stores_batches_in_parts(store: Store) -> None:
-    """Check that a store accepts a batch of events that is given as several parts, because the
-    whole batch would be too long for the memory. A reader that waits for events does not get such a
-    batch directly. It must read the batch from the store."""
+    """Check that a store accepts a batch of events as an iterable of several parts. Batches have
+    this form if they are too long for the memory. The store does not send such a batch to readers
+    that wait for events: they must read it from the store."""
     large = EventBatch(first=2, count=5, parts=_Parts())
     one, two = await begin_run(store), await begin_run(store, "b")
     with store.runs.subscribe("t", "resp_a") as tail:
@@ -404,8 +405,7 @@ async def stores_batches_in_parts(store: Store) -> None:
 
 
 class _Shifted:
-    """An iterable of the same batches as ``_Parts``, but each event has a number that is higher by
-    1."""
+    """The same batches as in ``_Parts``, but with the events 3 to 7."""
 
     def __iter__(self) -> Iterator[EventBatch]:
         for each in _Parts():

@@ -1,5 +1,5 @@
-"""A small tokenizer for tests. Its tokens are bytes and a few special tokens. It behaves like real
-tokenizers."""
+"""A small tokenizer for tests. Its tokens are bytes and a few special tokens. It follows the same
+rules as the tokenizers of models."""
 
 from __future__ import annotations
 

@@ -120,8 +120,8 @@ async def _check_declared_functions(
 
 
 async def _check_client_call(function: ToolFunction, case: ToolCheckCase) -> None:
-    """Check a function that the client runs. Calls with any arguments, even invalid ones, must
-    become items."""
+    """Check a function that the client runs. Every call must become an item of the response, even
+    if its arguments are invalid."""
     for arguments in (case.successful_call[1], *_GARBAGE):
         assert await _call_items(function, case, arguments), "a call did not become an item"
 
@@ -263,7 +263,7 @@ async def _call(
 
 
 async def _check_cancellation(function: ToolFunction, case: ToolCheckCase, arguments: str) -> None:
-    """Check that a cancelled call ends soon."""
+    """Check that a call of the tool ends soon after it was cancelled."""
     assert function.handler is not None
     steps = function.handler(arguments, _context(case))
 

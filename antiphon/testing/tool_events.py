@@ -1,5 +1,5 @@
-"""Run one tool call and return its items as a client sees them. The check of tool providers uses
-this.
+"""Run one tool call and return its items as a client sees them. Used by ``tool_check``, the
+contract check of tool providers.
 
 The call goes through the same steps as in a response. The events and items are then checked.
 """

@@ -1,9 +1,9 @@
-"""The base classes of tracers and spans. They record nothing; the subclasses in ``opentelemetry``
-do.
+"""The base classes of tracers and spans. The base classes record nothing. Their subclasses in
+``opentelemetry`` record spans.
 
 A span is identified by its W3C trace context headers (``traceparent``, ``tracestate``), so another
-process can start a child of the span. Requests carry these headers. Background runs are stored with
-them, and engines and upstreams receive them.
+process can start a child of the span. Clients send these headers in requests, and Antiphon sends
+them to engines and upstreams. Background runs are stored with the headers.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Span:
         """Record an event in the span, with the current time."""
 
     def fail(self, error: str) -> None:
-        """Mark the span as failed. ``error``: the code of the error, but never its message. Only
-        the first error is recorded."""
+        """Mark the span as failed. ``error``: the code of the error. Never pass its message, which
+        may contain user data. Only the first error is recorded."""
 
     def end(self) -> None:
         """End the span. A second call does nothing."""
@@ -64,8 +64,8 @@ class Span:
 
 
 class Tracer:
-    """Starts spans. The spans of this base class record nothing and pass on the trace context of
-    the client.
+    """Starts spans. This base class records nothing. It passes the trace context of the client on
+    unchanged.
 
     ``enabled``: whether spans are recorded. ``with_content``: whether spans may contain prompts and
     answers.
@@ -82,8 +82,8 @@ class Tracer:
         *,
         kind: SpanKindName = "internal",
     ) -> Span:
-        """Start a child span of the span that ``parent`` identifies. Without ``parent``, the span
-        is a root."""
+        """Start a child span of the span that ``parent`` identifies. If ``parent`` is empty, the
+        span has no parent."""
         return Span(parent)
 
     def close(self) -> None:

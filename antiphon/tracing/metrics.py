@@ -26,8 +26,8 @@ class MetricsExporter:
         """Record the time from the arrival of a streamed request to its first token."""
 
     def record_output_token(self, model: str, seconds: float) -> None:
-        """Record the mean time in seconds per output token of a streamed request. The first token
-        is not counted."""
+        """Record how many seconds a streamed request took per output token, on average. The first
+        token is not counted."""
 
     def close(self) -> None:
         """Export the metrics that have not been exported yet."""

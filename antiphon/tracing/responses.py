@@ -41,8 +41,8 @@ def record_response(span: Span, response: Response) -> None:
 
 
 def record_content(tracer: Tracer, span: Span, request: CreateResponse, response: Response) -> None:
-    """Set the content of the request and of the answer as span attributes, if the operator has
-    enabled this."""
+    """Record the content of the request and of the answer in the span, if the operator has enabled
+    this."""
     if not tracer.with_content:
         return
     span.set(

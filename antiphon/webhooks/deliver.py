@@ -1,5 +1,5 @@
 """Deliver the webhooks that are due in the store. A delivery is retried until the receiver accepts
-it or the retries are used up.
+it or answers 410 (Gone), or until the retries are used up.
 
 A webhook may be delivered more than once. Receivers recognize repetitions by the webhook's id.
 """
@@ -82,9 +82,9 @@ class WebhookSender:
         return cls(session, url, keys)
 
     async def send(self, id: str, body: bytes, at: int) -> int:
-        """Send one webhook. ``at``: Unix time in seconds. Return the HTTP status of the receiver's
-        response. Return 0 if there is no response, or if the URL leads to a forbidden private
-        address."""
+        """Send one webhook. ``at``: the current Unix time in seconds, for the signature. Return the
+        HTTP status of the receiver's response. Return 0 if there is no response, or if the URL
+        leads to a forbidden private address."""
         import aiohttp
 
         headers = signed_headers(self._secrets, id, at, body)
@@ -109,8 +109,8 @@ class WebhookDeliveries:
     """Delivers due webhooks while its async context is open. It delivers the webhooks of all
     processes that use the store.
 
-    ``clock``: returns Unix seconds. ``random``: returns a number from 0 to 1, by which the retry
-    delays vary. ``poll_s``: seconds between polls of the store.
+    ``clock``: returns Unix seconds. ``random``: returns a random number from 0 to 1. With it, each
+    retry delay is varied by up to 10 %. ``poll_s``: seconds between polls of the store.
     """
 
     def __init__(
@@ -141,7 +141,8 @@ class WebhookDeliveries:
     ) -> None:
         """Deliver due webhooks for a few more seconds, because runs may end during shutdown.
 
-        A delivery that is cut off becomes due again when its lease ends.
+        A delivery that is still running then is cancelled. Its webhook becomes due again when the
+        lease of the delivery ends.
         """
         self._stopping.set()
         await asyncio.wait((self._task,), timeout=_STOP_S)
@@ -179,8 +180,8 @@ class WebhookDeliveries:
         return False
 
     async def _deliver(self, due: DueWebhook) -> None:
-        """Deliver one webhook. If an error occurs, this webhook becomes due again and other
-        deliveries continue."""
+        """Deliver one webhook. If an error occurs, it is logged, and the webhook becomes due again
+        later. Other deliveries continue."""
         try:
             status = await self._sender.send(due.id, due.body, int(self._clock()))
             await self._conclude(due, status)

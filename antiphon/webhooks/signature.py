@@ -1,5 +1,5 @@
-"""Signatures as in Standard Webhooks. With a signature, a receiver verifies who sent a webhook, and
-when."""
+"""Signatures of webhooks, as the specification Standard Webhooks defines them. With a signature, a
+receiver verifies who sent a webhook, and when."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Secret:
             )
 
     def signature(self, content: bytes) -> str:
-        """Sign content and return the signature with its version prefix."""
+        """Return the signature of ``content``, with the prefix ``v1,`` that names its version."""
         digest = hmac.new(self._key, content, hashlib.sha256).digest()
         return "v1," + base64.b64encode(digest).decode()
 
@@ -41,8 +41,8 @@ class Secret:
 def signed_headers(secrets: Sequence[Secret], id: str, at: int, body: bytes) -> Mapping[str, str]:
     """Return the headers of a delivery at ``at`` (Unix seconds), with a signature for each secret.
 
-    With several secrets, a receiver accepts the delivery if it knows one of them, so a secret can
-    be rotated. Source: Standard Webhooks 1.0.
+    If there are several secrets, a receiver accepts the delivery if it knows one of them. So an
+    operator can replace a secret without a gap. Source: Standard Webhooks 1.0.
     """
     content = f"{id}.{at}.".encode() + body
     return {

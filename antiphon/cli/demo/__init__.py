@@ -1,4 +1,4 @@
-"""``antiphon demo``: a scripted model that uses the real tools. It shows how the API works without
-a large model."""
+"""``antiphon demo``: shows how the API works without a large model. A script plays the model. The
+tools are real."""
 
 __all__: list[str] = []

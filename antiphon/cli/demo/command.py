@@ -1,5 +1,5 @@
-"""Run the demo: start a server with the scripted model, and send it the requests of the tour. The
-tour is a fixed series of requests that shows what the API can do."""
+"""Run the demo: start a server whose model is a script, and send it a fixed series of requests.
+This series is called the tour. It shows what the API can do."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _WARNING = (
 
 
 async def run_demo(settings: Settings, show: Callable[[str], None], *, once: bool) -> None:
-    """Start the demo's server and send it the requests of the tour. If ``once`` is true, the server
-    stops after the tour. Otherwise it runs until Ctrl-C.
+    """Start the demo's server and send it the requests of the tour (a fixed series of requests). If
+    ``once`` is true, the server stops after the tour. Otherwise it runs until Ctrl-C.
 
-    Raises ``SetupError`` if the server does not start. If ``once`` is true, a failed tour raises
-    ``SetupError`` too.
+    ``show`` prints a text. Raises ``SetupError`` if the server does not start, and, if ``once`` is
+    true, also if a request of the tour fails.
     """
     from antiphon.bootstrap.server import serve
     from antiphon.models.packaged_embedder import with_packaged_embedder

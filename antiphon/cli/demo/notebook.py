@@ -1,4 +1,5 @@
-"""The MCP server of the demo, started as a process: a notebook that keeps notes in memory."""
+"""An MCP server for the demo: a notebook that keeps notes in memory. The demo's server starts it as
+a process."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Serve on stdin and stdout until the client closes them."""
+    """Answer MCP requests on stdin and stdout until the client closes them."""
     from mcp.server.mcpserver import MCPServer
 
     notes: list[str] = []

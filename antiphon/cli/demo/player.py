@@ -1,4 +1,5 @@
-"""The client of the demo: sends the requests of the tour, and prints the server's answers."""
+"""The client of the demo: sends a fixed series of requests, called the tour, and prints the
+server's answers."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ Print = Callable[[str], None]
 
 
 def play(url: str, ready: Collection[str], show: Print) -> None:
-    """Send the tour's requests to a server. ``ready``: types of the tools that work on this server.
+    """Send the demo's requests to the server at ``url``, and print the requests and the answers.
+    ``ready``: types of the tools that work on this server.
 
     Raises ``SetupError`` if a request fails.
     """
@@ -54,7 +56,7 @@ def play(url: str, ready: Collection[str], show: Print) -> None:
 
 
 def _show_response(events: Iterator[Mapping[str, Any]], show: Print) -> Mapping[str, Any]:
-    """Print the items of a streamed response, and return the response."""
+    """Print each item of a streamed response, and return the final response."""
     response: Mapping[str, Any] = {}
     for event in events:
         if event["type"] == "response.output_item.done":
@@ -67,7 +69,7 @@ def _show_response(events: Iterator[Mapping[str, Any]], show: Print) -> Mapping[
 
 
 def _describe(item: Mapping[str, Any]) -> Iterator[str]:
-    """Describe an item of the output in a few lines."""
+    """Yield a few lines that describe an item of the response's output."""
     kind = item["type"]
     describe = _DESCRIPTIONS.get(kind)
     yield f"{kind:<22} {describe(item) if describe is not None else ''}".rstrip()

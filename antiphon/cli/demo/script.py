@@ -1,7 +1,8 @@
-"""The script of the demo: what the scripted model says, and the data that its tools find.
+"""The script of the demo: what the scripted model says, and the pages and the file in which its
+tools search.
 
-Each step is a turn of the model that calls one tool. Steps with tools that do not work on this
-machine are left out.
+The script is a list of steps. In each step, the model calls one tool. A step is left out if its
+tool does not work on this machine.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ _OTHERWISE = (
 
 
 class _Step(Struct, frozen=True):
-    """One turn of the scripted model.
+    """One turn of the scripted model, in which it calls a tool.
 
-    ``tool``: the type of the tool that the turn needs. ``thought``: the reasoning. ``says``: the
-    text before the tool call. ``function`` and ``arguments``: the tool call. ``sentence``: what
-    this turn adds to the final answer.
+    ``tool``: the type of the tool. ``thought``: the reasoning. ``says``: the text before the tool
+    call. ``function`` and ``arguments``: the function that the model calls, and the arguments.
+    ``sentence``: what this turn adds to the final answer.
     """
 
     tool: str
@@ -124,8 +125,8 @@ def _scene(cue: str, turns: Iterable[str]) -> str:
 
 
 def tools(ready: Collection[str], store_id: str) -> list[dict[str, object]]:
-    """Return the tools that the tour's request declares. Only tools whose type is in ``ready`` are
-    declared. ``store_id``: id of the vector store with the demo's file."""
+    """Return the tools for the demo's request. Tools whose type is not in ``ready`` are left out.
+    ``store_id``: id of the vector store with the demo's file."""
     declared: list[dict[str, object]] = [
         {"type": "web_search"},
         {"type": "file_search", "vector_store_ids": [store_id]},
@@ -136,8 +137,8 @@ def tools(ready: Collection[str], store_id: str) -> list[dict[str, object]]:
 
 
 def demo_settings(settings: Settings, folder: Path) -> Settings:
-    """Return a copy of ``settings`` for the demo. The copy serves the scripted model, and keeps the
-    demo's files in ``folder``."""
+    """Return a copy of ``settings`` in which the only model is the scripted model. Files of the
+    demo are in ``folder``."""
     model = Model(
         engine="replay",
         source=str(folder / "tour.toml"),

@@ -48,10 +48,11 @@ class ApiKeys:
         self._lock = asyncio.Lock()
 
     async def current(self) -> tuple[KeyRecord, ...]:
-        """Return all keys in the store, from a copy that is at most two seconds old.
+        """Return all keys in the store. The method reads the store at most every two seconds.
+        Between two reads, it returns the last result.
 
-        If the store does not answer, an older copy is returned. If the store does not answer for
-        more than one minute, raises ``StoreError``.
+        If the store does not answer, the last result is returned for up to one minute. After this
+        minute, raises ``StoreError``.
         """
         if self._timer() - self._read_at > _MAX_AGE_S:
             async with self._lock:

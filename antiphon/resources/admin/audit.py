@@ -39,7 +39,7 @@ class AuditTrail:
         """Append an action that has been performed. ``type``: the kind of action. ``target``: the
         name or id of the changed object. ``key``: name of the client's API key. ``tenant``: the
         tenant of the key. ``address``: IP address of the client. If the store does not answer, the
-        method logs an error and returns, because the action cannot be undone."""
+        method only logs an error, because it cannot undo the action."""
         record = AuditRecord(
             id=self._ids("audit"),
             at=int(self._clock()),
@@ -81,5 +81,6 @@ def _shown(record: AuditRecord) -> AuditEvent:
 
 
 def _text(name: str) -> str:
-    """Return a name in its stored form: truncated to 256 characters, and with U+0000 replaced."""
+    """Return a name as the audit log stores it: truncated to 256 characters, and with U+0000
+    replaced."""
     return name[:256].replace("\0", "\ufffd")

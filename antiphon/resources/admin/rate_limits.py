@@ -1,11 +1,12 @@
-"""Limits on requests per minute and on concurrent requests, shared by all servers of a store.
+"""Limits on requests per minute and on concurrent requests. All servers of a store share the
+limits.
 
 A scope is an API key or a tenant that has limits. Each scope has a token bucket in the store. Each
 process keeps a local copy of the bucket and uses this copy to admit requests. A few times a second,
 the process reports to the store how many requests it has admitted, and reads how many requests the
 other processes have admitted. So most requests need no round trip to the store. A request waits for
-the store only if the local copy is more than two seconds old. This happens if the scope was not in
-use.
+the store only if the local copy is more than two seconds old, for example because the scope had no
+request for some time.
 
 Between two reports, all processes together may admit more requests than the bucket holds. The level
 of the bucket is then negative, and no request is admitted until the bucket has refilled. So the
@@ -45,8 +46,8 @@ _RETRY_S = 1
 
 
 class Permit(Struct, frozen=True):
-    """The result of checking a request against the limit of one scope, with the numbers for the
-    rate limit headers.
+    """The result of checking a request against the limit of one scope (an API key or a tenant),
+    with the numbers for the rate limit headers.
 
     - ``limit``: maximum number of requests per minute.
     - ``remaining``: number of further requests that would be admitted now.
@@ -62,11 +63,11 @@ class Permit(Struct, frozen=True):
 
 
 class _View:
-    """This process's local copy of a scope's state.
+    """This process's local copy of the state of a scope (an API key or a tenant).
 
-    - ``level``: number of tokens in the bucket at the time ``counted_at``.
-    - ``read_at``: time of the last report to the store.
-    - ``admitted_count``: number of requests admitted since the last report.
+    - ``level``: number of tokens in the scope's bucket at the time ``counted_at``.
+    - ``read_at``: time of the last report to the store, or of the last attempt.
+    - ``admitted_count``: number of requests that this process has admitted but not yet reported.
     - ``running``: number of requests that run in this process now.
     - ``reported``: value of ``running`` in the last report.
     - ``used_at``: time of the last request.
@@ -84,12 +85,13 @@ class _View:
         self.state = RateState()
 
     def is_in_use(self, now: float) -> bool:
-        """Return whether the process must report this scope, or expects further requests of it."""
+        """Return whether the process must continue to report this scope: the scope has requests
+        that run or are not reported yet, or its last request was a short time ago."""
         is_counted = self.admitted_count or self.running or self.reported
         return bool(is_counted) or now - self.used_at <= _STALE_S
 
     def fill(self, per_minute: int, now: float) -> None:
-        """Add the tokens for the time since ``counted_at``."""
+        """Refill the bucket: add the tokens for the time since ``counted_at``."""
         rate, elapsed = per_minute / 60, max(0.0, now - self.counted_at)
         is_new = self.per_minute is None
         self.level = per_minute if is_new else min(per_minute, self.level + elapsed * rate)
@@ -97,7 +99,7 @@ class _View:
         self.counted_at = self.used_at = now
 
     def update(self, report: RateReport, state: RateState, now: float) -> None:
-        """Apply the state that the store returned for a report."""
+        """Replace the local copy by the state that the store returned for ``report``."""
         self.admitted_count -= report.admitted_count
         self.reported = report.running
         self.state = state
@@ -106,8 +108,9 @@ class _View:
 
 
 class RateLimits:
-    """Admits or refuses requests by the limits of their scopes. Create one instance per process.
-    ``owner``: name of this process in the store. ``timer`` returns monotonic seconds."""
+    """Admits or refuses requests, depending on the limits of their scopes (API keys and tenants).
+    Create one instance per process. ``owner``: name of this process in the store. ``timer`` returns
+    monotonic seconds."""
 
     def __init__(self, rates: RateStore, *, owner: str, timer: Callable[[], float]) -> None:
         self._rates = rates
@@ -190,8 +193,8 @@ class RateLimits:
         return {name for name, view in self._views.items() if view.is_in_use(now)}
 
     async def _refresh(self, name: str) -> None:
-        """Report a scope to the store now and read its state. If the store does not answer, keep
-        using the local copy."""
+        """Report a scope to the store now, and wait for its new state. If the store does not answer
+        in time, keep using the local copy."""
         self._wanted.add(name)
         if self._exchange is None or self._exchange.done():
             self._start_exchange()
@@ -213,7 +216,8 @@ class RateLimits:
         self._exchange = asyncio.create_task(self._run_exchange(), name="rate limits")
 
     async def _run_exchange(self) -> None:
-        """Send reports to the store until no request waits for a report."""
+        """Report all scopes that are in use to the store, and read their states. Repeat this while
+        other requests wait for a report."""
         while names := self._wanted | self._in_use():
             self._wanted.clear()
             views = [self._view(name) for name in names]

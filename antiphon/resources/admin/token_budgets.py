@@ -1,5 +1,5 @@
-"""Number of tokens that API keys and tenants have used on all servers of a store, per minute and
-per day."""
+"""How many tokens API keys and tenants have used per minute and per day, on all servers of a store
+together."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _KINDS: tuple[UsageKind, ...] = ("completion", "embedding")
 
 
 class TokensUsed(Struct, frozen=True):
-    """The tokens that a scope has used. ``minute``: in the last 60 seconds. ``day``: since midnight
-    (UTC). ``day_ends_s``: seconds until the next midnight (UTC)."""
+    """The tokens that a scope (an API key or a tenant) has used. ``minute``: in the last 60
+    seconds. ``day``: since midnight (UTC). ``day_ends_s``: seconds until the next midnight
+    (UTC)."""
 
     minute: int
     day: int
@@ -33,8 +34,9 @@ class TokensUsed(Struct, frozen=True):
 class TokenBudgets:
     """Reads from the usage log how many tokens a scope (an API key or a tenant) has used.
 
-    A request's tokens count when the request ends. The tokens of requests to other servers count up
-    to three seconds later. So running requests can exceed a scope's limit.
+    The log contains the tokens of a request when the request has ended. Requests that still run are
+    not counted, so a scope can exceed its limit. The tokens of a request that another server of the
+    store has handled are counted up to three seconds later.
 
     ``totals`` returns sums from the usage log. ``clock`` returns Unix seconds. ``timer`` returns
     monotonic seconds.

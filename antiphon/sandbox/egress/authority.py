@@ -105,8 +105,8 @@ class BoxAuthority:
 
 
 def _key_usage() -> Any:
-    """Return the key usage extension of the authority's certificate: it may sign certificates and
-    revocation lists."""
+    """Return the key usage extension of the authority's certificate: this certificate may sign
+    other certificates and revocation lists."""
     from cryptography import x509
 
     names = (

@@ -2,9 +2,9 @@
 domains, and inserts secrets into HTTPS requests.
 
 Programs in the box trust the certificate authority of the proxy. So the proxy can decrypt their TLS
-connections. The proxy opens its own TLS connection to the server. This has two advantages. The
-proxy can check every request, not only the host name in a CONNECT request. And the secrets never
-enter the box. A connection carries only one request.
+connections. The proxy opens a second TLS connection to the server. So it can check every request
+and not only the host name in a CONNECT request, and it can insert secrets that never enter the box.
+A connection carries only one request.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ class EgressProxy:
         await self._forward(request, reader, writer, uses_tls=is_tunnel)
 
     def _reason(self, request: ProxyRequest, port: int) -> str | None:
-        """Return the reason why the policy does not allow a request. Return None if the request is
-        allowed. ``port``: the only allowed port."""
+        """Return the reason why a request is not allowed. Return None if it is allowed. ``port``:
+        the only port to which this request may go."""
         host = truncate_middle(request.host, 100)
         if request.host not in self._policy.domains:
             return f"The domain {host!r} is not on the allow-list of this container."

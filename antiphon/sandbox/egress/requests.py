@@ -33,7 +33,7 @@ class ProxyRequest(Struct, frozen=True, kw_only=True):
     """A request that a box (sandbox environment) sends to its proxy.
 
     - ``host``, ``port``: the server to which the request is forwarded.
-    - ``target``: the request target that this server gets.
+    - ``target``: the request target (path and query) for this server.
     - ``headers``: the headers that are forwarded.
     - ``length``: number of bytes in the body. None if the body is chunked.
     """

@@ -179,7 +179,8 @@ def _socket_memory() -> int:
 
 
 def _table(path: str) -> Any:
-    """Yield the fields of each line of a table in /proc. The heading line is skipped."""
+    """Yield each line of a table in /proc, split into its fields. The first line, which is a
+    heading, is skipped."""
     try:
         with open(path) as file:
             next(file, None)
@@ -464,7 +465,7 @@ class Agent:
 
     def resume_processes(self) -> None:
         """Resume the processes that were paused at the end of the last request. They run until the
-        end of the new request."""
+        end of the current request."""
         self.end_reason = None
         ended, _ = _reap()
         if self.kernel_pid in ended:
@@ -499,7 +500,7 @@ class Agent:
 
     def pause_processes(self) -> None:
         """Pause all processes besides the agent until the next request. If the code was
-        interrupted, kill all of them except the Python kernel."""
+        interrupted, also kill these processes, but keep the Python kernel."""
         _signal_others(signal.SIGSTOP)
         if self.end_reason is None:
             return
@@ -523,11 +524,12 @@ class Agent:
         - ``end_fds``: file descriptors. One of them becomes readable when the code ends.
         - ``request``: the server's request, with the time limit and the output limit.
         - ``interrupt``: a function that interrupts the code.
-        - ``exchange``: the request to the Python kernel. When it is over, the code has ended. None
-          for a shell command.
+        - ``exchange``: the request to the Python kernel that runs the code; the code has ended when
+          the kernel has answered. None for a shell command.
 
-        Code that exceeds a limit is interrupted. If it still runs after ``GRACE_S`` seconds, it is
-        killed. ``self.end_reason`` then names the limit.
+        Code that exceeds the memory limit is killed. Code that exceeds another limit is
+        interrupted, and killed if it still runs after ``GRACE_S`` seconds. In both cases,
+        ``self.end_reason`` names the limit.
         """
         deadline = time.monotonic() + request["timeout"]
         kill_at, interrupt_at, report_at, share_at = None, 0.0, 0.0, 0.0

@@ -85,8 +85,8 @@ def remove(request: Any) -> Any:
 
 
 def _is_sparse(status: os.stat_result) -> bool:
-    """Whether a file is much larger than the memory that it occupies. Such a file must be detected,
-    because the limits of the box apply only to this memory."""
+    """Whether a file is much larger than the memory that it occupies. Such a file must be detected:
+    the limits of the box count its memory, but reading it would yield its full size."""
     return status.st_size > 2 * 512 * status.st_blocks + MAX_HOLE_BYTES
 
 

@@ -1,8 +1,8 @@
 """Forwards connections from a port inside the box (sandbox environment) to the socket of the proxy
 outside the box.
 
-The forwarder is a separate process. If code in the box kills or breaks it, the only effect is that
-the box has no network.
+The forwarder is a separate process. If code in the box kills it or disturbs it, the box only loses
+its network.
 """
 
 from __future__ import annotations

@@ -33,10 +33,11 @@ def lower_priority() -> None:
 
 
 class ProcessorShare:
-    """Watches the processes of one request to run code. It moves them to the idle scheduling class
-    if too many threads run at a time or if they compute for too long.
+    """Watches the processes of one request to run code. If too many of their threads run at a time,
+    or if they compute for too long, it moves them to the idle scheduling class.
 
-    ``pids``: the processes that already run before the request.
+    ``pids``: the processes that run before the request begins. The processor time that they have
+    used until then does not count.
     """
 
     def __init__(self, pids: Iterable[int]) -> None:
@@ -44,9 +45,9 @@ class ProcessorShare:
         self._is_used_up = False
 
     def check(self, pids: Iterable[int]) -> None:
-        """Measure the processes ``pids``, which run now. If they exceed a threshold, move them to
-        the idle scheduling class. Call this method repeatedly, because new processes may have
-        started since the last call."""
+        """Measure the processes ``pids``, which are all processes that run now. If they exceed a
+        threshold, move them to the idle scheduling class. Call this method repeatedly, because new
+        processes may have started since the last call."""
         pids = list(pids)
         self._is_used_up = (
             self._is_used_up
@@ -62,8 +63,8 @@ class ProcessorShare:
 
 
 def _cpu_seconds(pids: Iterable[int]) -> float:
-    """Return the processor time, in seconds, that the processes ``pids`` and the ended child
-    processes of this process have used."""
+    """Return the processor time in seconds that has been used by the processes ``pids`` and by
+    child processes of this process that have ended."""
     ticks = sum(sum(map(int, _stat(f"/proc/{pid}/stat")[11:15])) for pid in pids)
     times = os.times()
     return ticks / os.sysconf("SC_CLK_TCK") + times.children_user + times.children_system

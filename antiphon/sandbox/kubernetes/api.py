@@ -1,7 +1,8 @@
-"""Requests to the Kubernetes API that manage the sandbox claims of agent-sandbox.
+"""Requests to the Kubernetes API that manage sandbox claims of agent-sandbox, a controller for
+Kubernetes.
 
-A claim takes a sandbox, which is a pod, from a warm pool. https://agent-sandbox.sigs.k8s.io/docs/
-describes these resources. The API version is v1beta1.
+A claim is a request for a sandbox, which is a pod. The controller takes the pod from a warm pool.
+https://agent-sandbox.sigs.k8s.io/docs/ describes these resources. The API version is v1beta1.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _FINAL_REASONS = frozenset(
 
 
 class ClusterError(Exception):
-    """The Kubernetes API does not answer, or it refuses a request. The message is for operators."""
+    """Error for a Kubernetes API that does not answer or refuses a request. The message is for
+    operators."""
 
 
 class ClaimLost(ClusterError):
@@ -149,19 +151,19 @@ class KubernetesApi:
         return _decode(await self._send("POST", "sandboxclaims", body))
 
     async def get(self, name: str) -> SandboxClaim:
-        """Return the claim with this name. Raises ``ClaimLost`` if the claim does not exist. Raises
-        ``ClusterError`` for other failures."""
+        """Return the sandbox claim (a request for a pod) with this name. Raises ``ClaimLost`` if
+        the claim does not exist. Raises ``ClusterError`` for other failures."""
         return _decode(await self._send("GET", f"sandboxclaims/{name}"))
 
     async def extend(self, name: str, shutdown_time: str) -> SandboxClaim:
-        """Set a new time at which the cluster deletes the claim. ``shutdown_time``: this time in
-        RFC 3339 format. Raises the same errors as ``get``."""
+        """Set a new time at which the cluster deletes a sandbox claim (a request for a pod) and its
+        pod. ``shutdown_time``: this time in RFC 3339 format. Raises the same errors as ``get``."""
         body = {"spec": {"lifecycle": {"shutdownTime": shutdown_time}}}
         return _decode(await self._send("PATCH", f"sandboxclaims/{name}", body))
 
     async def delete(self, name: str) -> None:
-        """Delete a claim and its pod. If the claim does not exist, do nothing. Raises
-        ``ClusterError``."""
+        """Delete a sandbox claim (a request for a pod) and its pod. If the claim does not exist, do
+        nothing. Raises ``ClusterError``."""
         try:
             await self._send("DELETE", f"sandboxclaims/{name}")
         except ClaimLost:
@@ -170,9 +172,9 @@ class KubernetesApi:
     async def watch(
         self, claim: SandboxClaim, seconds: float
     ) -> AsyncGenerator[SandboxClaim, None]:
-        """Yield the new state of the claim whenever the claim changes. ``seconds``: maximum
-        duration of the watch. Raises ``ClaimLost`` if the claim is deleted. Raises ``ClusterError``
-        for other failures."""
+        """Yield the new state of a sandbox claim (a request for a pod) whenever the claim changes.
+        ``seconds``: maximum duration of the watch. Raises ``ClaimLost`` if the claim is deleted.
+        Raises ``ClusterError`` for other failures."""
         import aiohttp
 
         query = {

@@ -47,7 +47,7 @@ _STOP_S = 10.0
 
 class PodBox(AgentCalls):
     """The ``Box`` that is a pod. ``runtime``: the client of the runtime in the pod. ``release``:
-    deletes the pod's claim, and thus the pod."""
+    deletes the claim (the request for the pod), and thus the pod."""
 
     def __init__(
         self, runtime: PodRuntime, limits: Limits, release: Callable[[], Awaitable[None]]

@@ -1,9 +1,9 @@
 """Client of the runtime, a server in each pod. The runtime runs commands and transfers files over
 HTTP.
 
-Its API is that of agent-sandbox's ``python-runtime-sandbox``: ``execute``, ``upload`` and
-``download``. Paths are relative to the folder ``SANDBOX_BASE_DIR``, which must be ``/mnt``. A
-router in front of the pods selects the pod by request headers.
+The runtime is ``python-runtime-sandbox`` of agent-sandbox, or has the same endpoints: ``execute``,
+``upload`` and ``download``. Paths are relative to the folder ``SANDBOX_BASE_DIR``, which must be
+``/mnt``. A router in front of the pods selects the pod by request headers.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class _CommandResult(msgspec.Struct, frozen=True):
 
 
 class PodRuntime:
-    """Client of the runtime of one pod. ``headers``: request headers that tell the router which pod
-    is meant."""
+    """Client of the runtime of one pod. ``headers``: request headers. If there is a router in front
+    of the pods, they tell the router which pod is meant."""
 
     def __init__(
         self, session: aiohttp.ClientSession, url: str, headers: dict[str, str] | None = None

@@ -84,7 +84,7 @@ class KubernetesSandbox:
 
     async def check(self) -> None:
         """Raise ``SetupError`` if the warm pool (the supply of started pods) does not exist or the
-        Kubernetes API refuses the request."""
+        Kubernetes API cannot be used."""
         pool, namespace = self._settings.pool, self._api.namespace
         try:
             await self._api.check_pool(pool)
@@ -143,7 +143,8 @@ class KubernetesSandbox:
             await self.renew()
 
     async def _claim(self, name: str) -> SandboxClaim:
-        """Create a claim and wait until the claim's pod is ready. Raises ``ClusterError``."""
+        """Create a sandbox claim (a request for a pod), and wait until the pod is ready. Raises
+        ``ClusterError``."""
         body: dict[str, Any] = {
             "metadata": {
                 "name": name,
@@ -191,7 +192,8 @@ class KubernetesSandbox:
         return PodRuntime(self._session, f"http://{host}:{port}")
 
     async def _release(self, name: str) -> None:
-        """Delete a claim. If this fails, the cluster deletes the claim at its ``shutdownTime``."""
+        """Delete a sandbox claim (a request for a pod). If this fails, the cluster deletes the
+        claim at its ``shutdownTime``."""
         self._boxes.pop(name, None)
         try:
             await self._api.delete(name)
