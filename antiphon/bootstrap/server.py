@@ -801,7 +801,7 @@ async def _reload_models(
     hosted = None if worker is None else worker.models
     new = await catalog.load(settings, now=int(_wall_clock()), hosted=hosted, earlier=models)
     try:
-        _check_embeddings(settings.file_search_embeddings, new)
+        _check_search_models(settings, new)
     except SetupError:
         await new.close_unlike(models)
         raise

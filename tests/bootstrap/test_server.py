@@ -30,6 +30,7 @@ from antiphon.config.tenants import Tenant
 from antiphon.errors import SetupError
 from antiphon.logs import LogLevel, capture_libraries, open_log
 from antiphon.loop_watchdog import LoopWatchdog
+from antiphon.models import catalog
 from antiphon.store.base import Retention
 from antiphon.store.memory.store import MemoryStore
 from tests.webhooks.receiver import SECRETS, Receiver
@@ -415,6 +416,18 @@ async def test_hangup_reloads_keys_limits_and_models_under_a_stream(tmp_path: Pa
             assert {event["type"] for event in audit.json()["data"]} == {"settings.reloaded"}
         os.kill(os.getpid(), signal.SIGTERM)
         await running
+
+
+@pytest.mark.parametrize("setting", ["file_search_embeddings", "file_search_reranker"])
+async def test_reload_refuses_a_search_model_that_is_not_served(setting: str) -> None:
+    """The models of the earlier settings stay served."""
+    off = {"file_search_embeddings": "off", "file_search_reranker": "off"}
+    models = await catalog.load(Settings(models=MODELS), now=0)
+    changed: Any = {"models": {"new": MODELS["echo"]}, **off, setting: "other"}
+    with pytest.raises(SetupError, match=setting):
+        await module._reload_models(models, Settings(**changed), None)
+    assert [model.name for model in models.all()] == ["echo"]
+    await models.close()
 
 
 async def test_hangup_names_what_needs_a_restart(tmp_path: Path) -> None:
