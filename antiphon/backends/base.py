@@ -110,8 +110,8 @@ class Reply(Protocol):
 
         Deltas that become known at the same time are yielded as one tuple. In the tuple, the ids of
         sampled tokens come before the deltas that result from them. The caller stores and sends the
-        deltas of a tuple together. Closing the iterator stops the model after at most one more
-        token. Raises ``RunError`` if the generation fails.
+        deltas of a tuple together. A tuple may be empty. Closing the iterator stops the model after
+        at most one more token. Raises ``RunError`` if the generation fails.
         """
 
     def stop(self) -> None:

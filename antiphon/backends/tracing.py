@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 from antiphon.backends.wrapper import BackendWrapper, ReplyWrapper
 from antiphon.conversation import Conversation, Options, ResumePoint
-from antiphon.stream.deltas import Delta, Finish
+from antiphon.stream.deltas import Delta, Finish, NewPrompt
 from antiphon.tracing.base import Span, Tracer
 
 from .base import Backend, Reply
@@ -57,15 +57,15 @@ class _TracedReply(ReplyWrapper):
             "gen_ai.request.temperature": options.temperature,
             "gen_ai.usage.input_tokens": self._reply.input_tokens,
         }
-        name, is_first = f"chat {self._model}", True
+        name, has_tokens = f"chat {self._model}", False
         with self._tracer.start(name, options.trace, attributes, kind="client") as span:
             async with aclosing(self._reply.deltas()) as deltas:
                 async for batch in deltas:
-                    if is_first:
-                        is_first = False
+                    if not has_tokens and not all(isinstance(delta, NewPrompt) for delta in batch):
+                        has_tokens = True
                         span.event("first token")
-                    if isinstance(batch[-1], Finish):
-                        _record_finish(span, batch[-1])
+                    if batch and isinstance(last := batch[-1], Finish):
+                        _record_finish(span, last)
                     yield batch
 
 

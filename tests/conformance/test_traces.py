@@ -13,11 +13,13 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from antiphon.backends.scripted_backend import ScriptedBackend
 from antiphon.errors import BackendError, SetupError
 from antiphon.stream.deltas import Open, Text
 from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.tracing.opentelemetry import OtelTracer, open_tracer
 from antiphon.wire.items import Message
+from tests.backends.empty_batches import EmptyBatches
 from tests.conformance.asgi_clients import WebSocketClient
 from tests.conformance.conftest import Serve
 from tests.conformance.server import engine
@@ -80,6 +82,14 @@ async def test_response_is_one_trace(serve: Serve, collector: Collector) -> None
     assert attributes["gen_ai.response.id"] == response["id"]
     assert attributes["antiphon.response.status"] == "completed"
     assert "secret" not in str([span.to_json() for span in collector.spans])
+
+
+async def test_first_token_is_not_an_empty_batch(serve: Serve, collector: Collector) -> None:
+    server = serve(EmptyBatches(ScriptedBackend("Hello!")), tracer=collector.tracer)
+    assert (await server.post()).json()["status"] == "completed"
+    turn = collector.named("chat tiny")
+    assert [event.name for event in turn.events] == ["first token"]
+    assert (turn.attributes or {})["gen_ai.response.finish_reasons"] == ("stop",)
 
 
 async def test_each_frame_of_a_websocket_is_a_span(serve: Serve, collector: Collector) -> None:

@@ -373,7 +373,7 @@ class CompactingReply(Reply):
             yield (NewPrompt(prompt.ids),)
         async with aclosing(self._answer.deltas()) as deltas:
             async for batch in deltas:
-                if isinstance(last := batch[-1], Finish):
+                if batch and isinstance(last := batch[-1], Finish):
                     batch = (*batch[:-1], replace(last, usage=add_usage(usage, last.usage)))
                 yield batch
 

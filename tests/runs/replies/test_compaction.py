@@ -20,6 +20,7 @@ from antiphon.stream.event_grammar import check
 from antiphon.wire import items as it
 from antiphon.wire.parsing.requests import parse_compact_request
 from antiphon.wire.response import CompactedResponse, Response, Usage
+from tests.backends.empty_batches import EmptyBatches
 from tests.runs.scripted_service import create, events_of, make_service
 
 SEAL = Encryptor([EncryptionKey(id="a", secret=b"a" * 32)])
@@ -454,6 +455,16 @@ async def test_compaction_precedes_the_answer_above_the_threshold() -> None:
     assert [item.__struct_config__.tag for item in again.output] == ["message"]
     assert [text[:9] for text in model.answered_texts] == ["user: ear", "user: [Th", "user: now",
                                                      "assistant", "user: mor"]  # fmt: skip
+
+
+async def test_answer_after_a_compaction_may_have_empty_batches() -> None:
+    """A reply has an empty batch if its model is loaded on demand or if it is repeated."""
+    backend = EmptyBatches(Model().backend)
+    service = make_service(backend, seal=SEAL)
+    talk = [user("early"), assistant("x" * 1200), user("now?")]
+    response = await respond(service, input=talk, context_management=MANAGED)
+    assert response.status == "completed", response.error
+    assert [item.__struct_config__.tag for item in response.output] == ["compaction", "message"]
 
 
 async def test_no_compaction_below_the_threshold() -> None:

@@ -1,0 +1,26 @@
+"""A backend whose replies contain empty batches."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from antiphon.backends.base import Reply
+from antiphon.backends.wrapper import BackendWrapper, ReplyWrapper
+from antiphon.conversation import Conversation, Options
+from antiphon.stream.deltas import Delta
+
+__all__ = ["EmptyBatches"]
+
+
+class EmptyBatches(BackendWrapper):
+    """Each batch of a reply follows an empty batch, as after a model was loaded for the reply."""
+
+    async def prepare(self, conversation: Conversation, options: Options) -> Reply:
+        return _PaddedReply(await super().prepare(conversation, options))
+
+
+class _PaddedReply(ReplyWrapper):
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        async for batch in super().deltas():
+            yield ()
+            yield batch
