@@ -158,6 +158,11 @@ class Container:
             return False
         return bool(self._use_count) or self._clock() - self._last_used < self.idle_s
 
+    def check_active(self) -> None:
+        """Raise ``ToolError`` if the container can no longer be used."""
+        if not self.is_active:
+            raise ToolError(f"Container '{self.id}' has expired.")
+
     @property
     def last_used_at(self) -> float:
         """Time when the container was last used, in Unix seconds."""
@@ -333,10 +338,12 @@ class Container:
     async def ensure_open(self) -> Box:
         """Open the container's sandbox box if it is not open yet, and add the requested files and
         skills that are missing. Return the box. Raises ``ToolError``, ``NotFound``."""
-        if not self.is_active and not self._use_count:
-            raise ToolError(f"Container '{self.id}' has expired.")
+        self.check_active()
         if self._box is None:
             self._box = await self._open_box()
+            if self._is_closed:  # while the box was being opened
+                await self.close()
+            self.check_active()
         while self._pending_file_ids:
             name, content = await self._uploads.read(self.tenant, self._pending_file_ids[0])
             await self._box.write(safe_file_name(name), content)
@@ -411,6 +418,7 @@ class _ExclusiveUse:
 
     async def __aenter__(self) -> Box:
         container = self._container
+        container.check_active()  # from here on, it is active until it is closed
         container._use_count += 1
         try:
             await container._lock.acquire()
