@@ -14,6 +14,8 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
 from antiphon.engines.common.async_requests import AsyncRequests, EngineOutput, token_logprob
 from antiphon.engines.common.image_token_cache import ImageTokenCache
@@ -71,10 +73,9 @@ async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Vll
         **options.engine_options,
     }
     engine = await asyncio.to_thread(_create_engine, folder, arguments)
-    size = getattr(engine.model_config, "max_model_len", None) or model_folder.card.context_size
     card = model_folder.card
-    if size < card.context_size:
-        card = read_folder(folder, name=options.name, context_size=size).card
+    size = getattr(engine.model_config, "max_model_len", None) or card.context_size
+    card = replace(card, context_size=min(size, card.context_size))
     return VllmEngine(
         engine, model_folder.tokenizer, card, adapters, parallel=arguments["max_num_seqs"]
     )
