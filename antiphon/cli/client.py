@@ -84,6 +84,8 @@ class Server:
         incomplete."""
         with self._request("GET", path) as answer:
             shutil.copyfileobj(answer, file)
+            if answer.length:  # http.client reports this only if it reads the whole body at once
+                raise http.client.IncompleteRead(b"", answer.length)
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Send ``body`` and return the JSON of the answer. Raises ``RequestFailed``."""
@@ -134,6 +136,8 @@ class Server:
             raise RequestFailed(
                 f"no server answers at {self.url}; start one with: {antiphon_command('serve')}"
             ) from None
+        except http.client.IncompleteRead:
+            raise RequestFailed(f"{self.url}: the answer is incomplete") from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise RequestFailed(f"{self.url}: {error or type(error).__name__}") from None
         finally:
