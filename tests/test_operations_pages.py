@@ -24,8 +24,8 @@ def test_settings_exist(name: str) -> None:
     named = set(
         re.findall(r"`([a-z]+(?:_[a-z]+)+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
     )
-    tools = {"code_interpreter", "antiphon_loop_stalls_total"}
-    assert named - tools <= {*options(Settings), *options(Model)}
+    others = {"code_interpreter", "antiphon_loop_stalls_total", "encrypted_content"}
+    assert named - others <= {*options(Settings), *options(Model)}
 
 
 async def test_backup_of_a_running_store_has_its_responses(tmp_path: Path) -> None:

@@ -26,8 +26,9 @@ class BackgroundUsage(Struct, frozen=True, kw_only=True):
 
 
 class RequestUsage(Struct, frozen=True, kw_only=True):
-    """The number of the tenant's requests to this server process. ``limit``: the maximum number of
-    requests of one tenant that the process handles at a time. It is null if there is no limit."""
+    """The tenant's requests that this server process is handling now, and those that wait in its
+    queue. ``limit``: the maximum number of requests of one tenant that the process handles at a
+    time. It is null if there is no limit."""
 
     in_progress: int
     queued: int
@@ -35,8 +36,7 @@ class RequestUsage(Struct, frozen=True, kw_only=True):
 
 
 class StorageUsage(Struct, frozen=True, kw_only=True):
-    """How much of each storage quota the tenant uses. For containers, only the containers of this
-    server process are counted."""
+    """How much of each storage quota the tenant uses."""
 
     responses: QuotaUsage
     responses_bytes: QuotaUsage
