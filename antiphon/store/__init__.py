@@ -1,4 +1,5 @@
-"""Storage of responses, conversations, files and runs. All data is stored per tenant."""
+"""Storage of responses, conversations, files, runs and other data. The data of clients is stored
+per tenant."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The contract of a store. A store holds conversations and responses. It keeps the input and the
-tokens of each response.
+"""The contract of a store. A store holds conversations, responses and other data of an Antiphon
+server. It keeps the input and the tokens of each response.
 
 Each response is stored with a link to its parent, the response that it continues. The row of a
 response holds only the input, output and tokens of this response. So a turn of a long conversation
@@ -44,8 +44,8 @@ class Retention(Struct, frozen=True, kw_only=True):
 
     A response that is older than ``max_age_s`` is deleted. If ``max_responses`` or ``max_bytes`` is
     exceeded, the oldest responses of the tenant with the most data are deleted. ``max_bytes``
-    counts all stored rows. These include deleted responses that their descendants still need (see
-    ``Store``).
+    limits the size of all stored responses. These include deleted responses that their descendants
+    still need (see ``Store``).
     """
 
     max_age_s: float | None = None
@@ -209,10 +209,10 @@ class Store(Protocol):
 
     async def clock(self, now: float) -> float:
         """Return the time by the store's clock, in Unix seconds. The store compares this time with
-        expiry times. ``now``: the server's time.
+        expiry times. ``now``: the time of the Antiphon server.
 
         A database with a clock of its own returns the time of this clock, so a wrong clock of one
-        server has no effect. Other stores return ``now``.
+        Antiphon server has no effect. Other stores return ``now``.
         """
 
     async def load_sweep_record(self) -> SweepRecord | None:
@@ -231,15 +231,15 @@ class Store(Protocol):
 
         - responses that ``retention`` does not allow to keep, by their age (``now - created_at``),
           their number or their size,
-        - responses whose own expiry time has passed,
+        - responses whose expiry time (``expires_at``) has passed,
         - deleted responses that no descendant needs any more,
         - events of runs that ended more than ``max_log_age_s`` seconds ago,
         - expired files, and the contents of expired vector stores,
         - records of the audit log and of the usage log that are too old,
-        - claims of approvals older than ``max_age_s`` seconds.
+        - claims of approvals (see ``claim_approval``) that are older than ``max_age_s`` seconds.
 
-        Old rows of the usage log are added up into sums. Responses of active runs count towards the
-        limits, but are not deleted.
+        Old rows of the usage log are added up into sums. Responses of runs that have not ended
+        count towards the limits, but are not deleted.
         """
 
     async def save_conversation(
@@ -296,11 +296,11 @@ class Store(Protocol):
     async def claim_approval(
         self, tenant: str, approval_id: str, response_id: str, now: int
     ) -> bool:
-        """Record that a response runs the tool call that the user has approved. ``approval_id``:
-        the id of the approval. ``now``: the current time in Unix seconds.
+        """Record that a response runs a tool call that the user has approved. ``approval_id``: the
+        id of the approval. ``now``: the current time in Unix seconds.
 
-        Returns False if another response has already claimed the approval. Returns True if no other
-        response has. So the same response can repeat the call.
+        Returns False if another response has already claimed the approval, otherwise True. If the
+        same response calls this method again, it gets True again.
         """
 
     async def release_approval(self, tenant: str, approval_id: str, response_id: str) -> None:

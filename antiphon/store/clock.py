@@ -1,5 +1,5 @@
-"""The clock for the times in stored data. If the store has a clock, all servers on the store use
-this clock."""
+"""The clock for the times in stored data. If the store is a database server with a clock, all
+Antiphon servers on this store use the clock of the database server."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ Clock = Callable[[], float]
 
 class StoreClock:
     """A clock that returns Unix time. If the store has a clock of its own, this clock shows the
-    store's time. Otherwise it shows the server's time.
+    store's time. Otherwise it shows the time of the Antiphon server.
 
-    If the clock of a server is wrong, data could expire too early or too late. The store's time
-    prevents this. The store's clock is read only in ``synchronize``. Until the next call, the time
-    advances with the monotonic clock of the server, so jumps of the server's wall clock have no
-    effect. ``wall``, ``monotonic``: clocks of the server, in seconds.
+    If the clock of an Antiphon server is wrong, data could expire too early or too late. The
+    store's time prevents this. The store's clock is read only in ``synchronize``. Until the next
+    call of ``synchronize``, the time advances with the monotonic clock of the Antiphon server, so
+    jumps of its wall clock have no effect. ``wall``, ``monotonic``: these two clocks of the
+    Antiphon server, in seconds.
     """
 
     def __init__(self, store: Store, *, wall: Clock, monotonic: Callable[[], float]) -> None:

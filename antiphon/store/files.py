@@ -77,8 +77,9 @@ class FileStore(Protocol):
 
         Returns False and stores nothing if the tenant would have more than ``max_files`` files, or
         more than ``max_bytes`` bytes in all its files. Concurrent calls cannot together exceed
-        these limits. If the tenant already has this content in another blob, the file refers to
-        that blob, and the blob in ``content`` is marked as unused.
+        these limits. If ``content`` refers to a blob, but the tenant already has the same content
+        in another blob, the file refers to that other blob. The blob of ``content`` is then marked
+        as unused.
         """
 
     async def get(self, tenant: str, file_id: str) -> File | None:
@@ -106,16 +107,17 @@ class FileStore(Protocol):
     async def list_contents(
         self, *, after: int, limit: int, in_blobs: bool
     ) -> tuple[StoredContent, ...]:
-        """Return up to ``limit`` files of all tenants in the order of their positions, beginning
-        after the position ``after``. If ``in_blobs`` is true, return files whose content is in
-        blobs. Otherwise return files whose content is in the store itself."""
+        """Return up to ``limit`` files of all tenants whose position is greater than ``after``, in
+        the order of ``StoredContent.position``. If ``in_blobs`` is true, return only files whose
+        content is in blobs. Otherwise return only files whose content is in the store itself."""
 
     async def list_unused_blobs(self, limit: int) -> tuple[str, ...]:
         """Return the keys of up to ``limit`` blobs that are marked as unused. No file and no
         response refers to these blobs any more."""
 
     async def forget_blobs(self, keys: Collection[str]) -> None:
-        """Remove the marks of unused blobs, after the blobs were deleted."""
+        """Remove the records that mark these blobs as unused. Call this after the blobs were
+        deleted. ``keys``: the keys of the blobs."""
 
     async def find_unknown_blobs(self, keys: Collection[str]) -> frozenset[str]:
         """Return those ``keys`` whose blobs the store does not know. The store knows the blobs of

@@ -86,7 +86,7 @@ class StoreHealth(_Health):
 
 
 class VectorHealth(_Health):
-    """Checks whether the search for nearest vectors answers."""
+    """Checks whether the service that finds nearest vectors answers."""
 
     def __init__(self, vectors: VectorIndex) -> None:
         texts = ("vectors can be searched again", "vectors cannot be searched")

@@ -41,7 +41,8 @@ class KeyStore(Protocol):
         """Return all keys, in the order of their names."""
 
     async def replace(self, key: KeyRecord) -> bool:
-        """Replace the key with this name. Returns False if there is no such key."""
+        """Replace the stored key that has the name of ``key``. Returns False if there is no such
+        key."""
 
     async def delete(self, name: str) -> bool:
         """Delete the key with this name. Returns False if there is no such key."""

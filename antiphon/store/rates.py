@@ -46,10 +46,12 @@ class RateState(Struct, frozen=True):
 class RateStore(Protocol):
     """The contract of a rate store.
 
-    Each scope has a token bucket. A token stands for a request. A full bucket holds the tokens of
-    one minute. A new bucket is full, and a bucket that is not full is refilled at a constant rate.
-    Each report takes tokens for the requests since the previous report. After a crash of the store,
-    a bucket may be full again.
+    Each scope (a group of requests that share a limit) has a token bucket. Each admitted request
+    takes one token. A full bucket holds as many tokens as requests are allowed in one minute. A new
+    bucket is full, and a bucket that is not full is refilled at a constant rate.
+
+    A process reports how many requests it has admitted since its previous report, and the store
+    takes that many tokens from the bucket. After a crash of the store, a bucket may be full again.
     """
 
     async def exchange(self, owner: str, reports: Sequence[RateReport]) -> tuple[RateState, ...]:

@@ -31,12 +31,13 @@ __all__ = [
 
 
 class TurnTokens(Struct, frozen=True, kw_only=True):
-    """The token ids of one turn. To save space, ids that are the same as in the parent response are
-    left out.
+    """The token ids of one turn of a conversation: the input and the output of one response. To
+    save space, ids that are the same as in the parent response are left out.
 
     ``base``: number of ids to take from the beginning of the parent's conversation. ``ids``: the
     ids that follow them, packed as little-endian 32-bit unsigned integers. So the conversation up
-    to this turn has the ids ``parent_ids[:base] + ids``. ``fingerprint``: identifies the tokenizer.
+    to this turn has the ids ``parent_ids[:base] + ids``. ``fingerprint``: identifies the
+    tokenizer.
     """
 
     base: int
@@ -45,9 +46,10 @@ class TurnTokens(Struct, frozen=True, kw_only=True):
 
 
 class StoredResponse(Struct, frozen=True, kw_only=True):
-    """A response as it is stored: with its own input items, the token ids of its turn, and the
-    times when its items were made. The response has ended (it is completed, incomplete, failed or
-    cancelled), or it belongs to a background run that has not ended."""
+    """A response as it is stored: with the input items of its request, the token ids of its turn,
+    and the times when its items were made. The input items do not include the items of earlier
+    responses. The response has ended (it is completed, incomplete, failed or cancelled), or it
+    belongs to a background run that has not ended."""
 
     response: Response
     input: tuple[Item, ...] = ()
@@ -81,8 +83,9 @@ class ItemQuery(Struct, frozen=True, kw_only=True):
 class ResponseQuery(Struct, frozen=True, kw_only=True):
     """A query for a page of a tenant's responses. A field that is None does not restrict the query.
 
-    ``tool``: a kind of tool call that must be in the summary's ``tools``. ``failed``: whether the
-    response must have an error. ``text``: text that must occur in a preview of the summary,
+    ``tool``: select only responses whose output contains a call of this kind of tool, such as
+    ``web_search``. ``failed``: select only responses with an error (true) or without (false).
+    ``text``: select only responses with this text in the preview of the input or of the output,
     ignoring case. ``after``: the id of the last response of the previous page.
     """
 
@@ -104,8 +107,8 @@ class Job(Struct, frozen=True, kw_only=True):
 
     ``id``: the id of the response. ``model``: the name of the served model, not an alias.
     ``request``: the request as JSON, without its input and with its secrets encrypted. The stored
-    response holds the input. ``prompt``: token ids of the first prompt, packed little-endian
-    32-bit; empty if the ids are unknown.
+    response holds the input. ``prompt``: the token ids of the first prompt, packed as little-endian
+    32-bit unsigned integers; empty if the ids are unknown.
     """
 
     tenant: str
@@ -131,8 +134,8 @@ class Claim(Struct, frozen=True, kw_only=True):
 
 
 class ConversationLock(Struct, frozen=True):
-    """The lock of a conversation that one response holds. ``conversation``: the id of the
-    conversation. ``owner``: the server that locked the conversation for this response."""
+    """A response's lock on a conversation. ``conversation``: the id of the conversation. ``owner``:
+    the Antiphon server that locked the conversation for this response."""
 
     conversation: str
     owner: str
@@ -188,7 +191,8 @@ class Append(Struct, frozen=True):
 
 
 class WebhookEvent(Struct, frozen=True):
-    """A webhook to be delivered. ``due_at``: unix seconds."""
+    """A webhook to be delivered. ``due_at``: the time of the first delivery attempt, in Unix
+    seconds."""
 
     id: str
     body: bytes

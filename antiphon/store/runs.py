@@ -32,12 +32,12 @@ __all__ = ["RunLimitReached", "RunListener", "RunStore"]
 
 
 class RunListener(Protocol):
-    """The part of a process that works on runs. The store notifies it of changes that other
-    processes make.
+    """The listener of a run store: the part of a process that executes runs. The store notifies the
+    listener of changes that other processes make.
 
     The methods are called on the event loop, and must not block or raise. A notification may be
-    lost. The listener therefore also checks the store regularly. Notifications only make it react
-    sooner.
+    lost, so the listener also checks the store regularly. Notifications only make the listener
+    react sooner.
     """
 
     def on_run_queued(self) -> None:
@@ -108,10 +108,10 @@ class RunStore(Protocol):
         - ``limit``: the largest number of runs to claim.
         - ``tenant_limit``: the largest number of runs of one tenant that ``owner`` may have. None
           means no limit.
-        - ``held``: ids of the runs that ``owner`` works on. If ``owner`` owns other runs in the
-          store, these runs are claimed again, because nobody works on them: ``owner`` did not get
-          the result of an earlier call, or its work on the run failed. If ``held`` is None,
-          ``owner`` works on all its runs.
+        - ``held``: ids of the runs that ``owner`` works on. Other runs that the store records as
+          runs of ``owner`` are claimed again, because nobody works on them. This happens if
+          ``owner`` did not get the result of an earlier call of ``claim``, or if its work on a run
+          failed. If ``held`` is None, ``owner`` works on all its runs.
         """
 
     async def heartbeat(
@@ -227,8 +227,9 @@ class RunStore(Protocol):
 
     async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
         """Release a lock if ``holder`` still holds it and has no unended run. An unended run keeps
-        its lock. For example, ``create`` may have stored the run although its caller got an
-        error."""
+        its lock. So a caller of ``create`` that got an error can call this method safely, although
+        the run may have been stored."""
 
     def set_listener(self, listener: RunListener) -> None:
-        """Notify this listener from now on. It replaces an earlier listener."""
+        """Set the listener that is notified of changes by other processes from now on. It replaces
+        an earlier listener."""

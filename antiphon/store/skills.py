@@ -16,8 +16,8 @@ __all__ = ["SkillDraft", "SkillStore"]
 
 
 class SkillDraft(Struct, frozen=True, kw_only=True):
-    """A new version of a skill that has no version number yet. The store gives it a number. ``id``:
-    the id of the version."""
+    """A new version of a skill. This version has no number yet; the store gives it a number.
+    ``id``: the id of the version."""
 
     id: str
     skill_id: str

@@ -48,8 +48,8 @@ def observe_store(store: Store, observer: StoreObserver, clock: Callable[[], flo
 
 
 class _ObservedStore:
-    """A wrapper of a store, or of a part of a store such as ``runs``. ``prefix``: the text before
-    the name of each operation, such as ``runs.``."""
+    """A wrapper that reports the operations of a store, or of a part of a store such as ``runs``.
+    ``prefix``: the text before the name of each operation in the reports, such as ``runs.``."""
 
     def __init__(
         self, inner: Any, prefix: str, observer: StoreObserver, clock: Callable[[], float]

@@ -44,9 +44,9 @@ def check_clock(record: SweepRecord | None, now: int) -> tuple[int, SweepRecord]
 
 
 class Sweeper:
-    """Deletes expired data from a store, at the start and every minute. A context manager, which
-    works while its block runs. ``read_clock`` returns the store's time in unix seconds
-    (``Store.clock``)."""
+    """Deletes expired data from a store, at the start and every minute. A context manager: the
+    sweeps run in the background until the end of its block. ``read_clock`` returns the store's time
+    in unix seconds (``Store.clock``)."""
 
     def __init__(
         self,

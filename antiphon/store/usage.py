@@ -54,8 +54,8 @@ class UsageRecord(Struct, frozen=True, kw_only=True):
 
 
 class UsageQuery(Struct, frozen=True, kw_only=True):
-    """A query for usage sums of a time range. Each sum covers a bucket: ``width`` seconds for one
-    combination of the ``group_by`` properties.
+    """A query for usage sums of a time range. Each sum covers a bucket: a time interval of
+    ``width`` seconds, and one combination of the values of the properties in ``group_by``.
 
     ``start``: the first second of the time range. ``end``: the first second after the time range.
     ``tenants``, ``api_keys``, ``models``: only usage of these tenants, keys and models counts. None
@@ -122,8 +122,8 @@ def usage_cutoffs(now: int) -> tuple[tuple[Rollup, int], ...]:
 
 class UsageLog(Protocol):
     """The contract of a usage log. ``Store.save`` and ``RunStore.end`` add the record of a response
-    in the transaction that stores the response. ``Store.sweep`` adds up old rows, and deletes sums
-    that are too old."""
+    in the transaction that stores the response. ``Store.sweep`` replaces old rows by sums over
+    longer intervals, and deletes sums that are too old."""
 
     async def add(self, records: Sequence[UsageRecord]) -> None:
         """Add the usage records of requests that store no response, such as embeddings. Returns

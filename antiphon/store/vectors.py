@@ -78,8 +78,9 @@ class ChunkHit(Struct, frozen=True, kw_only=True):
 
 
 class VectorsVersion(Struct, frozen=True):
-    """Identifies a version of the vectors of a vector store. It changes whenever these vectors
-    change. ``last``: the highest chunk number. ``count``: the number of vectors."""
+    """The version of the vectors that one model computed for a vector store. If these vectors
+    change, the version changes. ``last``: the highest chunk number among these vectors. ``count``:
+    the number of these vectors."""
 
     last: int
     count: int
@@ -124,8 +125,8 @@ class VectorIndex(Protocol):
     """The contract of a vector index. All methods are per tenant. The id of another tenant's object
     counts as unknown.
 
-    An unknown vector store behaves like an empty one. If a file is deleted from the file store, it
-    is also removed from all vector stores of its tenant.
+    Searches and lists find nothing in an unknown vector store, but raise no error. If a file is
+    deleted from the file store, it is also removed from all vector stores of its tenant.
     """
 
     async def put(self, tenant: str, store: VectorStore, *, max_stores: int | None = None) -> bool:
@@ -145,15 +146,15 @@ class VectorIndex(Protocol):
         """Delete a vector store with its contents. Returns False if the vector store is unknown."""
 
     async def usage(self, tenant: str, store_id: str, batch: str | None = None) -> IndexUsage:
-        """Return the file counts and the size of a vector store. If ``batch`` is given, return
-        those of this batch of files."""
+        """Return the file counts and the size of a vector store. If ``batch`` is given, count only
+        the files of this batch, and return their size."""
 
     async def add_files(
         self, tenant: str, files: Sequence[IndexedFile], batch: FileBatch | None
     ) -> bool:
-        """Add files to one vector store, and the batch to which they belong. If the vector store
-        already has a file, the file is replaced and its chunks are deleted. Returns False if the
-        vector store is unknown."""
+        """Add files to one vector store. ``batch``: the batch to which the files belong, which is
+        added too; None if they belong to no batch. If the vector store already has a file, the file
+        is replaced and its chunks are deleted. Returns False if the vector store is unknown."""
 
     async def finish_file(
         self, tenant: str, indexed: IndexedFile, chunks: Sequence[IndexedChunk], model: str
@@ -165,7 +166,7 @@ class VectorIndex(Protocol):
     async def update_attributes(self, tenant: str, indexed: IndexedFile) -> bool:
         """Store new attributes of a file. ``indexed``: the file with the new attributes and the
         status that the caller has read. Returns False if the file is unknown, or if its status has
-        changed since then."""
+        changed since the caller read it."""
 
     async def get_file(self, tenant: str, store_id: str, file_id: str) -> IndexedFile | None:
         """Return a file of a vector store. Returns None if it is unknown."""
@@ -177,13 +178,14 @@ class VectorIndex(Protocol):
         self, tenant: str, store_id: str, query: VectorFileQuery
     ) -> tuple[IndexedFile, ...]:
         """Return a page of the files of a vector store, in the order in which they were added or in
-        the reverse order. The page is empty if ``query.after`` or ``query.until`` is unknown."""
+        the reverse order. The page is empty if the vector store does not have the file whose id is
+        ``query.after`` or ``query.until``."""
 
     async def remove_file(self, tenant: str, store_id: str, file_id: str) -> bool:
         """Remove a file from a vector store. Returns False if the file is unknown."""
 
     async def get_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch | None:
-        """Return a batch of a vector store. Returns None if it is unknown."""
+        """Return a batch of files of a vector store. Returns None if the batch is unknown."""
 
     async def list_chunks(
         self, tenant: str, store_id: str, file_id: str
@@ -224,7 +226,7 @@ class VectorIndex(Protocol):
         """
 
     async def check(self) -> None:
-        """Raise ``StoreError`` if the search for vectors does not answer."""
+        """Raise ``StoreError`` if the service that searches vectors does not answer."""
 
     async def list_unfinished(self) -> tuple[IndexingTask, ...]:
         """Return the files of all tenants whose indexing is in progress, oldest first."""

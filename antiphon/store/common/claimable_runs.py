@@ -40,7 +40,8 @@ class ClaimableRuns:
             self.close()
 
     def close(self) -> None:
-        """Stop the timer. ``claim`` is not called again until more runs are added."""
+        """Stop the timer that calls the function ``claim``. The function is not called again until
+        more runs are added."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -15,8 +15,8 @@ class TenantTotals:
 
     All tenants share the limits of a store. If a limit is exceeded, responses of the tenant with
     the largest total are deleted. So a tenant that floods the store loses its own responses first.
-    ``totals``: rows of a tenant, its number of responses, and their bytes. Several rows of one
-    tenant are added up.
+    ``totals``: tuples of a tenant, its number of responses, and the bytes of these responses. If a
+    tenant has several tuples, they are added up.
     """
 
     def __init__(self, retention: Retention, totals: Iterable[tuple[str, int, int]]) -> None:
@@ -44,10 +44,11 @@ class TenantTotals:
         """Select which of the oldest responses of a tenant to delete in one step. Return their row
         numbers.
 
-        The method selects only as many responses as are needed to reach the limit or the total of
-        the next largest tenant. It selects at least one if ``oldest`` is not empty. ``tenant``: the
-        tenant that ``largest`` returned. ``oldest``: the row number and the bytes of each of its
-        oldest responses. After the deletion, the caller calls ``remove_responses``.
+        The method selects only as many responses as must be deleted to reach the limit of the store
+        or the total of the next largest tenant, whichever comes first. It selects at least one
+        response if ``oldest`` is not empty. ``tenant``: the tenant that ``largest`` returned.
+        ``oldest``: the row number and the bytes of each of its oldest responses. After the
+        deletion, the caller calls ``remove_responses``.
         """
         column, surplus = self._excess() or (0, 0)
         others = (self._totals[name][column] for name in self._candidates if name != tenant)

@@ -78,9 +78,9 @@ class ConversationLocks:
     ) -> bool:
         """Lock a conversation for the response ``holder``.
 
-        Returns False if another response holds the lock, and the owner of that lock is alive or the
-        run of that response has not ended. An unended run keeps its lock, because the next owner of
-        the run will continue it.
+        Returns False in two cases: another response holds the lock and the owner of the lock is
+        alive, or another response holds the lock and its run has not ended. An unended run keeps
+        its lock, because the next owner of the run will continue the run.
         """
         current, current_owner = self._locks.get((tenant, conversation_id), (holder, owner))
         if current != holder and (
@@ -113,8 +113,9 @@ class ConversationLocks:
         return is_new
 
     def restore_run(self, tenant: str, holder: str, conversation_id: str | None) -> None:
-        """Record an unended run that an earlier process created, and the lock of its conversation,
-        if it has one. The lock has no owner until an owner claims the run."""
+        """Record an unended run that an earlier process created. If the run has a conversation,
+        also record the run's lock of this conversation. The lock has no owner until an owner claims
+        the run. ``conversation_id``: None if the run has no conversation."""
         self.add_run(tenant, holder)
         if conversation_id is not None:
             self._locks[tenant, conversation_id] = (holder, "")
@@ -140,8 +141,8 @@ class ConversationLocks:
         self._locks = {key: lock for key, lock in self._locks.items() if key[0] != tenant}
 
     def release_owner(self, owner: str) -> None:
-        """Release the locks of an owner that stops. The locks of its unended runs stay and pass to
-        the next owner of each run."""
+        """Release the locks of an owner that stops. But an unended run of this owner keeps its
+        lock, which passes to the next owner of the run."""
         for (tenant, conversation_id), (holder, lock_owner) in list(self._locks.items()):
             if lock_owner == owner and not self.has_run(tenant, holder):
                 del self._locks[tenant, conversation_id]

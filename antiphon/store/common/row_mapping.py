@@ -1,8 +1,9 @@
 """Conversion between values and database rows, the same for all databases.
 
-Bodies, inputs and outputs are stored as the JSON that the API uses. Token ids are stored as packed
-integers. A function ``*_row`` converts a value into the columns of a row. A function ``*_of``
-converts a row into a value.
+The columns for bodies, inputs and outputs contain JSON in the format of the API. The body of a
+response is the response without its output. Token ids are stored as packed integers. A function
+``*_row`` converts a value into the columns of a row. A function ``*_of`` converts a row into a
+value.
 """
 
 from __future__ import annotations

@@ -87,9 +87,9 @@ class Subscription:
             await self._waiter
 
     def add(self, batch: EventBatch) -> None:
-        """Buffer the next batch of the run. A batch that is too large to buffer (it consists of
-        ``parts``), or that does not fit into the buffer, is dropped together with all buffered
-        batches. The reader then reads the store."""
+        """Buffer the next batch of the run. If the batch does not fit into the buffer, drop this
+        batch and all buffered batches. The reader must then read the batches from the store. A
+        batch with ``parts`` never fits."""
         size = len(batch.lines)
         if len(self._batches) >= _MAX_BATCHES or self._bytes + size > _MAX_BYTES or batch.parts:
             self._clear()

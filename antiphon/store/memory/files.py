@@ -170,9 +170,9 @@ class MemoryFiles:
         return row is not None
 
     def _add_content(self, tenant: str, content: FileContents) -> FileContents:
-        """Record that one more file has this content, and return what to store with the file: the
-        content itself. If the tenant already has the same content in another blob, return a
-        reference to that blob instead."""
+        """Record that one more file has this content. Return what to store with the file: a
+        reference to another blob if the tenant already has the same content there, otherwise
+        ``content`` itself."""
         if not isinstance(content, BlobRef):
             return content
         row = self._blobs.setdefault((tenant, content.sha256), _BlobRow(content))

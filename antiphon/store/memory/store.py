@@ -46,9 +46,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _ResponseRow(Struct):
-    """A stored response. ``order``: the rank of its first save. ``listed``: whether other requests
-    can refer to its items by id. ``live``: False if the response was deleted and only its
-    descendants still need it."""
+    """A stored response. ``order``: a number that is higher for a response that was first saved
+    later. ``listed``: whether other requests can refer to the items of the response by id.
+    ``live``: False if the response was deleted and is kept only because its descendants need it."""
 
     stored: StoredResponse
     bytes: int
@@ -460,8 +460,8 @@ class MemoryStore(NoBlobResponses):
             raise StoreError("The store is closed.")
 
     def _free_unneeded(self, key: _Key) -> int:
-        """Remove a deleted response from memory if it has no descendants. Then remove its ancestors
-        in the same way. Return how many bytes became free."""
+        """Remove a deleted response from memory if it has no descendants. Then do the same for its
+        parent, if the parent is deleted too, and so on. Return how many bytes became free."""
         freed = 0
         row = self._rows.get(key)
         while row is not None and not row.live and key not in self._children:

@@ -20,8 +20,8 @@ _CHECK_S = 60.0
 
 
 class Connections:
-    """The connections of one pool. ``pool``: asyncpg's pool, which limits their number. ``lost``:
-    the error that asyncpg raises for the use of a connection that it has closed."""
+    """The connections of one pool. ``pool``: asyncpg's pool, which limits the number of
+    connections. ``lost``: the error that asyncpg raises if a closed connection is used."""
 
     def __init__(self, pool: Any, lost: type[Exception]) -> None:
         self._pool = pool
@@ -55,7 +55,9 @@ class Connections:
             self._waiter_count -= 1
 
     async def free(self, connection: Any) -> None:
-        """Give back a connection whose last query has succeeded and that is in no transaction."""
+        """Give back a connection, so that the next query can use it directly. The last query of the
+        connection must have succeeded, and the connection must be in no transaction. Otherwise call
+        ``release``."""
         if self._waiter_count or self._is_closed:
             await self.release(connection)  # asyncpg's pool hands it to the first who waits
             return
@@ -64,7 +66,8 @@ class Connections:
             self._start_timer()
 
     async def release(self, connection: Any) -> None:
-        """Give back a connection in any state to asyncpg's pool."""
+        """Give back a connection to asyncpg's pool. The connection may be in any state, for example
+        lost or within a transaction."""
         await self._pool.release(connection)
 
     async def close(self) -> None:

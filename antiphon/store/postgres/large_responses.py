@@ -39,7 +39,7 @@ class ResponseContents(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """The size of the three columns together, in bytes."""
+        """The size of ``input``, ``output`` and ``tokens`` together, in bytes."""
         return len(self.input) + len(self.output) + len(self.tokens or b"")
 
 
@@ -99,9 +99,9 @@ class LargeResponses:
 
     async def restore_stored(self, row: Sequence[Any]) -> Sequence[Any]:
         """Return the columns ``body``, ``input``, ``output``, ``base``, ``tokens``, ``fingerprint``
-        and ``times`` of a response. If the response has a blob, its contents are read from there.
-        ``row``: these columns as they are in the database, followed by the key of the blob or
-        None."""
+        and ``times`` of a response. If the contents of the response (input, output and tokens) are
+        in a blob, they are read from the blob. ``row``: these columns as they are in the database,
+        followed by the key of the blob or None."""
         body, input_, _, base, _, fingerprint, times, blob = row
         if blob is None:
             return row[:-1]
@@ -109,9 +109,9 @@ class LargeResponses:
         return body, contents.input, contents.output, base, contents.tokens, fingerprint, times
 
     async def restore_items(self, row: Sequence[Any]) -> Sequence[Any]:
-        """Return the columns ``input`` and ``output`` of a response. If the response has a blob,
-        they are read from there. ``row``: these columns as they are in the database, followed by
-        the key of the blob or None."""
+        """Return the columns ``input`` and ``output`` of a response. If the contents of the
+        response are in a blob, these columns are read from the blob. ``row``: the two columns as
+        they are in the database, followed by the key of the blob or None."""
         if row[2] is None:
             return row[:2]
         contents = await self.restore(row[0])

@@ -3,8 +3,9 @@ drop as a whole. Each partition holds the events of consecutive runs, in the ord
 were created.
 
 When all runs of a partition have ended and expired, the partition is dropped. This takes
-milliseconds and leaves nothing to vacuum. If one run of a partition lasts long, the partition is
-dropped late. The events of its other runs are then deleted row by row (see sweep.py).
+milliseconds and leaves nothing to vacuum. A run that lasts long delays the drop of its partition.
+Meanwhile, the expired events of the other runs in this partition are deleted row by row (see
+sweep.py).
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _ROWS = 500
 
 class EventPartitions:
     """Creates and drops the partitions of one database. Only one process at a time changes
-    partitions. A change that would have to wait for other users of the table is given up. The next
-    sweep tries again."""
+    partitions. If a change would have to wait for other transactions that use the table, the change
+    is given up. The next sweep tries again."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -57,8 +58,8 @@ class EventPartitions:
                 pass
 
     async def _next_runs(self) -> range | None:
-        """Return the range of runs for the next partition. Returns None if there are enough
-        partitions."""
+        """Return the row numbers of the runs that the next partition must hold. Returns None if
+        there are enough partitions."""
         ((count, created_to, rest_to, last_run),) = await self._pool.rows("partition_state")
         # Rows in the default partition stay there, so the next partition begins after their runs.
         start = max(created_to, -(-(rest_to + 1) // _RUNS) * _RUNS)
@@ -68,9 +69,9 @@ class EventPartitions:
 
     async def _change(self, statement: str) -> bool:
         """Execute a statement that changes the partitions. Returns False if another process is
-        changing partitions, or if the statement must wait for other users of the table for more
-        than 50 milliseconds. The time limit is short because a statement that waits blocks all
-        later statements on the table."""
+        changing partitions. Also returns False if the statement must wait for more than 50
+        milliseconds for other transactions that use the table. This time limit is short because a
+        statement that waits blocks all later statements on the table."""
         try:
             async with self._pool.transaction() as transaction:
                 if not await transaction.value("try_lock_sweep"):

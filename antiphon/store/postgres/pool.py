@@ -347,8 +347,9 @@ class Transaction:
 
 
 async def _set_search_path(connection: Any) -> None:
-    """Set the search path of a new connection. Statements that are not among the named queries need
-    it to find the tables. With a connection pooler, ``Transaction.use_schema`` sets it instead."""
+    """Set the search path of a new connection. Statements that are not in the file of named queries
+    need the search path to find the tables. If a connection pooler is used,
+    ``Transaction.use_schema`` sets the search path instead."""
     await connection.execute(f"SET search_path TO {SCHEMA}")
 
 

@@ -1,8 +1,8 @@
 """The PostgreSQL run store, for many processes: claims, event logs and notifications.
 
 A process follows a run if it has readers of the run. A process that appends batches of events
-delivers them to its own readers. It also sends them to the other processes that follow the run. The
-database's clock decides which owners are alive.
+delivers them to the readers in this process. It also sends them to the other processes that follow
+the run. The database's clock decides which owners are alive.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ SaveStep = Callable[[Transaction], Awaitable[None]]
 
 class PostgresRuns:
     """Implements ``RunStore`` with tables in PostgreSQL. ``prepare_save``: an async function that
-    returns another function. The returned function stores a response within a transaction."""
+    prepares the storage of a response, before the transaction. It returns a function that stores
+    the response within a transaction."""
 
     def __init__(
         self,
@@ -165,9 +166,9 @@ class PostgresRuns:
         return claims
 
     def _claim_again(self, *, are_locked: bool) -> None:
-        """Try later to claim the runs that other processes had locked. ``are_locked``: whether
-        there are such runs. Each wait is longer than the previous wait, because a process that
-        hangs may hold a lock for a long time."""
+        """Try later to claim the runs whose rows other processes had locked. ``are_locked``:
+        whether there are such runs. Each wait is longer than the previous wait, because a process
+        that hangs may hold a lock for a long time."""
         if not are_locked:
             self._locked_wait_s = _LOCKED_WAIT_S
         elif self._claim_timer is None:

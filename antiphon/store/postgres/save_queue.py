@@ -30,11 +30,11 @@ _MAX_ROWS, _MAX_BYTES = 64, 1 << 20
 
 
 class ResponseRow(Struct, frozen=True):
-    """A response to save. ``columns``: its columns in the tables of responses and summaries, in the
-    order of the query "save". ``items``: the ids of those items of the response to which other
-    requests can refer. ``usage``: a record to add to the usage log. ``bytes``: the size of the
-    response. ``blob``: the key of the blob that holds its large columns; None if there is no
-    blob."""
+    """A response to save. ``columns``: the columns of the response in the tables of responses and
+    summaries, in the order of the query "save". ``items``: the ids of those items of the response
+    to which other requests can refer. ``usage``: a record to add to the usage log. ``bytes``: the
+    size of the response. ``blob``: the key of the blob that holds the large columns of the
+    response; None if there is no blob."""
 
     columns: tuple[Any, ...]
     items: Sequence[str]
@@ -100,10 +100,11 @@ class SaveQueue:
             self._idle.set()
 
     def _take_batch(self) -> list[tuple[ResponseRow, asyncio.Future[None]]]:
-        """Remove the rows of the next statement from the queue, and return them.
+        """Select the rows that the next SQL statement saves, remove them from the queue, and return
+        them.
 
-        If a response is already in these rows or in a running statement, a newer version of it
-        stays in the queue. Otherwise the older version might be stored last.
+        A row stays in the queue if an older version of the same response has been selected or is in
+        a running statement. Otherwise the older version might be stored last.
         """
         batch: list[tuple[ResponseRow, asyncio.Future[None]]] = []
         keys = set(self._saving)
@@ -132,9 +133,9 @@ class SaveQueue:
             self._end([row for row, _ in batch])
 
     async def _save_together(self, batch: list[tuple[ResponseRow, asyncio.Future[None]]]) -> None:
-        """Save several rows by one statement, and give each caller its result. If the statement
-        fails, give no results, because perhaps only one of the rows is the cause.
-        ``_save_waiting`` then saves each row by a statement of its own."""
+        """Save several rows by one statement, and tell each waiting caller that its row is saved.
+        If the statement fails, tell the callers nothing, because perhaps only one of the rows is
+        the cause. ``_save_waiting`` then saves each row by a statement of its own."""
         rows = [row for row, _ in batch]
         items = [(id, place) for place, row in enumerate(rows, 1) for id in row.items]
         columns = map(list, zip(*(row.columns for row in rows), strict=True))

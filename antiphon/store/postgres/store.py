@@ -1,6 +1,7 @@
 """The PostgreSQL store, for many processes: responses and conversations.
 
-The rows have the same form as in the SQLite store.
+The rows contain values in the same format as in the SQLite store (see
+``common/row_mapping.py``).
 """
 
 from __future__ import annotations

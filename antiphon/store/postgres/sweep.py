@@ -108,9 +108,10 @@ class PostgresSweep:
         return steps
 
     async def _drop_deleted(self) -> bool:
-        """Delete the events of some renamed runs, then the renamed runs that have no events left.
-        Return whether anything was deleted. Runs that expired less than an hour ago are left out,
-        because their partition may soon be dropped as a whole."""
+        """Finish the deletion of some renamed runs. (A run is renamed when it expires or is
+        deleted, so that it can no longer be found.) Delete their events, and then those renamed
+        runs that have no events left. Return whether anything was deleted. Runs that expired less
+        than an hour ago are left out, because their partition may soon be dropped as a whole."""
         since = min(_PARTITION_WAIT_S - self._now, -1)
         batches = await self._repeat(_query("drop_deleted_batches", _ROWS, since))
         runs = await self._repeat(_query("drop_deleted_runs", _ROWS, since))
@@ -119,7 +120,8 @@ class PostgresSweep:
     async def _repeat(self, step: _Step, *, frees: bool = False) -> int | None:
         """Repeat a step of the sweep, each time in a transaction of its own, until it changes no
         row. Return how many rows were changed in all. Returns None if another process is sweeping.
-        ``frees``: whether the step may delete ancestors of responses, for which it needs a lock."""
+        ``frees``: whether the step may delete ancestors of responses. Its transactions then take
+        the lock for deletions, so that only one transaction at a time deletes responses."""
         total = 0
         while True:
             async with self._pool.transaction() as transaction:
@@ -184,11 +186,13 @@ async def delete_responses(transaction: Transaction, rows: Sequence[int]) -> int
 
 
 async def _add_response_changes(transaction: Transaction) -> int:
-    """Add recorded changes to the totals of the tenants, at most ``_SMALL_ROWS`` changes at a time.
+    """Add recorded changes of responses to the totals of the tenants. One call adds at most
+    ``_SMALL_ROWS`` changes.
 
-    Return the number of added changes if more changes may be left. If fewer than ``_SMALL_ROWS``
-    changes were found, add them and return 0, so the step is not repeated. Otherwise the step
-    might not end while clients record further changes. The next sweep adds those changes.
+    If a call adds ``_SMALL_ROWS`` changes, it returns this number, so the step of the sweep is
+    repeated. If it adds fewer, it returns 0, which ends the step: hardly any changes are left, and
+    the next sweep adds them. Without this rule, the step might not end while clients record further
+    changes.
     """
     count = await transaction.count("add_response_changes", _SMALL_ROWS)
     return count if count == _SMALL_ROWS else 0

@@ -20,7 +20,8 @@ _SEQUENCES = ("runs_seq_seq",)
 
 def qualify(queries: Mapping[str, str], migrations: Iterable[str]) -> Mapping[str, str]:
     """Return the queries with the schema's name before each table name. ``migrations``: the scripts
-    that create the tables. A part of a WITH clause must not have the same name as a table."""
+    that create the tables. In the queries, a common table expression (WITH) must not have the same
+    name as a table, because the schema's name would be put before it too."""
     tables = {name for script in migrations for name in _CREATED.findall(script)}
     names = "|".join(sorted((*tables, *_SEQUENCES), key=len, reverse=True))
     reference = re.compile(

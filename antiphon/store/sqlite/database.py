@@ -1,12 +1,12 @@
-"""An SQLite database for an event loop: one thread writes, one thread reads.
+"""An SQLite database for use from an event loop: one thread writes, one thread reads.
 
-If several processes share a database, a lock on a file orders their writes. A process can wait for
-this lock without polling. SQLite's own lock would have to be polled.
+If several processes share a database, a lock on a file makes them write one after another. A
+process can wait for this lock without polling. SQLite's own lock would have to be polled.
 
 Writes of one iteration of the event loop share a commit. Writes that arrive during a commit share
 the next commit. With ``synchronous=NORMAL``, a commit returns when the operating system has the
 data. So no data is lost or damaged if this process is killed. After a power failure, the last
-commits may be missing, but no earlier commits.
+commits may be missing, but all earlier commits are there.
 """
 
 from __future__ import annotations
@@ -79,10 +79,11 @@ class Database:
     """One database file. This process uses it alone or shares it with other processes. Made by
     ``open``.
 
-    ``loop``: the event loop of the callers. ``lock``: the open lock file. While this process holds
-    it, no other process can open the database for itself alone. ``writer``, ``reader``: connections
-    of the two threads. ``shared_locks``: the locks, by name, that order the writes and the sweeps
-    of the processes; empty if this process uses the database alone.
+    ``loop``: the event loop of the callers. ``lock``: the open lock file. While this process has
+    the lock on this file, no other process can open the database for itself alone. ``writer``,
+    ``reader``: connections of the two threads. ``shared_locks``: two locks, by name, with which
+    only one process at a time writes and only one sweeps; empty if this process uses the database
+    alone.
     """
 
     def __init__(

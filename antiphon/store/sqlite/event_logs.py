@@ -1,5 +1,5 @@
-"""Event logs of runs in SQLite: appends batches of events, reads them, and ends the logs. This
-module also stores the webhooks that must be sent after the end of runs."""
+"""Event logs of runs in SQLite. This module appends batches of events to the logs, reads them, and
+ends the runs. It also stores the webhooks that must be sent after the end of runs."""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ class FileLock:
 
     @classmethod
     def open(cls, path: Path, name: str) -> FileLock:
-        """Return the lock with this name of the database at ``path``."""
+        """Open a lock file of the database at ``path``, and return the lock. This process does not
+        hold the lock yet. ``name``: the name of the lock."""
         return cls(open_lock_file(path, name))
 
     def __enter__(self) -> FileLock:

@@ -152,7 +152,8 @@ class RunTables:
         return row[0], row[2]
 
     def add_batch(self, connection: sqlite3.Connection, run: int | None, batch: EventBatch) -> None:
-        """Append a batch of events to a run. ``run``: the row number of the run."""
+        """Append a batch of events to a run, or do nothing if the batch has no events. ``run``: the
+        row number of the run."""
         if batch.count:
             for part in batch.rows:
                 self._add_row(connection, run, part)

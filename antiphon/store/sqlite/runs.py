@@ -48,7 +48,7 @@ class SqliteRuns(SqliteEventLogs, SingleProcessRuns):
             self._locks.restore_run(*run)
 
     async def close(self) -> None:
-        """Do nothing: there is no connection to close."""
+        """Do nothing: a store of one process has no connections to other processes."""
 
     async def create(
         self,
@@ -190,7 +190,8 @@ class SqliteRuns(SqliteEventLogs, SingleProcessRuns):
         self.reservations.remove(tenant, response_id, owner)
 
     def remove(self, tenant: str, response_id: str) -> None:
-        """Release the locks of a run that has ended or was deleted, and notify its subscribers."""
+        """Release the conversation lock of a run that has ended or was deleted, and notify the
+        subscribers of the run."""
         self._locks.remove_holder(tenant, response_id)
         self._subscriptions.mark_stale([(tenant, response_id)])
 

@@ -1,8 +1,8 @@
 """The SQLite store, for one process or several processes of one machine: responses and
 conversations.
 
-Bodies, inputs and outputs are stored as the JSON that the API uses. Token ids are stored as packed
-integers.
+The columns for the inputs, outputs and other contents of responses contain JSON in the format of
+the API. Token ids are stored as packed integers.
 """
 
 from __future__ import annotations

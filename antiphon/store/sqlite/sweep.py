@@ -103,8 +103,9 @@ class SqliteSweep:
         return lambda connection: connection.execute(query, arguments).rowcount
 
     async def _drop_deleted(self) -> bool:
-        """Delete the batches of events of some renamed runs, then the renamed runs that have no
-        batches left. Return whether anything was deleted."""
+        """Finish the deletion of some renamed runs. (A run is renamed when it is deleted, so that
+        it can no longer be found.) Delete their batches of events, and then those renamed runs that
+        have no batches left. Return whether anything was deleted."""
         batches = await self._repeat(self._query("drop_deleted_batches", _ROWS))
         runs = await self._repeat(self._query("drop_deleted_runs", _ROWS))
         return bool(batches or runs)
@@ -127,9 +128,9 @@ class SqliteSweep:
         return self._delete_responses(connection, "outdated", arguments)
 
     def _expire_by_size(self, connection: sqlite3.Connection) -> int:
-        """Delete the oldest responses of the tenant with the most data. Stop when no limit is
-        exceeded, or after ``_SLICE_S`` seconds, so the write stays short. Return how many responses
-        were deleted."""
+        """Delete responses until the store is within its size limits: always the oldest response of
+        the tenant with the most data. Stop after ``_SLICE_S`` seconds, so that other writes do not
+        wait long. Return how many responses were deleted."""
         end = time.monotonic() + _SLICE_S
         deleted = 0
         oldest: dict[str, deque[int]] = {}
@@ -168,9 +169,9 @@ class SqliteSweep:
 
 
 def free_unneeded(connection: sqlite3.Connection, queries: Mapping[str, str], seq: int) -> int:
-    """Delete the row of a deleted response if the response has no descendants. Then do the same for
-    its parent, if the parent is deleted too, and so on. Return how many bytes became free. ``seq``:
-    the row number of the response."""
+    """Delete the row of a response that is marked as deleted, if the response has no descendants.
+    Then do the same for its parent, if the parent is marked as deleted too, and so on. Return how
+    many bytes became free. ``seq``: the row number of the response."""
     freed = 0
     row: tuple[int] | None = (seq,)
     while row is not None:

@@ -1,8 +1,10 @@
 """Detection of damaged pages in the write-ahead log (WAL) of a database.
 
 If the checksum of a WAL frame is wrong, SQLite silently drops this frame and all later commits.
-This module counts the commits that SQLite dropped. Each frame contains the salt of its WAL, so
-frames of an earlier WAL are recognized. The last frame of a transaction is marked as a commit.
+This module counts the commits that SQLite dropped. To find the commits, the module reads the
+headers of the frames: SQLite marks the last frame of each transaction as a commit. The file can
+still contain frames of an earlier WAL. The module recognizes these frames by their salt, which
+differs from the salt of the current WAL.
 https://www.sqlite.org/fileformat2.html#walformat
 """
 
@@ -22,8 +24,8 @@ _HEADER, _FRAME_HEADER = 32, 24
 
 class WalScan(Struct, frozen=True):
     """The state of a WAL before SQLite has read it. ``commits``: the numbers of the frames that end
-    a transaction; frames are counted from 1. ``is_damaged``: whether the header is damaged, so
-    SQLite drops all commits."""
+    a transaction; frames are counted from 1. ``is_damaged``: whether the header is damaged. If it
+    is, SQLite drops all commits."""
 
     commits: tuple[int, ...] = ()
     is_damaged: bool = False

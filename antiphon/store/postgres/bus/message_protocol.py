@@ -28,7 +28,8 @@ class MessageProtocol(asyncio.Protocol):
         self._handlers = {channel.encode(): handler for channel, handler in handlers.items()}
 
     def deliver(self, channel: bytes, message: bytes) -> None:
-        """Call the handler of the channel. Messages of other channels are dropped."""
+        """Call the handler of the channel with the message. If the channel has no handler, drop the
+        message."""
         if (handler := self._handlers.get(channel)) is not None:
             handler(message)
 

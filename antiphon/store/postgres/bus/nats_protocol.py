@@ -29,8 +29,8 @@ class NatsProtocol(MessageProtocol):
     """Receives the bytes of a NATS connection. Passes each message to the handler of its channel,
     and all other bytes to ``client``, the protocol of the NATS client.
 
-    ``handlers``: the handlers by channel. Messages of other channels are dropped. Messages with
-    headers are also dropped; Antiphon never sends such messages.
+    ``handlers``: the handlers by channel. Messages of channels without a handler are dropped.
+    Messages with headers are also dropped; Antiphon never sends such messages.
     """
 
     def __init__(

@@ -142,8 +142,8 @@ class RedisSender(_ReplyProtocol):
 
 
 def open_sender(connection: Any) -> RedisSender:
-    """Replace the protocol of a redis-py connection by a ``RedisSender``, and return it. All
-    commands that were sent earlier must have been answered."""
+    """Create a ``RedisSender``, make it the protocol of a redis-py connection, and return it.
+    Before this call, the connection must have received the replies to all its commands."""
     transport = connection._writer.transport
     protocol = RedisSender(transport, transport.get_protocol())
     transport.set_protocol(protocol)

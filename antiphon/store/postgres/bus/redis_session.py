@@ -1,5 +1,5 @@
-"""A connection to Redis or Valkey, over their publish/subscribe channels. The server does not store
-the messages."""
+"""A connection to a Redis or Valkey server, over its publish/subscribe channels. Messages in these
+channels are not stored."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ class RedisSession:
             await self._sender.send([("PING",)])
 
     async def wait_until_lost(self) -> None:
-        """Send pings over both connections until one of them gets no answer."""
+        """Send pings over the two connections of the session, the sending and the receiving one,
+        until one of them gets no answer."""
         with suppress(*self._errors, BusError):
             while True:
                 self._protocol.has_received = False

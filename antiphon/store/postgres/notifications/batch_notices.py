@@ -7,7 +7,7 @@ notification is sent after its batches are committed:
 
 - over a Unix socket if the receiving process is on the same host,
 - otherwise over the bus if there is one,
-- otherwise in a database transaction that does not wait for the disk.
+- otherwise as a notification of the database, in a transaction that does not wait for the disk.
 
 A notification is not sent in the transaction that appends the batch. In PostgreSQL, commits with
 notifications wait for one another in the whole cluster, which would prevent group commit.
@@ -72,7 +72,7 @@ class BatchNotifier:
         sockets.on_unsent = self._queue_for_bus_or_database
 
     def send(self, process_id: str, row: int, batch: EventBatch) -> None:
-        """Queue a notification about a committed batch to one process. ``row``: the row number of
+        """Queue a notification to one process about a committed batch. ``row``: the row number of
         the run. If too many batches wait to be sent, the notification is dropped."""
         if self._sockets is None or not self._sockets.send(process_id, row, batch):
             self._queue_for_bus_or_database(process_id, [(row, batch)])
@@ -131,7 +131,9 @@ class BatchNotifier:
 def _messages(
     waiting: _Waiting, notices: list[tuple[str, bytes]], max_bytes: int
 ) -> list[tuple[str, bytes]]:
-    """Return the channel and the payload of each queued notification."""
+    """Return the channel and the payload of each notification to send. ``waiting``: batches to
+    encode as payloads. ``notices``: notifications that need no encoding. ``max_bytes``: largest
+    size of an encoded payload."""
     return notices + [
         (process_channel(process_id), payload)
         for process_id, batches in waiting.items()

@@ -1,9 +1,10 @@
-"""The runs that this process follows. A process follows a run while it has readers of the run: it
-gets each new batch of events. Another process may write the run.
+"""The runs that this process follows. A process follows a run while readers in this process read
+the run's events. The process then receives each new batch of these events. The run may be executed
+by another process.
 
-- If a reader waits for a run, this process adds itself to the followers of the run in the store.
-  This entry (a mark) expires, so it is renewed regularly.
-- The process that writes the run sends each new batch to the followers.
+- When a reader begins to wait for events of a run, this process adds itself to the followers of the
+  run in the store. This entry (a mark) expires, so this process renews it regularly.
+- The process that executes the run sends each new batch to the followers.
 - If this process misses batches, one query fetches the missing batches of all followed runs. Only
   one such query runs at a time.
 - Notifications and marks may be lost. So this process also looks for missing batches every few
@@ -80,16 +81,17 @@ class FollowedRuns:
             self._start("follow", self._follow_new)
 
     def on_append(self, key: _Key, batch: EventBatch) -> None:
-        """Record that this process itself has appended a batch to a run and delivered it to its
-        readers."""
+        """Record that this process itself has appended a batch to a run, and has delivered the
+        batch to the readers of the run in this process."""
         if (run := self._runs.get(key)) is not None:
             run.last = max(run.last, batch.last)
             run.grew = run.grew_here = True
 
     def on_batches(self, payload: bytes) -> None:
-        """Deliver the batches of events in a notification to the readers. If a batch has no lines,
-        or if batches before it are missing, fetch the missing batches from the store. ``payload``:
-        from ``encode_batches``. An invalid payload is ignored."""
+        """Deliver the batches of events in a notification to the readers. If a notification leaves
+        out the lines of a batch, or if earlier batches of the run are missing, fetch the missing
+        batches from the store. ``payload``: the payload of the notification, made by
+        ``encode_batches``. An invalid payload is ignored."""
         try:
             batches = decode_batches(payload)
         except msgspec.MsgspecError:
@@ -103,8 +105,8 @@ class FollowedRuns:
                 self._deliver(key, batch)
 
     def on_connected(self) -> None:
-        """Forget all followed runs, and begin to follow runs. Called each time the connection that
-        receives notifications has been opened."""
+        """Forget all followed runs, and allow this process to follow runs from now on. Called each
+        time the connection that receives notifications has been opened."""
         self._is_listening = True
         self.clear()
 

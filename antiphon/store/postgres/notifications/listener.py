@@ -1,11 +1,13 @@
 """Notifications about runs, which the processes of a store exchange over LISTEN/NOTIFY of
-PostgreSQL. After a notification, a process makes its readers read what has changed.
+PostgreSQL. A process that is notified of a change tells the readers of the changed runs in this
+process to read the store.
 
 There are two kinds of notifications:
 
 - A notice goes to all processes. It reports a rare change: runs were queued, claimed, taken over or
   deleted, or have ended.
-- A new batch of events goes only to the processes that follow its run (see batch_notices.py).
+- A new batch of events goes only to the processes that follow its run (see batch_notices.py). Such
+  a process passes the batch to its readers.
 
 If there is a bus, it replaces LISTEN/NOTIFY for batches and for notices of claimed runs. Processes
 on the same host can send each other batches over sockets.
@@ -65,7 +67,7 @@ class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def encode(self, by: str) -> str:
         """Return the notice as text. ``by``: the process that sends it. If the text would be too
-        long for PostgreSQL, it only says that any run may have changed."""
+        long for PostgreSQL, return another text, which only says that any run may have changed."""
         text = _encode(msgspec.structs.replace(self, by=by))
         if len(text) > _MAX_NOTICE_BYTES:
             text = _encode(Notice(by=by, all=True))
@@ -78,7 +80,8 @@ _decode = msgspec.json.Decoder(Notice).decode
 
 class RunNotifications:
     """The notifications that one process sends and receives. ``process_id``: the id of this
-    process. The process uses it to recognize its own notices."""
+    process. The process recognizes the notices that it has sent itself by this id. From these, it
+    uses only the ended runs."""
 
     def __init__(
         self,
@@ -154,8 +157,8 @@ class RunNotifications:
             self._listener.on_run_queued()
 
     def publish_claimed(self, run_ids: Sequence[str]) -> None:
-        """Tell other processes that this process has claimed these runs. So the other processes do
-        not try to claim them."""
+        """Tell other processes that this process has claimed these runs (has taken them to execute
+        them). So the other processes do not try to claim them."""
         self._queue.remove(run_ids)
         for start in range(0, len(run_ids), _IDS_IN_NOTICE):
             notice = Notice(claimed=tuple(run_ids[start : start + _IDS_IN_NOTICE]))
@@ -189,8 +192,8 @@ class RunNotifications:
             self._followed.clear()
 
     def _on_gap(self) -> None:
-        """Make all subscribers read the store, because notifications may have been missed. Also
-        tell the ``RunListener`` that there may be runs to claim."""
+        """Make all readers in this process read the store, because notifications may have been
+        missed. Also tell the ``RunListener`` of this process that there may be runs to claim."""
         self._followed.on_connected()
         self.notify_queued()
 

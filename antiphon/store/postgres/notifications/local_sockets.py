@@ -1,10 +1,11 @@
 """Notifications about new batches of events between the processes of one host, over Unix sockets in
 one folder.
 
-Each process listens at the socket ``ID.events``. ``ID`` is the id of the process in the lists of
-followers of runs. A process sends batches for another process to this socket, if the socket exists.
-The alternative is a notification of the database, which would wake all processes that listen.
-Messages may be lost when a process ends.
+Each process listens at the socket ``ID.events``. ``ID`` is the id that the store has recorded for
+the process, as a follower of runs. To notify another process, a process sends the batches to the
+socket of that process. If this socket does not exist, the batches go another way (see
+batch_notices.py). A notification of the database would also reach the process, but it would wake
+all processes that listen. Messages may be lost when a process ends.
 
 The folder belongs to the user of the processes, and no other user can enter it. So messages are not
 signed.
@@ -47,8 +48,8 @@ LocalBatches = list[tuple[int, EventBatch]]
 
 
 class LocalSockets:
-    """The sockets of one process. Made by ``open``. ``folder``: the folder with the sockets of all
-    processes."""
+    """The sockets over which one process exchanges batches with the other processes on this host.
+    Made by ``open``. ``folder``: the folder with the sockets of all processes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -75,8 +76,8 @@ class LocalSockets:
         """Listen for messages to this process. ``on_message``: called on the event loop with each
         message, which is a payload from ``encode_batches``.
 
-        Returns None if the folder cannot be used. This process then exchanges notifications with
-        the others on this host as with processes on other hosts.
+        Returns None if the folder cannot be used. Notifications between this process and the other
+        processes on this host then take the same way as between hosts.
         """
         sockets = cls(folder)
         try:
@@ -96,8 +97,8 @@ class LocalSockets:
 
     def send(self, process_id: str, row: int, batch: EventBatch) -> bool:
         """Queue a batch to be sent to another process. ``row``: the row number of the run. Returns
-        False if the process has no socket or could not be reached. If the connection fails later,
-        ``on_unsent`` gets the batch."""
+        False if the other process has no socket, or if a connection to it failed recently. If the
+        connection fails later, ``on_unsent`` is called with the batch."""
         if process_id not in self._connections and not self._may_connect(process_id):
             return False
         if not self._new_batches:  # batches that are appended together share a message
@@ -190,7 +191,7 @@ def _write(connection: FrameConnection, batches: LocalBatches) -> None:
 
 def _prepare(folder: Path) -> None:
     """Create the folder, and delete the sockets of processes that were killed. Raises ``OSError``
-    if the folder does not belong to the user of this process alone."""
+    if the folder belongs to another user, or if other users may have access to it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.lstat()
     is_private = not stat.S_IMODE(status.st_mode) & 0o077

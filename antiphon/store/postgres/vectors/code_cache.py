@@ -54,8 +54,9 @@ FROM large_vectors_{id} WHERE file = ANY($1::bigint[]) GROUP BY file
 
 
 class CodeCache:
-    """The codes of large vector stores. The key is the id of the large vector store. ``schema``:
-    the name of the schema of the extension pgvector, quoted and followed by a period."""
+    """A cache of the codes of large vector stores. The codes are found by the id of the large
+    vector store. ``schema``: the name of the schema of the extension pgvector, quoted and followed
+    by a period."""
 
     def __init__(self, pool: ConnectionPool, schema: str) -> None:
         self._pool = pool

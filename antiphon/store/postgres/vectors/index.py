@@ -1,5 +1,5 @@
-"""The PostgreSQL vector index. It works like the SQLite vector index, but searches words by
-PostgreSQL's text search."""
+"""The PostgreSQL vector index. It has one table for the chunks and another table for the vectors.
+It searches words by PostgreSQL's text search."""
 
 from __future__ import annotations
 

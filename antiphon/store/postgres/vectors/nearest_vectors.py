@@ -16,7 +16,7 @@ __all__ = ["NearestVectors", "VectorRow", "open_nearest"]
 
 
 class VectorRow(Struct, frozen=True):
-    """A vector, as packed 32-bit floats, with the number of its chunk and the number of its
+    """A vector, as packed 32-bit floats, with the number of its chunk and the row number of its
     file."""
 
     chunk: int
@@ -35,8 +35,8 @@ class NearestVectors(Protocol):
         transaction has locked this row. ``model``: the model that computed the vectors."""
 
     async def settle(self, tenant: str, store_id: str, model: str) -> None:
-        """Do work that would take too long in the transaction that added vectors. Called after this
-        transaction has committed."""
+        """Do the work for added vectors that would take too long in the transaction that added
+        them, such as creating an index. Called after this transaction has committed."""
 
     async def search(
         self,

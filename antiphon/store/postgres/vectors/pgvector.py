@@ -185,8 +185,8 @@ class Pgvector:
 
     @classmethod
     async def open(cls, pool: ConnectionPool) -> Pgvector:
-        """Create the tables that are missing, and copy the vectors that were stored while pgvector
-        was not in use. Raises ``SetupError``."""
+        """Create the tables that are missing. Copy into these tables the vectors that were stored
+        while pgvector was not in use. Raises ``SetupError``."""
         async with pool.transaction() as transaction:
             await transaction.use_schema()
             await transaction.fetch("SELECT pg_advisory_xact_lock($1)", _LOCK)
@@ -271,15 +271,15 @@ class Pgvector:
     ) -> list[Any]:
         """Search a large vector store, or only ``files`` in it. There are three ways:
 
-        - The query is compared with every vector. This is done if there are at most ``EXACT_ROWS``
-          vectors to search.
-        - The query is compared with all codes, and then with the vectors of the nearest codes. This
-          is done if the codes are loaded, and if there are at most ``CODED_ROWS`` vectors or the
-          files have less than ``INDEX_SHARE`` of the vectors in the vector store.
-        - The index is searched. This is done otherwise, if the files have at least ``INDEX_SHARE``
-          of the vectors in the vector store.
+        - Exact: the query is compared with every vector. This is done if there are at most
+          ``EXACT_ROWS`` vectors to search.
+        - Codes: the query is compared with all codes, and then with the vectors of the nearest
+          codes. This is done if the codes are loaded, and if there are at most ``CODED_ROWS``
+          vectors or the files have less than ``INDEX_SHARE`` of the vectors in the vector store.
+        - Index: the index is searched. This is done in all other cases in which the files have at
+          least ``INDEX_SHARE`` of the vectors in the vector store.
 
-        The first way is also used if neither of the others is possible, or if the index finds too
+        The exact way is also used if neither of the others is possible, or if the index finds too
         few results.
         """
         if files is None:
@@ -371,8 +371,9 @@ class Pgvector:
         await transaction.execute(self._sql(_CREATE_INDEXES, id=id), timeout_s=_INDEX_S)
 
     async def _copy_missing(self) -> None:
-        """Copy the vectors of the vector stores that changed while pgvector was not in use. Drop
-        the tables of vector stores that were deleted."""
+        """Copy vectors from the table ``chunk_vectors`` to the tables of pgvector, for each vector
+        store that changed while pgvector was not in use. Also drop the tables of vector stores that
+        were deleted meanwhile."""
         async with self._pool.transaction() as transaction:
             await transaction.use_schema()
             for (id,) in await transaction.fetch(_ORPHANS):

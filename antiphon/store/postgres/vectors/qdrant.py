@@ -99,8 +99,8 @@ class Qdrant:
 
     @classmethod
     async def open(cls, pool: ConnectionPool, url: str, *, key: str | None) -> Qdrant:
-        """Connect, create the tables that are missing, and begin to apply changes. ``url``: as in
-        the setting ``vectors``. Raises ``SetupError``."""
+        """Connect, create the tables that are missing, and begin to apply recorded changes of
+        vectors to Qdrant. ``url``: as in the setting ``vectors``. Raises ``SetupError``."""
         await pool.rows("put_secret", _SECRET, secrets.token_bytes(4))
         ((database,),) = await pool.rows("secret", _SECRET)
         client = QdrantClient.connect(url, key=key, database=bytes(database).hex())
@@ -117,11 +117,12 @@ class Qdrant:
     async def add(
         self, transaction: Transaction, store: int, model: str, rows: Sequence[VectorRow]
     ) -> None:
-        """Do nothing: a trigger has recorded the change of the file."""
+        """Do nothing: a database trigger has recorded that the file has new vectors. They are
+        copied to Qdrant later."""
 
     async def settle(self, tenant: str, store_id: str, model: str) -> None:
-        """Apply the recorded changes to Qdrant. If Qdrant does not answer, they are applied
-        later."""
+        """Apply the recorded changes of vectors to Qdrant. If Qdrant does not answer, the changes
+        are applied later."""
         await self._apply_all()
 
     async def search(
@@ -165,7 +166,7 @@ class Qdrant:
         await self._client.check()
 
     async def close(self) -> None:
-        """Stop the task that applies changes, and close the connections."""
+        """Stop the task that applies the recorded changes of vectors, and close the connections."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -186,7 +187,8 @@ class Qdrant:
                     await transaction.fetch(_NOTE_ALL, model, dimensions * _FLOAT_BYTES)
 
     async def _run(self) -> None:
-        """Every few seconds, apply the changes that other processes have not applied."""
+        """Every few seconds, apply the recorded changes of vectors that other processes have not
+        applied."""
         while True:
             await self._apply_all()
             await asyncio.sleep(_INTERVAL_S)
@@ -204,8 +206,9 @@ class Qdrant:
         stores.
 
         While this process sends the vectors of a file, the file may be deleted, and another process
-        may apply the deletion first. So this process checks afterwards whether the file still
-        exists. If it does not, its vectors are deleted from Qdrant again.
+        may apply the deletion before all vectors have arrived. So this process checks afterwards
+        whether the file still exists. If the file is gone, its vectors are deleted from Qdrant
+        again.
         """
         async with self._applying, self._transaction() as transaction:
             changes = await transaction.fetch(_CLAIM, store, _CHANGES)
@@ -237,8 +240,9 @@ class Qdrant:
     async def _create_collection(
         self, transaction: Transaction, model: str, dimensions: int
     ) -> None:
-        """Create the collection for a model and its dimensions if it does not exist. Only one
-        process at a time does this."""
+        """Create the Qdrant collection for the vectors of an embedding model, if the collection
+        does not exist. ``dimensions``: the number of dimensions of these vectors. Only one process
+        at a time creates a collection."""
         if (model, dimensions) not in await _collections(transaction):
             await transaction.fetch("SELECT pg_advisory_xact_lock($1)", _LOCK)
             await self._client.create(model, dimensions)
@@ -254,6 +258,7 @@ class Qdrant:
 
 
 async def _collections(transaction: Transaction) -> set[tuple[str, int]]:
-    """Return the model and the dimensions of each collection."""
+    """Return the embedding model and the vector dimensions of each Qdrant collection. The
+    collections are recorded in the PostgreSQL database."""
     rows = await transaction.fetch("SELECT model, dimensions FROM qdrant_collections")
     return {(model, dimensions) for model, dimensions in rows}

@@ -43,8 +43,9 @@ _SCHEMES = {"qdrant": "http", "qdrants": "https"}
 
 
 class SearchScope(Struct, frozen=True, kw_only=True):
-    """The points that a search covers. ``files``: the row numbers of the files to search; None
-    means all files of the vector store. ``removed``: the row numbers of files to exclude."""
+    """The points (vectors in Qdrant) that a search covers. ``files``: the row numbers of the files
+    to search; None means all files of the vector store. ``removed``: the row numbers of files to
+    exclude."""
 
     tenant: str
     store_id: str
@@ -54,7 +55,7 @@ class SearchScope(Struct, frozen=True, kw_only=True):
 
 class VectorHit(Struct, frozen=True):
     """A chunk that a search has found. ``chunk``: the number of the chunk. ``file``: the row number
-    of its file. ``score``: the cosine of its vector and the query's vector."""
+    of its file. ``score``: the cosine similarity of the chunk's vector and the query's vector."""
 
     chunk: int
     file: int
@@ -62,9 +63,9 @@ class VectorHit(Struct, frozen=True):
 
 
 class QdrantClient:
-    """The collections of one database on a Qdrant server. Made by ``connect``. ``address``: the URL
-    of Qdrant's HTTP API. ``database``: a text in the names of the collections, which distinguishes
-    them from the collections of other databases."""
+    """The Qdrant collections that hold the vectors of one PostgreSQL database. Made by ``connect``.
+    ``address``: the URL of Qdrant's HTTP API. ``database``: identifies the database. The text is
+    part of the names of its collections, because databases can share a Qdrant server."""
 
     def __init__(self, client: Any, models: Any, address: str, database: str) -> None:
         self._client = client
@@ -74,8 +75,9 @@ class QdrantClient:
 
     @classmethod
     def connect(cls, url: str, *, key: str | None, database: str) -> QdrantClient:
-        """Create a client for ``qdrant://HOST:PORT`` or ``qdrants://…``. Does not connect yet.
-        Raises ``SetupError``."""
+        """Create a client for a Qdrant server, without connecting yet. ``url``:
+        ``qdrant://HOST:PORT`` or ``qdrants://…``. ``key``: the API key of Qdrant; None means no
+        key. ``database``: as in the class. Raises ``SetupError``."""
         address = _http_url(url)
         try:
             from qdrant_client import AsyncQdrantClient, models
@@ -111,8 +113,8 @@ class QdrantClient:
             ) from None
 
     async def create(self, model: str, dimensions: int) -> bool:
-        """Create the collection for a model and its dimensions. Returns False if the collection
-        already exists."""
+        """Create the collection for the vectors of an embedding model. ``dimensions``: the number
+        of dimensions of these vectors. Returns False if the collection already exists."""
         models, name = self._models, self._name(model, dimensions)
         with self._translate_errors():
             is_new = not await self._client.collection_exists(name)
@@ -155,8 +157,8 @@ class QdrantClient:
         self, model: str, vector: bytes, scope: SearchScope, limit: int
     ) -> tuple[VectorHit, ...]:
         """Return the chunks whose vectors are nearest to ``vector``, nearest first. If ``scope``
-        contains few points, all of them are compared. If it contains many points, the index is
-        searched."""
+        contains few points, Qdrant compares ``vector`` with each of them. If it contains many
+        points, Qdrant searches its index."""
         models, floats = self._models, array("f", vector).tolist()
         name = self._name(model, len(floats))
         whole = [_equals(models, "tenant", scope.tenant), _equals(models, "store", scope.store_id)]
@@ -190,8 +192,9 @@ class QdrantClient:
         )
 
     def _name(self, model: str, dimensions: int) -> str:
-        """Return the name of the collection for a model and its dimensions. One part of the name is
-        readable, and a digest of the model's name makes it unique."""
+        """Return the name of the collection for the vectors of an embedding model. ``dimensions``:
+        the number of dimensions of these vectors. One part of the collection's name is readable,
+        and a digest of the model's name makes it unique."""
         readable = re.sub(r"[^A-Za-z0-9]+", "-", model).strip("-")[:_NAME_CHARS]
         digest = sha256(model.encode("utf-8", "surrogatepass")).hexdigest()[:8]
         return f"antiphon-{self._database}-{readable}-{digest}-{dimensions}"

@@ -65,7 +65,7 @@ class VectorCodes:
 
     @property
     def file_count(self) -> int:
-        """The number of files, including files that were deleted later."""
+        """The number of files whose codes were added, including files that were deleted later."""
         return len(self._ranges)
 
     @property
@@ -79,7 +79,7 @@ class VectorCodes:
         return chunks * (_WORD_BYTES * len(self._words) + _CHUNK_BYTES)
 
     def find_missing(self, files: Iterable[int]) -> list[int]:
-        """Return those of ``files`` that have not been added."""
+        """Return those of ``files`` whose codes have not been added."""
         return [file for file in files if file not in self._ranges]
 
     def count(self, files: Iterable[int] | None = None) -> int:
@@ -90,8 +90,9 @@ class VectorCodes:
         return sum(self._ranges[file][1] for file in files if file in self._ranges)
 
     def add(self, files: Sequence[tuple[int, bytes, bytes]]) -> None:
-        """Add files. Each one is a tuple: the file's number, the chunk number of each of its chunks
-        (64 bits each, big-endian), and the codes of these chunks, in the same order."""
+        """Add the codes of the chunks of files. Each tuple contains the row number of a file, the
+        chunk number of each of its chunks (64 bits each, big-endian), and the codes of these
+        chunks, in the same order."""
         import numpy
 
         chunks = numpy.frombuffer(b"".join(row[1] for row in files), ">i8")
@@ -142,10 +143,10 @@ class VectorCodes:
 
 
 def _count_bits(columns: Iterable[Any], query: Any, count: int) -> Any:
-    """Return, for each code, how many of its bits differ from the query's code. A code is a series
-    of 64-bit words. ``columns``: the words of all codes: one array with the first word of each
-    code, one with the second words, and so on. ``query``: the words of the query's code. ``count``:
-    the number of codes."""
+    """Return, for each code, how many of its bits differ from the code of the query vector. A code
+    is a series of 64-bit words. ``columns``: the words of all codes: one array with the first word
+    of each code, one with the second words, and so on. ``query``: the words of the query vector's
+    code. ``count``: the number of codes."""
     import numpy
 
     distances: Any = numpy.zeros(count, "u2")

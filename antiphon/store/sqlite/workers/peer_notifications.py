@@ -1,7 +1,7 @@
 """Notifications about runs between the processes that share an SQLite database (the peers).
 
 A process follows a run if it has readers of the run, and tells the other processes which runs it
-follows. The process that writes a run sends each new batch of events to the processes that follow
+follows. The process that executes a run sends each new batch of events to the processes that follow
 the run. Messages can be lost, so the readers of followed runs also read the database every few
 seconds.
 """
@@ -73,13 +73,14 @@ class PeerNotifications:
     # --- changes by this process -----------------------------------------------------------------
 
     def on_created(self, response_id: str) -> None:
-        """Notify the listener and the other processes of a new run."""
+        """Tell the listener in this process, and all other processes, that there is a new run to
+        claim."""
         self._notify_queued()
         self._peers.broadcast(RunsChanged(queued=(response_id,)))
 
     def on_claimed(self, claims: Sequence[Claim], lost: Sequence[tuple[str, int]]) -> None:
-        """Notify the other processes of the runs that this process has claimed. ``lost``: the id
-        and the new epoch of each claimed run that had another owner before."""
+        """Tell the other processes which runs this process has claimed. ``lost``: the id and the
+        new epoch of each claimed run that had another owner before."""
         ids = tuple(claim.job.id for claim in claims)
         if ids:
             self._queue.remove(ids)
@@ -88,7 +89,8 @@ class PeerNotifications:
             self._peers.broadcast(RunsChanged(claimed=ids, lost=tuple(lost)))
 
     def on_released(self) -> None:
-        """Notify the listener and the other processes that this process has released its runs."""
+        """Tell the listener in this process, and all other processes, that this process has
+        released its runs."""
         self._claimed.clear()
         self._notify_queued()
         self._peers.broadcast(RunsChanged(released=True))
@@ -106,7 +108,8 @@ class PeerNotifications:
                 self._peers.send(process_id, message)
 
     def on_run_ended(self, tenant: str, response_id: str) -> None:
-        """Notify the readers and the other processes of a run that has ended or was deleted."""
+        """Tell the readers in this process, and all other processes, that a run has ended or was
+        deleted."""
         key = (tenant, response_id)
         self._claimed.discard(response_id)
         self._followers.pop(key, None)
@@ -117,7 +120,7 @@ class PeerNotifications:
 
     def _follow(self, key: _Key) -> None:
         """Follow a run from now on, because a reader in this process waits for it. Do nothing if
-        this process itself writes the run."""
+        this process itself executes the run."""
         if key not in self._followed and key[1] not in self._claimed:
             self._followed[key] = False
             self._peers.broadcast(FollowRequest(key))
@@ -126,7 +129,8 @@ class PeerNotifications:
 
     async def _look_regularly(self) -> None:
         """Every few seconds, tell the other processes again which runs this process follows. If a
-        run got no batch since the last check, make its readers read the database."""
+        followed run got no batch since the last time, make the readers of the run read the
+        database."""
         while self._followed:
             await asyncio.sleep(_LOOK_S)
             subscribed = set(self._subscriptions.subscribed_runs())

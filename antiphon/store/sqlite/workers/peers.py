@@ -58,9 +58,9 @@ class FollowRequest(Struct, frozen=True, array_like=True, tag=2):
 
 
 class FollowReply(Struct, frozen=True, array_like=True, tag=3):
-    """The answer to ``FollowRequest``. If the process that answers writes the run, it sends new
-    batches of events from now on. The process that gets the answer reads earlier batches from the
-    database."""
+    """The answer to a ``FollowRequest``. A process answers the first request of another process for
+    a run. If the process that answers executes the run, it sends new batches of events from now on.
+    The process that gets the answer reads earlier batches from the database."""
 
     key: _Key
 
@@ -137,8 +137,9 @@ class Peers:
             connection.close()
 
     def _connect(self, greeted: asyncio.Future[None]) -> FrameConnection:
-        """Make a connection to a process that already listens. ``greeted``: a future that gets its
-        result when the other process has sent its first message."""
+        """Create this process's side of a connection to another process, which already listens.
+        ``greeted``: a future that gets its result when the first message of the other process
+        arrives."""
 
         def on_hello() -> None:
             if not greeted.done():

@@ -83,7 +83,8 @@ class SharedSqliteContainers:
         await self._database.write(work)
 
     def _end_leases(self, connection: sqlite3.Connection) -> float:
-        """Expire the containers of owners whose lease has ended, and return the current time."""
+        """Expire the containers of owners whose lease has ended. Return the current time of the
+        monotonic clock, which all processes on this host share."""
         now = time.monotonic()
         connection.execute(self._queries["expire_lost_containers"], (now,))
         connection.execute(self._queries["drop_lost_container_owners"], (now,))

@@ -1,9 +1,9 @@
 """The SQLite run store for several processes of one machine.
 
 Heartbeats, locks and reservations are in tables of the database. (If only one process uses the
-database, they are in memory instead; see runs.py.) An operation that depends on these tables reads
-and writes them in its own transaction. Times are measured by the machine's monotonic clock, which
-is the same for all processes.
+database, they are in memory instead; see runs.py.) An operation that depends on these tables, such
+as a claim, reads and writes them in the same transaction as the runs and responses. Times are
+measured by the machine's monotonic clock, which is the same for all processes.
 """
 
 from __future__ import annotations
