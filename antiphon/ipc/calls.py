@@ -15,8 +15,8 @@ class Calls(Protocol):
     raise. Raises ``PeerLost`` if the other process (the peer) cannot be reached."""
 
     async def call(self, method: str, *arguments: Any, returns: Any = None) -> Any:
-        """Call a method. Returns its result, decoded as the type ``returns``. Cancelling the caller
-        cancels the call."""
+        """Call a method. Returns its result, decoded as the type ``returns``. If the task that
+        waits for the result is cancelled, the call in the other process is cancelled too."""
 
     def stream(self, method: str, *arguments: Any, returns: Any) -> AsyncGenerator[Any, None]:
         """Call a method that yields items. Yields the items, decoded as the type ``returns``.
@@ -25,7 +25,7 @@ class Calls(Protocol):
 
 class NoCalls:
     """``Calls`` to a process that this process cannot reach. Every call raises ``PeerLost``.
-    ``is_gone``: whether the other process has ended, as in ``PeerLost``."""
+    ``is_gone``: whether the other process has ended. The error tells this to the caller."""
 
     def __init__(self, *, is_gone: bool = False) -> None:
         self._is_gone = is_gone

@@ -53,8 +53,9 @@ class CallClient:
         self._answers: dict[int, _Answers] = {}
 
     async def call(self, method: str, *arguments: Any, returns: Any = None) -> Any:
-        """Call a method. Returns its result, decoded as the type ``returns``. Cancelling the caller
-        cancels the call. Raises the error of the method, or the error from ``on_lost``."""
+        """Call a method. Returns its result, decoded as the type ``returns``. If the task that
+        waits for the result is cancelled, the call in the other process is cancelled too. Raises
+        the method's error, or the error that ``on_lost`` creates if the connection is lost."""
         frames = await self._open()
         answers = self._begin(frames, method, arguments)
         try:
@@ -84,8 +85,8 @@ class CallClient:
 
     async def forward(self, message: CallMessage) -> AsyncGenerator[bytes, None]:
         """Forward a call that another process has sent to this process, without decoding its
-        arguments. Yields the encoded answers: the items, then the result or the error. Closing the
-        iterator cancels the call."""
+        arguments. Yields the encoded answers: the items that the called method yields, then its
+        result or its error. Closing the iterator cancels the call."""
         try:
             frames = await self._open()
             answers = self._begin(frames, message.method, message.payload)
@@ -113,12 +114,12 @@ class CallClient:
             self._frames.send(encode((MessageKind.NOTICE, 0, method, arguments)))
 
     async def connect(self) -> None:
-        """Open the connection now. Raises the error from ``on_lost`` if the other process does not
-        listen."""
+        """Open the connection now. Raises the error that ``on_lost`` creates if the other process
+        does not listen."""
         await self._open()
 
     def close(self) -> None:
-        """Close the connection. Unfinished calls raise the error from ``on_lost``."""
+        """Close the connection. Unfinished calls raise the error that ``on_lost`` creates."""
         if self._frames is not None:
             self._frames.close()
 

@@ -93,8 +93,8 @@ class HttpCalls:
     async def _answers(
         self, method: str, arguments: tuple[Any, ...]
     ) -> AsyncGenerator[CallMessage, None]:
-        """Send a call, and yield its items and then its result. Raises the error of the call, or
-        ``PeerLost``."""
+        """Send a call. Yield the items that the method yields, and then its result. Raises the
+        error of the method, or ``PeerLost``."""
         import aiohttp
 
         body = encode((MessageKind.CALL, 1, method, arguments))

@@ -95,8 +95,8 @@ async def _refuse(send: _Send, status: int) -> None:
 
 
 async def _stream(answers: AsyncGenerator[bytes, None], receive: _Receive, send: _Send) -> None:
-    """Send the answers of a call as frames. Stop after the last answer, or when the caller
-    disconnects."""
+    """Send each answer of an RPC call as one frame of the HTTP response: the length, then the
+    answer. Stop after the last answer, or when the caller disconnects."""
     headers = [(b"content-type", b"application/octet-stream")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     gone = asyncio.ensure_future(_wait_for_disconnect(receive))

@@ -1,5 +1,5 @@
-"""The messages of RPC calls between processes: the call itself, its result, its items or its
-error."""
+"""The messages of RPC calls between processes: the call itself, an item that the called method
+yields, its result, or its error."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def error_message(call: int, error: AntiphonError) -> bytes:
 
 
 def decode_error(payload: bytes) -> AntiphonError:
-    """Decode the error from the payload of a message from ``error_message``."""
+    """Decode the error from the payload of a message that ``error_message`` has encoded."""
     given = _decode_fields(payload)
     kind = getattr(errors, given.name, errors.BackendError)
     error: AntiphonError = kind.__new__(kind)

@@ -35,8 +35,8 @@ class Method:
         ).decode
 
     async def answers(self, call: int, arguments: tuple[Any, ...]) -> AsyncGenerator[bytes, None]:
-        """Run the method and yield its encoded answers: the items, then the result or the error.
-        ``call``: the number of the call."""
+        """Run the method and yield its encoded answers: the items if the method is an async
+        generator, then the result or the error. ``call``: the number of the call."""
         try:
             result = None
             if self.is_stream:

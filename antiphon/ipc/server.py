@@ -1,7 +1,7 @@
 """A server for RPC calls from other processes. The calls run methods of an object in this process.
 
-The server has no authentication except file permissions. Its socket must be in a folder that only
-this user can enter.
+The RPC server has no authentication except file permissions. Its socket must be in a folder that
+only the operating system user of this process can enter.
 """
 
 from __future__ import annotations

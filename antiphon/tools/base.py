@@ -108,7 +108,7 @@ class ToolResult(Struct, frozen=True, kw_only=True):
     """The result of a tool call.
 
     - ``text``: the result as the model sees it.
-    - ``fields``: fields to set on the item of the call.
+    - ``fields``: fields to set on the output item of the call.
     - ``failed``: whether the call failed.
     - ``items``: output items that follow the call. The model sees these items instead of ``text``.
     - ``usage``: added to ``tool_usage`` of the response.
@@ -145,8 +145,9 @@ class ArgumentObserver(Protocol):
         write the call (for example, a program made it), ``feed`` is not called before."""
 
     def abort(self) -> Iterable[ToolProgress]:
-        """Return the events that close what earlier events have opened, for example a shell
-        command. Called if the model stopped in the middle of the arguments."""
+        """Return the events that end what earlier events have begun. For example, if the events
+        have begun a shell command, return the event that ends this command. Called if the model
+        stopped in the middle of the arguments."""
 
 
 class ToolFunction(Struct, frozen=True, kw_only=True):
@@ -179,10 +180,10 @@ class ToolFunction(Struct, frozen=True, kw_only=True):
 
 
 class PendingCall(Struct, frozen=True, kw_only=True):
-    """A tool call from earlier items that has to run before the model is called.
+    """A tool call in the conversation that has to run before the model is called.
 
     There are two cases. If the client has approved the call, ``approval_request_id`` is the id of
-    the approval request. If the conversation already contains the call and the call continues now,
+    the approval request. If the call has begun in an earlier response and continues now,
     ``call_id`` is the id of the call.
     """
 
@@ -214,9 +215,10 @@ class Toolset(Struct, frozen=True, kw_only=True):
 
 
 class ResponseContext(Struct, frozen=True, kw_only=True):
-    """The response for which a tool is opened.
+    """The response in which a request's tool is used.
 
-    - ``items``: the items before the output of the response. The input of the request is included.
+    - ``items``: the items of the conversation before the output of the response. They include the
+      input of the request.
     - ``interrupted_items``: the output so far, if this response was interrupted and now continues.
     - ``include``: the field ``include`` of the request.
     - ``spent_approvals``: ids of approval requests whose call another response has already run.
@@ -235,7 +237,8 @@ class ResponseContext(Struct, frozen=True, kw_only=True):
 
     @property
     def all_items(self) -> tuple[Item, ...]:
-        """The items before the response, and the output of the response so far."""
+        """The items of the conversation before the output of this response, and the output so
+        far."""
         return (*self.items, *self.interrupted_items)
 
 
@@ -265,9 +268,9 @@ class ToolProvider(Protocol):
 
 @runtime_checkable
 class FunctionDeclarer(Protocol):
-    """A provider that can name its functions before the tool is opened.
+    """A provider that can say which functions it offers before its method ``open`` is called.
 
-    The first prompt of a response is rendered with the declared functions. The prompt is rendered
+    The first prompt of a response is rendered with these declared functions. The prompt is rendered
     again if ``open`` offers other functions or if the provider declares no functions.
     """
 

@@ -81,8 +81,8 @@ class CitationReader:
         return self._read(self._pending + delta.text, final=False)
 
     def finish(self) -> Iterable[Delta]:
-        """Return the last deltas: the text that was held back, and the annotations for files that
-        the message mentions by name."""
+        """Return the last deltas: the text that was held back because it could be the beginning of
+        a citation mark, and the annotations for files that the message mentions by name."""
         out = self._read(self._pending, final=True)
         if self._logprobs:  # of a mark that was removed
             out.append(self._text_delta(""))

@@ -119,9 +119,9 @@ class CodeInterpreterProvider:
             return None
 
     async def _container(self, tool: Any, response: ResponseContext) -> ContainerHandle:
-        """Acquire a container for the response and return it. This is the container that the
-        request names, the container of the last code interpreter or shell call, or a new
-        container."""
+        """Acquire a container for the response and return it. If the request names a container, it
+        is this one. Otherwise, it is the container of the conversation's last code interpreter or
+        shell call if that container can be used again, or else a new container."""
         try:
             if isinstance(tool.container, str):
                 return await self._containers.acquire(response.tenant, tool.container)
@@ -140,8 +140,8 @@ def _policy(tool: Any, container: ContainerHandle | None) -> wc.NetworkPolicy | 
 
 
 def _function(skills: Sequence[SkillSummary], policy: wc.NetworkPolicy | None) -> ToolFunction:
-    """Return the function that the model is shown. Its container id and its handler are not set
-    yet."""
+    """Return the function that the model is shown. It has no handler yet, and its initial item has
+    no container id yet."""
     description = _DESCRIPTION + (network_prompt(policy) or _NO_NETWORK) + skills_prompt(skills)
     return ToolFunction(
         tool=tl.Custom(name=NAME, description=description),
@@ -177,8 +177,8 @@ class _CodeSession:
         )
 
     def file_citations(self, text: str) -> list[Annotation]:
-        """Return the citations of files in one message. Later messages do not cite these files
-        again."""
+        """Return annotations that cite, in the message ``text``, the files that the model's code
+        has written since the last message. Each file is cited in only one message."""
         files, self._uncited_files = self._uncited_files, {}
         return file_citations(files, text)
 
@@ -267,7 +267,7 @@ def _base_name(path: str) -> str:
 
 
 def _result_text(outcome: ExecutionResult, files: tuple[wc.ContainerFile, ...]) -> str:
-    """Return the text of the result that the model is shown."""
+    """Return the text that the model is shown as the result of its code."""
     lines = [outcome.output.rstrip("\n")] if outcome.output.strip() else []
     if outcome.end_reason in _ENDED_TEXT:
         lines.append(_ENDED_TEXT[outcome.end_reason])

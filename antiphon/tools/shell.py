@@ -184,8 +184,9 @@ async def _acquire_container(
     """Acquire a container for the response. Return it with the skills and the network policy that
     the model is told about.
 
-    The container is the one that the request names. If the request names no container, it is the
-    container of the last code interpreter or shell call, or a new container.
+    If the request names a container, it is this one. Otherwise, it is the container of the
+    conversation's last code interpreter or shell call if that container can be used again, or else
+    a new container.
     """
     if environment["type"] == "container_reference":
         container = await containers.acquire(response.tenant, environment["container_id"])
@@ -246,8 +247,8 @@ async def _run_commands(
 
 
 def _parse_action(arguments: str) -> Mapping[str, Any]:
-    """Return the field ``action`` of a call's item: the commands and their limits, parsed from the
-    arguments of the call."""
+    """Return the field ``action`` for the item of a shell call: the commands and their limits,
+    parsed from the arguments of the call."""
     return {"action": shell_action(arguments)}
 
 
@@ -289,7 +290,7 @@ def _output(outcome: ExecutionResult) -> dict[str, Any]:
 
 
 def _environment(tool: Any) -> Mapping[str, Any]:
-    """Return the environment of the tool. If the request sets no environment, the type is
-    ``local``: commands run on the client's machine."""
+    """Return the environment in which the commands of the shell tool run. If the request sets no
+    environment, its type is ``local``: the commands run on the client's machine."""
     environment = tool.environment
     return {"type": "local"} if environment is UNSET or environment is None else dict(environment)

@@ -94,9 +94,9 @@ class WorkerContext:
 
     @asynccontextmanager
     async def share_metrics(self, metrics: Metrics) -> AsyncIterator[None]:
-        """Async context manager that shares metrics. Within the block, other workers can read the
-        metrics of this worker. A client that reads the metrics of the server from this worker gets
-        the sums over all workers."""
+        """Async context manager that shares metrics. Within the ``async with`` block, other workers
+        can read the metrics of this worker. A client that reads the metrics of the server from this
+        worker gets the sums over all workers."""
         server = CallServer(lambda: _MetricsSession(metrics))
         await server.open(self.folder.worker(self.number))
         metrics.collect_from(self._collect)
@@ -117,7 +117,7 @@ class WorkerContext:
 
 
 class _MetricsSession:
-    """The methods that the supervisor may call in a worker."""
+    """The methods that the supervisor may call in a worker by RPC."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

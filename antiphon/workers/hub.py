@@ -66,7 +66,7 @@ class WorkerHub:
         self, caller: int, own: tuple[MetricSnapshot, ...]
     ) -> tuple[MetricSnapshot, ...]:
         """Return the metrics of all workers, added up. ``caller``: the number of the worker that
-        calls. ``own``: the metrics of this worker."""
+        calls this method. ``own``: the metrics of this worker."""
         self._last[caller] = own
         others = [number for number in self._workers if number != caller]
         await asyncio.gather(*map(self._read_metrics, others))
@@ -92,9 +92,9 @@ class HubSession:
         self._slots: dict[int, str] = {}
 
     def try_enter(self, slot: int, tenant: str) -> SlotGrant:
-        """Take a slot for a request if a slot is free, without waiting. Return whether and how the
-        slot was granted. ``slot``: a number that the worker has chosen for the slot. ``tenant``:
-        the tenant of the request."""
+        """Take a slot for a request if a slot is free. Do not wait for one. Return whether the slot
+        was granted, and whether the worker may use it again. ``slot``: a number that the worker has
+        chosen for the slot. ``tenant``: the tenant of the request."""
         queue = self._hub.admission
         if not queue.try_acquire(tenant):
             return SlotGrant.NONE
@@ -108,7 +108,8 @@ class HubSession:
         self._slots[slot] = tenant
 
     def leave(self, slot: int) -> None:
-        """Free a slot. Do nothing if the worker does not have the slot."""
+        """Free a slot, which is the permission to run one request. Do nothing if the worker does
+        not hold this slot."""
         if (tenant := self._slots.pop(slot, None)) is not None:
             self._hub.admission.release(tenant)
 
@@ -116,7 +117,7 @@ class HubSession:
         self, worker: int, own: tuple[MetricSnapshot, ...]
     ) -> tuple[MetricSnapshot, ...]:
         """Return the metrics of all workers, added up. ``worker``: the number of the worker that
-        calls. ``own``: the metrics of this worker."""
+        calls this method. ``own``: the metrics of this worker."""
         return await self._hub.metrics(worker, own)
 
     def processes(self) -> tuple[ProcessHealth, ...]:

@@ -100,8 +100,8 @@ class AnnouncedModel(Struct, frozen=True):
 
 class StartReport(Struct, frozen=True, kw_only=True, tag=True):
     """Report of a child that it has started. A worker reports the URL of the server, the models
-    that the server offers, and its capabilities (features that work or do not work). Other children
-    report no URL and no models."""
+    that the server offers, and the server's capabilities (which features work and which do not).
+    Other children report no URL and no models."""
 
     url: str
     models: tuple[AnnouncedModel, ...]

@@ -20,8 +20,8 @@ _REUSE_S = 0.05
 
 
 class SharedAdmission:
-    """An ``Admission`` that takes its slots from the hub. It counts the running and waiting
-    requests of this worker.
+    """An ``Admission`` that takes its slots from the hub. A slot is the permission to run one
+    request. ``SharedAdmission`` counts the running and waiting requests of this worker.
 
     An RPC call to the hub takes a tenth of the time of a short request. To save such calls, the
     worker keeps a slot for a moment after a request, if most slots are free. The worker uses this
@@ -67,8 +67,8 @@ class SharedAdmission:
 
     @asynccontextmanager
     async def slot(self, tenant: str) -> AsyncIterator[None]:
-        """Context manager that holds a slot while its block runs. Raises ``Overloaded`` if too many
-        requests wait."""
+        """Context manager that holds a slot while the ``with`` block runs. Raises ``Overloaded`` if
+        too many requests wait for a slot."""
         arrived = self._clock()
         slot = self._take_idle(tenant)
         try:
@@ -109,7 +109,7 @@ class SharedAdmission:
         return idle.pop() if idle else None
 
     def _leave_idle(self) -> None:
-        """Return all unused slots to the hub."""
+        """Give all unused slots back to the hub."""
         self._timer = None
         for slots in self._idle.values():
             for slot in slots:
@@ -130,7 +130,8 @@ class _Slot:
 
 
 class _Counted:
-    """Context manager that counts a request of a tenant while its block runs."""
+    """Context manager that counts a request of a tenant as running or waiting for as long as the
+    ``with`` block runs."""
 
     __slots__ = ("_counts", "_tenant")
 

@@ -14,8 +14,8 @@ __all__ = ["shared_store"]
 
 @asynccontextmanager
 async def shared_store(url: str) -> AsyncIterator[None]:
-    """Context manager that prepares a store for use by several processes. They may open the store
-    within the block.
+    """Context manager that prepares a store for use by several processes. The processes may open
+    the store within the ``with`` block.
 
     An SQLite database is checked and migrated. Records that earlier processes have left in it, such
     as their leases, are deleted. Raises ``SetupError`` if the store cannot be shared, or if another

@@ -160,8 +160,8 @@ class WorkerSupervisor:
 
     @property
     def _hosts(self) -> list[Child]:
-        """The processes that own the models and the containers. At the end, they are stopped after
-        the workers, because the workers need them."""
+        """The processes that own the models and the containers. When the server ends, these
+        processes are stopped after the workers, because the workers need them."""
         return [each for each in (self._host, self._containers) if each is not None]
 
     @property
@@ -242,8 +242,9 @@ class WorkerSupervisor:
 async def _end(
     children: Sequence[Child], tasks: Sequence[asyncio.Task[None]], wait_s: float
 ) -> None:
-    """Wait until the stopped children have ended. ``tasks``: the tasks that run the children. If a
-    child does not end within ``wait_s`` seconds, kill all children that still run."""
+    """Wait until the children, which have been told to stop, have ended. ``tasks``: the tasks that
+    run the children. If a child does not end within ``wait_s`` seconds, kill all children that
+    still run."""
     _, late = await asyncio.wait(tasks, timeout=wait_s)
     if late:
         for child in children:

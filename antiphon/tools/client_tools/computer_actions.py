@@ -1,7 +1,8 @@
 """Computer actions: the actions of the API, and the translation of a model's arguments into these
 actions.
 
-Clients execute every action that they receive. So an incomplete action is replaced by a screenshot.
+Clients execute every action that they receive. So an incomplete action is replaced by the action
+``screenshot``, which changes nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _MAX_COORDINATE = 2**31
 
 
 def computer_actions(arguments: Mapping[str, Any]) -> list[Json]:
-    """Return the actions of a call. They are in the argument ``actions`` or ``action``. If both are
-    missing, the arguments themselves are one action.
+    """Return the actions of a computer call. The model writes them in the argument ``actions`` or
+    ``action``. If both are missing, the arguments themselves are one action.
 
     An incomplete action becomes a screenshot, which shows the model that nothing happened.
     """

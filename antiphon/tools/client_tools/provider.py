@@ -126,8 +126,8 @@ def _computer_fields(arguments: str) -> Mapping[str, Any]:
 
 
 def _computer_preview_fields(arguments: str) -> Mapping[str, Any]:
-    """Return the item fields for a ``computer_use_preview`` call. Such a call has only one
-    action."""
+    """Return the item fields for a ``computer_use_preview`` call. Such a call has only one action,
+    so the item has ``action`` instead of a list of actions."""
     return {"action": computer_actions(parse_lenient(arguments, "action"))[0]}
 
 

@@ -1,5 +1,5 @@
-"""A container in the process that owns it. Its box, the isolated environment for its code, is
-opened on first use. Its files have ids."""
+"""A container in the process that owns it. Its sandbox environment (box), in which its code runs,
+is started on first use. Its files have ids."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
     - ``memory``: the highest memory limit that a request may set.
     - ``code_timeout_s``: maximum duration of one execution of code or of a command, in seconds.
     - ``max_output``: maximum number of characters of output that one execution returns.
-    - ``domains``: domains that a request may allow. "*" stands for any domain.
+    - ``domains``: the domains that the network policy in a request may list. "*" stands for any
+      domain.
     """
 
     idle_s: float = 1200
@@ -50,7 +51,8 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
     domains: frozenset[str] = frozenset()
 
     def box_limits(self, memory: wc.MemoryLimit) -> Limits:
-        """Return the resource limits of a sandbox box. ``memory``: the memory limit of the box."""
+        """Return the resource limits of a sandbox environment. ``memory``: the memory limit of the
+        environment."""
         return Limits(
             memory_bytes=wc.MEMORY_BYTES[memory],
             disk_bytes=self.disk_bytes,
@@ -91,15 +93,15 @@ class ContainerPolicy(Struct, frozen=True, kw_only=True):
 
 
 class Container:
-    """A container of this process. Its sandbox box, the isolated environment for its code, is
-    opened on first use. Then the requested files are written into the box.
+    """A container of this process. Its sandbox environment (box), in which its code runs, is
+    started on first use. Then the requested files are written into this environment.
 
     - ``is_auto``: whether the container was created for a response. If it is false, a client
       created the container.
-    - ``open``: opens a box with the given limits.
+    - ``open``: starts a sandbox environment with the given limits.
     - ``on_unused``: a function that is called when a response ends, if no other response uses the
-      container and its box was never opened. It deletes the container.
-    - ``egress``: makes the network proxy of the box. None if containers have no network.
+      container and its sandbox environment was never started. It deletes the container.
+    - ``egress``: makes the network proxy of the container. None if containers have no network.
     """
 
     def __init__(
@@ -169,9 +171,10 @@ class Container:
         return self._last_used
 
     def expire(self) -> None:
-        """Mark the container as expired. It can no longer be used.
+        """Mark the container as expired. The container can then no longer be used.
 
-        The next ``LocalContainers.close_expired`` closes its sandbox box.
+        The next call of ``LocalContainers.close_expired`` closes the container's sandbox
+        environment.
         """
         self._is_closed = True
 
@@ -182,8 +185,8 @@ class Container:
 
     @property
     def _is_unused(self) -> bool:
-        """Whether the container's sandbox box was never opened and no response uses the container
-        now."""
+        """Whether the container's sandbox environment was never started and no response uses the
+        container now."""
         return self._box is None and self._is_idle and not self._is_closed
 
     @property
@@ -241,7 +244,7 @@ class Container:
 
     def add_files(self, file_ids: Iterable[str]) -> None:
         """Add uploaded files. Files that the container already has are not added again. The files
-        are written into the sandbox box when the container is used next."""
+        are written into the sandbox environment when the container is used next."""
         existing = {*self._pending_file_ids, *self._loaded_file_ids}
         self._pending_file_ids += [each for each in dict.fromkeys(file_ids) if each not in existing]
 
@@ -267,7 +270,7 @@ class Container:
             return outcome, await self.refresh_files(box)
 
     async def ensure_ready(self) -> None:
-        """Open the container's sandbox box if it is not open yet. Raises ``ToolError``,
+        """Start the container's sandbox environment if it is not running yet. Raises ``ToolError``,
         ``NotFound``."""
         async with _ExclusiveUse(self):
             pass
@@ -329,15 +332,16 @@ class Container:
             await self.refresh_files(box)
 
     async def close(self) -> None:
-        """Close the container's sandbox box. Everything in the box is lost."""
+        """Close the container's sandbox environment. Everything in it is lost."""
         self._is_closed = True
         box, self._box = self._box, None
         if box is not None:
             await box.close()
 
     async def ensure_open(self) -> Box:
-        """Open the container's sandbox box if it is not open yet, and add the requested files and
-        skills that are missing. Return the box. Raises ``ToolError``, ``NotFound``."""
+        """Start the container's sandbox environment if it is not running yet, and add the requested
+        files and skills that are missing. Return the environment. Raises ``ToolError``,
+        ``NotFound``."""
         self.check_active()
         if self._box is None:
             self._box = await self._open_box()
@@ -372,8 +376,8 @@ class Container:
     async def refresh_files(
         self, box: Box, source: Literal["user", "assistant"] = "assistant", name: str | None = None
     ) -> tuple[wc.ContainerFile, ...]:
-        """List the files in the sandbox box and update the metadata. Return the metadata of the
-        files that are new or have changed since the last call.
+        """List the files in the sandbox environment and update the metadata. Return the metadata of
+        the files that are new or have changed since the last call.
 
         - ``name``: the path of a file that was just written.
         - ``source``: who wrote this file. For all other new files, the source ``assistant`` is
@@ -411,7 +415,7 @@ async def _mount_skill(box: Box, skill: ContainerSkill) -> None:
 
 class _ExclusiveUse:
     """An async context manager that gives one task exclusive use of a container. ``async with``
-    returns the container's sandbox box. A container does not expire while it is in use."""
+    returns the container's sandbox environment. A container does not expire while it is in use."""
 
     def __init__(self, container: Container) -> None:
         self._container = container

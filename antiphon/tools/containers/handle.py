@@ -25,8 +25,8 @@ __all__ = [
 
 
 class ContainerView(Struct, frozen=True):
-    """A container in the form of the API, with its skills and its ``network_key``. The process that
-    owns the container sends this object to other processes."""
+    """A container as the API shows it, with its skills and a hash of its network policy
+    (``network_key``). The process that owns the container sends this object to other processes."""
 
     resource: wc.ContainerResource
     skills: tuple[SkillSummary, ...] = ()
@@ -52,8 +52,8 @@ class ContainerHandle(Protocol):
     """The object through which tools and endpoints use one container. The container belongs to this
     process or to another process.
 
-    Methods raise ``NotFound`` for unknown files and ``ToolError`` if the container's sandbox box
-    fails. If the container no longer exists, they raise the errors of
+    Methods raise ``NotFound`` for unknown files and ``ToolError`` if the container's sandbox
+    environment fails. If the container no longer exists, they raise the errors of
     ``ContainerRegistry.get_active``.
     """
 
@@ -87,7 +87,7 @@ class ContainerHandle(Protocol):
         """Run Python code. Returns the result and the files that the code wrote."""
 
     async def ensure_ready(self) -> None:
-        """Open the container's sandbox box if it is not open yet."""
+        """Start the container's sandbox environment if it is not running yet."""
 
     async def run_command(
         self,

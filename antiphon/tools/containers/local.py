@@ -133,16 +133,16 @@ class LocalContainers:
         return container
 
     def get_active(self, tenant: str, container_id: str) -> Container:
-        """Return a container that can be used. Raises ``NotFound`` for an unknown container and
-        ``InvalidRequest`` for an expired container."""
+        """Return the container with this id if the container can be used. Raises ``NotFound`` for
+        an unknown container and ``InvalidRequest`` for an expired container."""
         container = self.get(tenant, container_id)
         if not container.is_active:
             raise container_expired(container_id)
         return container
 
     def resources(self, tenant: str) -> dict[str, wc.ContainerResource]:
-        """Return the containers of a tenant that this process owns, in the form of the API, by
-        id."""
+        """Return those containers of a tenant that belong to this process, as the API shows them.
+        The key of each container is its id."""
         return {each.id: each.resource for each in self if each.tenant == tenant}
 
     async def create(self, tenant: str, request: wc.CreateContainer) -> wc.ContainerResource:
@@ -170,7 +170,7 @@ class LocalContainers:
         return container.resource
 
     async def reserve(self, tenant: str, request: wc.CreateContainer) -> Container:
-        """Create a container for a response. Its sandbox box is opened on first use.
+        """Create a container for a response. Its sandbox environment is started on first use.
 
         If the tenant already has the maximum number of containers, one of them expires: the least
         recently used container that was created for a response and that no response uses now.
@@ -179,7 +179,7 @@ class LocalContainers:
         return await self._add(tenant, request, is_auto=True)
 
     def record(self, container: Container) -> ContainerRecord:
-        """Return the directory record that describes a new container."""
+        """Return the record with which the container directory describes a new container."""
         return ContainerRecord(
             tenant=container.tenant,
             resource=container.resource,
@@ -197,13 +197,13 @@ class LocalContainers:
 
     async def close(self, container: Container) -> None:
         """Close a container and remove it from this process. Called after another process has
-        deleted the container's record in the directory."""
+        deleted the container's record in the container directory."""
         self._forget(container.id)
         await container.close()
 
     async def close_expired(self) -> None:
-        """Close the sandbox boxes of expired containers. If more than ``_MAX_EXPIRED`` containers
-        have expired, remove the oldest of them from memory."""
+        """Close the sandbox environments of expired containers. If more than ``_MAX_EXPIRED``
+        containers have expired, remove the oldest of them from memory."""
         expired = [container for container in self if not container.is_active]
         for container in expired:
             await container.close()
@@ -212,7 +212,8 @@ class LocalContainers:
         await self._report_expired()
 
     async def renew_lease(self) -> None:
-        """Renew the lease of this process, and report to the directory which containers were used.
+        """Renew the lease of this process. Report to the container directory (the list of
+        containers in the store) which containers were used.
 
         If the directory no longer lists a container as active, the container also expires in this
         process. This happens if the lease had ended or another process has deleted the container.

@@ -1,4 +1,5 @@
-"""Network access of containers. A request's network policy determines the proxy of a container."""
+"""Network access of containers. The programs in a container reach the network only through a proxy.
+The request's network policy determines which domains the proxy allows."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ class ContainerMaker(Protocol):
         """Return the container with this id. Return None if this process has no such container."""
 
     def resources(self, tenant: str) -> Mapping[str, wc.ContainerResource]:
-        """Return the containers of a tenant that this process owns, in the form of the API, by
-        id."""
+        """Return those containers of a tenant that belong to this process, as the API shows them.
+        The key of each container is its id."""
 
     async def delete(self, tenant: str, container_id: str) -> bool:
         """Delete a container that this process owns, and the files in it. Return False if this
@@ -53,8 +53,8 @@ class ContainerMaker(Protocol):
         ``InvalidRequest``, ``NotFound``, ``QuotaExceeded``, ``ToolError``."""
 
     async def reserve(self, tenant: str, request: wc.CreateContainer) -> ContainerHandle:
-        """Create a container for a response. Its sandbox box is opened on first use. Raises
-        ``QuotaExceeded``."""
+        """Create a container for a response. Its sandbox environment is started on first use.
+        Raises ``QuotaExceeded``."""
 
 
 class ContainerRegistry:
@@ -89,7 +89,7 @@ class ContainerRegistry:
         return await self._maker.create(tenant, request)
 
     async def get_active(self, tenant: str, container_id: str) -> ContainerHandle:
-        """Return a container that can be used.
+        """Return the container with this id if the container can be used.
 
         Raises ``NotFound`` for an unknown id and for a container of another tenant. Raises
         ``InvalidRequest`` for an expired container. Raises ``Overloaded`` if the process that owns
@@ -132,8 +132,8 @@ class ContainerRegistry:
 
     async def delete(self, tenant: str, container_id: str) -> None:
         """Delete a container and its files. If the process that owns the container cannot be
-        reached now, it closes the container's sandbox box later, when it renews its lease. Raises
-        ``NotFound``."""
+        reached now, it closes the container's sandbox environment later, when it renews its lease.
+        Raises ``NotFound``."""
         if await self._maker.delete(tenant, container_id):
             return
         record = await self._record(tenant, container_id)
@@ -159,11 +159,11 @@ class ContainerRegistry:
         skills: Iterable[ContainerSkill] = (),
     ) -> ContainerHandle:
         """Return a container for a tool whose container has the type ``auto``, and register that a
-        response uses it. Add the requested files and skills.
+        response uses the container. Add the requested files and skills to the container.
 
-        The container of the last call among ``items`` that ran in a container is reused, if it is
-        still active and has the requested network policy. Otherwise, a new container is created.
-        Raises ``QuotaExceeded``.
+        The container of the last call among ``items`` that ran in a container is reused, if this
+        container is still active and has the requested network policy. Otherwise, a new container
+        is created. Raises ``QuotaExceeded``.
         """
         skills = tuple(skills)
         last = await self.last_active(tenant, items)
@@ -191,12 +191,13 @@ class ContainerRegistry:
     async def resolve_skills(
         self, tenant: str, skills: Iterable[ShellSkill], path: str
     ) -> tuple[ContainerSkill, ...]:
-        """Return the skills that a request names at ``path``. Raises ``InvalidRequest``."""
+        """Return the skills that a request lists in its field ``path`` (used in error messages).
+        Raises ``InvalidRequest``."""
         return await resolve_skills(self._library, tenant, skills, path)
 
     async def check_reference(self, tenant: str, container_id: str, path: str) -> None:
-        """Raise ``InvalidRequest`` if the container that a request names at ``path`` cannot be
-        used."""
+        """Raise ``InvalidRequest`` if the container that a request names cannot be used. ``path``:
+        the request field that contains the container's id (for the error message)."""
         try:
             await self.get_active(tenant, container_id)
         except (NotFound, InvalidRequest) as error:

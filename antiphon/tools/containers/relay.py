@@ -34,8 +34,8 @@ _SUFFIX = ".box"
 
 
 class ContainerRelay:
-    """Connects this process with the other processes that own containers. It sends RPC calls to
-    these processes and answers their RPC calls.
+    """Connects this process with the other processes that own containers. The relay sends RPC calls
+    to these processes and answers their RPC calls.
 
     - ``folder``: folder with the sockets of all processes of this server. None for a server without
       workers.
@@ -62,7 +62,7 @@ class ContainerRelay:
 
     def connect(self, owner: str, url: str) -> Calls:
         """Return the client for RPC calls to the process with the id ``owner``. ``url``: address of
-        that process's server. It is empty if other servers cannot reach that server."""
+        that process's server. The address is empty if other servers cannot reach that server."""
         if (client := self._client(owner)) is not None:
             return client
         is_local = is_loopback(urlsplit(url).hostname or "")
@@ -84,10 +84,12 @@ class ContainerRelay:
         return None if client is None else client.forward
 
     def remove_abandoned(self) -> tuple[str, ...]:
-        """Remove all sockets in the folder. Return the ids of the processes that opened them.
+        """Remove all sockets in the folder ``folder``. Return the ids of the processes that opened
+        these sockets.
 
-        Call this method before this process opens its own socket. At this time, all sockets in the
-        folder belong to processes of this server that owned containers and have died.
+        Call this method before this process opens its own socket in the folder. At this time, all
+        sockets in the folder belong to processes of this server that owned containers and have
+        died.
         """
         if self._folder is None:
             return ()

@@ -23,8 +23,8 @@ class RemoteContainer:
     """The ``ContainerHandle`` of a container in another process, the owner.
 
     - ``calls``: the client for RPC calls to the owner's ``ContainerSession``.
-    - ``on_gone``: a function that is called when the owner has ended. Its containers have then
-      ended too.
+    - ``on_gone``: a function that is called if a call fails because the owner has ended. The
+      owner's containers have then ended too.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class RemoteContainer:
         return bool(await self._call("expire_if_replaceable", returns=bool))
 
     async def close(self) -> None:
-        """Close the container's sandbox box. Everything in the box is lost."""
+        """Close the container's sandbox environment. Everything in it is lost."""
         await self._call("close")
 
     async def _call(self, method: str, *arguments: Any, returns: Any = None) -> Any:
@@ -167,10 +167,12 @@ class RemoteContainers:
         self._connect = connect
 
     def handle_for(self, record: ContainerRecord) -> RemoteContainer:
-        """Return the ``ContainerHandle`` of the container that a directory record describes."""
+        """Return the ``ContainerHandle`` of the container that a record of the container directory
+        describes."""
         return RemoteContainer(record, self._connect(record.owner, record.url), self._expire)
 
     async def _expire(self, record: ContainerRecord) -> None:
-        """Mark the container as expired in the directory. Clients have been told that the container
-        has expired. So it must stay expired even if its owner becomes reachable again."""
+        """Mark the container as expired in the container directory. Antiphon tells the client now
+        that the container has expired. So the container must stay expired even if its owner can be
+        reached again later."""
         await self._directory.expire(record.owner, [record.resource.id])

@@ -37,7 +37,8 @@ class ContainerSession:
         skills: tuple[ShellSkill, ...],
     ) -> AsyncGenerator[bool, None]:
         """Register that a response uses the container, and add files and skills to the container.
-        The use ends when the caller cancels this RPC call or disconnects."""
+        Yield True once, when this is done. The response uses the container until the caller cancels
+        this RPC call or disconnects."""
         container = self._active(tenant, container_id)
         resolved = await resolve_skills(self._local.library, tenant, skills, "skills")
         await container.acquire(file_ids, resolved)
@@ -48,7 +49,7 @@ class ContainerSession:
             await container.release()
 
     async def ensure_ready(self, tenant: str, container_id: str) -> None:
-        """Open the container's sandbox box if it is not open yet."""
+        """Start the container's sandbox environment if it is not running yet."""
         await self._active(tenant, container_id).ensure_ready()
 
     async def run_python(self, tenant: str, container_id: str, code: str) -> PythonOutcome:
@@ -107,7 +108,7 @@ class ContainerSession:
         return self._local.get(tenant, container_id).expire_if_replaceable()
 
     async def close(self, tenant: str, container_id: str) -> None:
-        """Close the container's sandbox box and remove the container from this process. The
+        """Close the container's sandbox environment and remove the container from this process. The
         caller must have deleted the container's record in the container directory before."""
         await self._local.close(self._local.get(tenant, container_id))
 

@@ -67,8 +67,8 @@ class ContainerSkill(Struct, frozen=True, kw_only=True):
     """A skill for a container.
 
     - ``key``: identifies the version or the inline content of the skill.
-    - ``source``: the skill in the form of a request, with its exact version or its content. It is
-      sent to the process that owns the container.
+    - ``source``: the skill as a request would contain it, with its exact version or its content. It
+      is sent to the process that owns the container.
     - ``load``: returns the skill's files as a zip archive. Raises ``NotFound``.
     """
 
@@ -95,8 +95,8 @@ class ContainerSkill(Struct, frozen=True, kw_only=True):
 async def resolve_skills(
     library: SkillLibrary, tenant: str, skills: Iterable[ShellSkill], path: str
 ) -> tuple[ContainerSkill, ...]:
-    """Return the skills that a request names at ``path``. Raises ``InvalidRequest`` for unknown
-    skills and for two skills with the same name."""
+    """Return the skills that a request lists in its field ``path`` (used in error messages). Raises
+    ``InvalidRequest`` for unknown skills and for two skills with the same name."""
     resolved: dict[str, ContainerSkill] = {}
     for index, skill in enumerate(skills):
         skill_path = f"{path}[{index}]"

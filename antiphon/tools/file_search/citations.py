@@ -21,8 +21,9 @@ _MAX_MARK_LENGTH = 216
 
 
 def file_citation_notation(file_of: Callable[[int], tuple[str, str] | None]) -> CitationNotation:
-    """Return the notation of file citations. ``file_of`` returns the file id and filename for the
-    number of a passage. It returns None if the model was not shown a passage with this number."""
+    """Return the notation of file citations. ``file_of``: a function that returns the file id and
+    filename of the passage with a given number. It returns None if the model was not shown a
+    passage with this number."""
 
     def cite(mark: re.Match[str], position: int, preceding: str) -> Citation | None:
         file = file_of(int(mark.group(1)))

@@ -167,8 +167,8 @@ class _NumberedPassages:
 
     def files_of(self, call: int) -> tuple[dict[str, str], ...]:
         """Return the file id and filename of each passage that a file search call showed to the
-        model. They are stored in the item of the call, because later responses may cite the
-        passages."""
+        model. The item of the call contains these ids and names, because later responses may cite
+        the passages."""
         files = (file for file in self._calls[call] if file is not None)
         return tuple({"file_id": file_id, "filename": filename} for file_id, filename in files)
 
@@ -215,7 +215,8 @@ def _search_request(tool: Any, queries: tuple[str, ...], path: str) -> SearchReq
 
 
 def _call_fields(arguments: str) -> Mapping[str, Any]:
-    """Return the fields for the item of a failed call: its queries, if they can be parsed."""
+    """Return the fields for the output item of a failed call. If the arguments can be parsed, this
+    is ``queries``. Otherwise, there are no fields."""
     try:
         return {"queries": _parse_queries(arguments)}
     except ToolError:

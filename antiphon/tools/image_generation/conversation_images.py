@@ -67,7 +67,8 @@ class ImageSources(Struct, frozen=True):
 
 
 class _ImageGroup(Struct, frozen=True):
-    """Images that belong together: all images of one message, or one generated image."""
+    """Images that belong together: all images of one message, all images of one tool result, or one
+    generated image."""
 
     images: tuple[Mapping[str, Any] | Image, ...]
     id: str = ""
@@ -90,8 +91,8 @@ class ConversationImages:
         return len(self)
 
     def latest(self) -> tuple[int, ...]:
-        """Return the numbers of the most recent images. This is the last generated image. If a
-        later message or tool result contains images, these are all its images instead."""
+        """Return the numbers of the most recent images: all images of the last message or tool
+        result that contains images, or the last generated image if it came later."""
         if not self._groups:
             return ()
         last = len(self)

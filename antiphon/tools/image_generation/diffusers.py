@@ -265,18 +265,18 @@ class Diffusers:
 
     @property
     def _supports_previews(self) -> bool:
-        """Whether the model can send previews. Two conditions must hold: the VAE alone can decode
-        the intermediate results (latents), and the pipeline accepts a callback for the end of each
-        denoising step."""
+        """Whether the pipeline can produce previews. Two conditions must hold: the VAE alone can
+        decode the intermediate results (latents), and the pipeline accepts a callback for the end
+        of each denoising step."""
         encoder = getattr(self._text_to_image, "vae", None)
         is_plain = type(encoder).__name__ in _PREVIEW_DECODERS
         return is_plain and _has_argument(self._text_to_image, _CALLBACK)
 
 
 class _StepCallback:
-    """The callback that the pipeline calls after each denoising step. If the caller has cancelled
-    the image generation, the callback stops the pipeline. It sends previews at evenly spaced
-    steps."""
+    """The callback that the pipeline calls after each denoising step. The callback sends previews
+    of the image to the caller at evenly spaced steps. If the caller has cancelled the image
+    generation, the callback stops the pipeline."""
 
     def __init__(
         self,

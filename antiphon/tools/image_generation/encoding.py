@@ -28,7 +28,8 @@ def encode_picture(picture: Any, request: ImageRequest) -> Image:
 
 
 def convert_image(image: Image, request: ImageRequest) -> Image:
-    """Return the image in the requested format. If it cannot be converted, return it unchanged."""
+    """Return the image in the requested format. If the image cannot be converted, return it
+    unchanged."""
     if image.format == request.output_format or {image.format, request.output_format} - {
         *WRITABLE_FORMATS
     }:

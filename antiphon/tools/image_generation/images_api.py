@@ -104,7 +104,8 @@ class ImagesApi:
         fetcher: Fetcher | None,
         max_bytes: int,
     ) -> ImagesApi:
-        """Create the generator. ``settings``: the operator's options. Raises ``SetupError``."""
+        """Create the ``ImageGenerator`` for the Images API at ``url``. ``settings``: the operator's
+        options. Raises ``SetupError``."""
         try:
             options = msgspec.convert(dict(settings), ImagesApiOptions)
         except msgspec.ValidationError as error:
@@ -268,8 +269,8 @@ def _parse_usage(payload: Any) -> dict[str, Any]:
 
 
 def _multipart(fields: Mapping[str, Any], task: ImageTask) -> tuple[str, bytes]:
-    """Return the content type and the body of a form with files (RFC 7578), in the form that
-    OpenAI's clients use."""
+    """Return the content type and the body of a ``multipart/form-data`` request (RFC 7578). Its
+    files and fields are encoded as OpenAI's clients encode them."""
     field_name = "image" if len(task.images) == 1 else "image[]"
     files = [(field_name, f"image{at}", each) for at, each in enumerate(task.images, 1)]
     if task.mask is not None:

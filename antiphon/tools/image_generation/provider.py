@@ -63,7 +63,7 @@ class ImagePolicy(Struct, frozen=True, kw_only=True):
     - ``models``: model name in requests → the name that the generator uses.
     - ``max_pixels``: maximum number of pixels that a request may ask for.
     - ``max_bytes``: maximum size of one image.
-    - ``concurrency``: the number of images that are generated at the same time.
+    - ``concurrency``: maximum number of images that are generated at the same time.
     """
 
     model: str | None = None
@@ -74,7 +74,8 @@ class ImagePolicy(Struct, frozen=True, kw_only=True):
 
 
 class ImageGenerationProvider:
-    """The ``ToolProvider`` of ``image_generation``. The provider does not close the generator."""
+    """The ``ToolProvider`` of ``image_generation``. The provider does not close its
+    ``ImageGenerator``."""
 
     def __init__(
         self, generator: ImageGenerator, sources: ImageSources, policy: ImagePolicy
@@ -184,7 +185,7 @@ class _ImageSession:
     async def run(
         self, arguments: str, context: CallContext
     ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
-        """Run one call of the model. This is the handler of the tool."""
+        """Run one tool call of the model. This is the handler of the tool."""
         task = await self._build_task(parse_arguments(arguments))
         generated: GeneratedImage | None = None
         try:
@@ -253,8 +254,8 @@ class _ImageSession:
         return {name: value for name, value in fields.items() if value is not None}
 
     async def _item_fields(self, task: ImageTask, generated: GeneratedImage) -> dict[str, Any]:
-        """Return the fields of the item. They describe the image that was actually generated, which
-        may differ from the request."""
+        """Return the fields of the ``image_generation_call`` item. They describe the image that was
+        actually generated. This image may differ from the one that the request describes."""
         fields = {
             "result": await _base64(generated.image),
             "action": "edit" if task.images else "generate",

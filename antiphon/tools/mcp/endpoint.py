@@ -1,7 +1,7 @@
 """The address of an MCP server, and the trace of each request to this server: a record of what the
 transport did.
 
-This module does not import the SDK, because this import takes about a second.
+This module does not import the MCP SDK, because this import takes about a second.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class RequestTrace(msgspec.Struct):
     transport_errors: list[str] = []
 
 
-#: The trace of the current request. The SDK sends a message in the context of the task that calls
-#: it, so the transport finds the trace here.
+#: The trace of the current request. The MCP SDK sends a message in the context (``contextvars``) of
+#: the task that calls the SDK. So the transport can read the trace from this variable.
 current_trace: ContextVar[RequestTrace | None] = ContextVar("current_trace", default=None)
 
 #: The entry of ``RequestTrace.transport_errors`` for an address that is not allowed.

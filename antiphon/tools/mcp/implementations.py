@@ -1,9 +1,10 @@
 """Built-in tools that an MCP server of the operator implements: ``web_search`` and
 ``code_interpreter``.
 
-The model sees the MCP server's tools under the names that the model was trained with. The client
-sees the items of the built-in tool. The MCP servers ``browser`` and ``python`` of gpt-oss have such
-tools.
+The model sees functions: the search tools under the names that the MCP server gives them, and the
+code tool as ``python``. The client sees the items of the built-in tool. For example, the MCP
+servers ``browser`` and ``python`` of gpt-oss can implement these tools. The gpt-oss models were
+trained with the functions of these two servers.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ __all__ = ["McpImplementation", "code_interpreter", "web_search"]
 
 _PYTHON = "python"
 _INCLUDE_OUTPUTS = "code_interpreter_call.outputs"
-#: Name of a tool, or of its argument → the action of a call.
+#: Name of a tool, or of one of its parameters → the action of the tool's calls.
 _ACTIONS: Mapping[str, str] = {
     "search": "search",
     "open": "open_page",
@@ -61,13 +62,13 @@ class _ToolKind(Struct, frozen=True, kw_only=True):
     """Describes how the tools of an MCP server become one built-in tool.
 
     - ``check``: rejects fields of a request that the MCP server does not support.
-    - ``function``: returns the function that the model is shown for a tool of the MCP server. The
-      function has no handler yet. Returns None if the model is not shown this tool.
+    - ``function``: takes a tool of the MCP server. Returns the function that Antiphon shows the
+      model for it, still without a handler. Returns None if the model must not see the tool.
     - ``arguments``: translates the arguments that the model wrote into the arguments of the MCP
       server's tool.
     - ``result_fields``: returns the fields of the output item. Its arguments are the tool, the
-      arguments that the model wrote, the text of the result, and whether the item shows the
-      outputs.
+      arguments that the model wrote, the text of the result, and whether the item contains the
+      outputs of the model's code.
     - ``step``: name of the progress event of a running call, for example ``searching``.
     """
 
@@ -153,8 +154,9 @@ def _check_search(tool: Any, path: str) -> None:
 
 def _action_kind(tool: ListedTool) -> str | None:
     """Return the action that all calls of a tool have: ``search``, ``open_page`` or
-    ``find_in_page``. The name of the tool determines the action. If this name is unknown, the names
-    of the tool's arguments determine it. Return None if all these names are unknown."""
+    ``find_in_page``. The tool's name determines the action. If the name is not a known one, the
+    first known name among the tool's parameters determines it. Return None if neither the tool nor
+    a parameter has a known name."""
     properties = tool.input_schema.get("properties") if tool.input_schema else None
     names = (tool.name.rpartition(".")[2], *(properties if isinstance(properties, dict) else ()))
     return next((_ACTIONS[name] for name in names if name in _ACTIONS), None)
@@ -203,8 +205,8 @@ web_search = _ToolKind(
 
 
 def _check_code(tool: Any, path: str) -> None:
-    """Raise ``InvalidRequest`` if the request names a container or files, because the code runs on
-    the MCP server."""
+    """Raise ``InvalidRequest`` if the request names a container or files for the tool's code. The
+    code runs on the MCP server, not in a container."""
     where = f"{path}.container"
     if isinstance(tool.container, str):
         raise InvalidRequest(
@@ -218,9 +220,9 @@ def _check_code(tool: Any, path: str) -> None:
 
 
 def _code_field(tool: ListedTool) -> str | None:
-    """Return the name of the tool's argument that takes the code. If the tool has an argument
-    ``code``, return this name. Otherwise, if the tool is named ``python`` and has only one
-    argument, return the name of this argument. Return None in all other cases."""
+    """Return the name of the tool's parameter that takes the code. If the tool has a parameter
+    ``code``, this is the name. Otherwise, if the tool is named ``python`` and has only one
+    parameter, the name is that of this parameter. Return None in all other cases."""
     properties = tool.input_schema.get("properties") if tool.input_schema else None
     if not isinstance(properties, dict):
         return None

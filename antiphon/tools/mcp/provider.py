@@ -113,8 +113,8 @@ class McpProvider:
     async def open(self, tool: Mcp, response: ResponseContext) -> AsyncIterator[Toolset]:
         """Offer the MCP server's tools to the model.
 
-        If the conversation already lists the tools, the MCP server is contacted only when a tool is
-        called.
+        If the conversation already contains the list of these tools, Antiphon does not ask the MCP
+        server for the list. It then contacts the MCP server only when the model calls a tool.
         """
         label = tool.server_label
         session = SessionKey.for_response(response, self._server(tool, "tools"))
@@ -300,7 +300,8 @@ async def _call_disallowed_tool(
 
 
 def _failed_result(error: dict[str, Any]) -> ToolResult:
-    """Return the result of a failed call. The model sees the same text now and in later turns."""
+    """Return the result of a failed call. Its text is the one that dialects render for the failed
+    call in later turns. So the model sees the same text now and later."""
     text = f"Error: {json.dumps(error, ensure_ascii=False)}"
     return ToolResult(text=text, fields={"error": error}, failed=True)
 

@@ -163,8 +163,9 @@ def _invalid_value(path: str, expected: str) -> InvalidRequest:
 
 
 def listed_tools(label: str, items: Iterable[it.Item]) -> tuple[ListedTool, ...] | None:
-    """Return the tools of an MCP server that an earlier item of the conversation lists. ``label``:
-    the label of the server. Return None if the conversation contains no list for this server."""
+    """Return the tools of the MCP server with the label ``label``. An earlier item of the
+    conversation lists these tools. Return None if the conversation contains no list for this
+    server."""
     lists = [
         item
         for item in items
@@ -206,7 +207,7 @@ def to_function(tool: ListedTool) -> Function:
     """Return a tool of an MCP server as a function that the model can call.
 
     Characters that models cannot write in function names become ``_``. If engines cannot enforce
-    the schema of the arguments, the schema is moved into the description.
+    the schema of the arguments, the schema becomes part of the function's description.
     """
     name = re.sub(r"[^A-Za-z0-9_-]", "_", tool.name)
     schema = tool.input_schema

@@ -1,5 +1,5 @@
-"""Read the results and the failures of MCP calls. They become text for the model and errors for the
-output item."""
+"""Read the results and the failures of MCP calls. Turn them into text for the model and into errors
+for the output item."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 _TIMED_OUT = -32001
 _CLOSED = -32000
 _INTERNAL = -32603
-#: The messages that the SDK itself writes for HTTP errors, if the server sends no message.
+#: The messages that the MCP SDK itself writes for HTTP errors, if the server sends no message.
 _STAND_INS = ("Not Found", "Session terminated", "Server returned an error response")
 
 
@@ -50,7 +50,7 @@ class FailureDetails(Struct, frozen=True, kw_only=True):
 
 
 class McpFailure(Exception):
-    """Raised if an MCP call has no result."""
+    """Raised if an MCP call fails and so returns no result. ``details`` describes the failure."""
 
     def __init__(self, details: FailureDetails) -> None:
         super().__init__(details.message)
@@ -58,8 +58,8 @@ class McpFailure(Exception):
 
 
 def describe_failure(error: BaseException, trace: RequestTrace) -> FailureDetails:
-    """Return the details of a failed request to an MCP server. ``error``: an exception that the SDK
-    raised. ``trace``: the record of what the transport did for the request."""
+    """Return the details of a failed request to an MCP server. ``error``: an exception that the MCP
+    SDK raised. ``trace``: the record of what the transport did for the request."""
     from mcp import MCPError
     from pydantic import ValidationError
 

@@ -1,4 +1,4 @@
-"""A pool of open MCP sessions. Each session is opened and closed by its own task.
+"""A pool of open MCP sessions. Each session is opened and closed by an asyncio task of its own.
 
 A session is reused. It is closed when it has not been used for some time. By default, a session
 belongs to one conversation, because the MCP server may keep state in the session. If the endpoint
@@ -93,8 +93,8 @@ class _Session:
             raise McpFailure(describe_failure(TimeoutError(), self._trace)) from None
 
     async def close(self) -> None:
-        """Ask the task of the session to close the connection. If that takes too long, cancel the
-        task."""
+        """Ask the asyncio task that owns the connection to close it. If that takes too long, cancel
+        the task."""
         self._close_requested.set()
         if not self._ready.done():
             self._task.cancel()
@@ -221,7 +221,8 @@ class SessionPool:
             return client, True
 
     async def _discard_session(self, entry: _PoolEntry, client: Client) -> None:
-        """Close the session of ``client``. Do nothing if the entry already has a newer session."""
+        """Close the session of ``client``, so that the next call opens a new session. Do nothing if
+        another call has already replaced this session."""
         async with entry.lock:
             session = entry.session
             if session is None or (
@@ -256,8 +257,8 @@ class SessionPool:
 
 
 def _make_connector() -> McpConnector:
-    """Make an ``McpConnector``. The first call imports the SDK, which takes about a second. So call
-    this function in a thread."""
+    """Make an ``McpConnector``. The first call imports the MCP SDK, which takes about a second. So
+    call this function in a thread."""
     from .transport import McpConnector
 
     return McpConnector()

@@ -1,9 +1,9 @@
 """Connections to MCP servers: by streamable HTTP, by SSE, or to a local process.
 
 Addresses of servers that a request names are checked when the socket is created. The same task must
-enter and exit a connection, because the SDK uses cancel scopes.
+enter and exit a connection, because the MCP SDK uses cancel scopes.
 
-The first import of this module imports the SDK, which takes about a second. So import it in a
+The first import of this module imports the MCP SDK, which takes about a second. So import it in a
 thread.
 """
 
@@ -138,7 +138,7 @@ def _process(server: McpEndpoint) -> Any:
     starts the process.
 
     The process writes its stderr to the stderr of Antiphon. Its environment contains the configured
-    variables and the few variables of Antiphon's environment that the SDK considers safe.
+    variables and the few variables of Antiphon's environment that the MCP SDK considers safe.
     """
     parameters = StdioServerParameters(
         command=server.command, args=list(server.args), env=dict(server.env)
@@ -182,8 +182,8 @@ class _TracedTransport(httpx2.AsyncHTTPTransport):
 
 
 class _SizeLimitedStream(httpx2.AsyncByteStream):
-    """A response body that raises an error when it exceeds the size limit. For event streams, the
-    SDK itself limits the size of each event."""
+    """A response body that raises an error when it exceeds the size limit. This limit does not
+    apply to event streams, because the MCP SDK limits the size of each event."""
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
         self._stream = stream

@@ -1,7 +1,7 @@
 """The ``programmatic_tool_calling`` tool: the model writes JavaScript programs that call tools. The
 model sees only the output of a program.
 
-The state of a program is not stored. To continue a program, the server runs it again from its
+The state of a program is not stored. To continue a program, Antiphon runs it again from its
 beginning and gives it the results of its earlier calls. These results are in the conversation. So
 another response or another process can continue the program.
 """
@@ -290,8 +290,8 @@ class _ProgramSession:
 
 
 class _RecordedCalls:
-    """The tool calls of a program (JavaScript code of the model) that are in the conversation. They
-    are grouped by called function and kept in order."""
+    """The tool calls in the conversation that one program (JavaScript code of the model) made. They
+    are grouped by called function, and each group is in the order of the calls."""
 
     def __init__(self, calls: Sequence[tuple[it.Item, ...]]) -> None:
         self._calls: dict[tuple[str, ...], deque[tuple[it.Item, ...]]] = {}
@@ -299,12 +299,12 @@ class _RecordedCalls:
             self._calls.setdefault(self._target(call[0]), deque()).append(call)
 
     def take(self, initial_item: it.Item) -> tuple[it.Item, ...] | None:
-        """Remove the next recorded tool call of a function, and return it: the item of the call
-        and, if the call is answered, the item with the answer. Return None if no recorded call of
-        the function is left.
+        """Return the oldest recorded tool call of one function, and remove it from the record. The
+        result is the item of the call and, if the call is answered, the item with the answer.
+        Return None if no recorded call of this function is left.
 
-        ``initial_item``: an item that names the function, for example the item with which a call of
-        the function begins.
+        ``initial_item``: a call item that names the function, for example the item with which a
+        call of the function begins.
         """
         queue = self._calls.get(self._target(initial_item))
         return queue.popleft() if queue else None

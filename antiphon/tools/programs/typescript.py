@@ -1,6 +1,6 @@
-"""TypeScript declarations of functions, made from JSON schemas.
+"""TypeScript declarations of functions, made from the functions' JSON schemas.
 
-They tell a model that writes programs how to call the functions.
+When a model writes programs, the declarations tell it how to call these functions.
 """
 
 from __future__ import annotations

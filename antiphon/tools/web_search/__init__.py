@@ -1,1 +1,2 @@
-"""Web search: a browser for the web or for a local index of pages, and citations of pages."""
+"""Web search: functions with which the model searches the web, or a local index of pages, and reads
+pages; and citations of these pages."""

@@ -1,8 +1,9 @@
-"""The browser of one response. It can search, open pages, and find text in pages.
+"""The browser of one response: the functions with which the model searches, opens pages and finds
+text in pages.
 
-Each call of the model is a step. Each step has a number, its cursor. The cursor also stands for the
-page that the step has shown. Later steps and citations refer to pages by cursor. The browser
-behaves like the browser tool of gpt-oss.
+Each tool call that the model makes is a step. Each step has a number, its cursor. The cursor also
+stands for the page that the step has shown. Later steps and citations refer to pages by cursor. The
+browser behaves like the browser tool of gpt-oss.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class PageSource(Protocol):
 
 
 class StepResult(Struct, frozen=True, kw_only=True):
-    """The result of a browser step (one call of the model). ``text``: the text for the model.
+    """The result of a browser step (one tool call of the model). ``text``: the text for the model.
     ``action``: the field ``action`` of the output item. ``results``: the search results, if the
     step was a search."""
 
@@ -74,9 +75,9 @@ class StepResult(Struct, frozen=True, kw_only=True):
 
 
 class Browser:
-    """The browser of one response. Each call of the model is a step. Each step gets a number, its
-    cursor, even if the step fails. Later steps use the cursor to name the page that a step has
-    shown.
+    """The browser of one response: the pages that the model has opened in its calls of the browser
+    functions. A step is one such call. Each step gets a number, its cursor, even if the step fails.
+    In later steps, the model uses the cursor to name the page that the step has shown.
 
     ``earlier_pages``: the pages of the steps of earlier responses. They keep the cursors of these
     steps valid.
@@ -94,7 +95,7 @@ class Browser:
         self._page_cache: dict[str, WebPage] = {}
 
     def begin_step(self) -> int:
-        """Begin a step (one call of the model). Return the cursor of the step, which is its
+        """Begin a step (one tool call of the model). Return the cursor of the step, which is its
         number."""
         self._shown_pages.append(None)
         return len(self._shown_pages) - 1
@@ -106,7 +107,7 @@ class Browser:
 
     async def search(self, query: str, *, step_cursor: int) -> StepResult:
         """Search for pages and show the list of results. ``step_cursor``: the number of this step
-        (call of the model). Raises ``ToolError``."""
+        (one tool call of the model). Raises ``ToolError``."""
         results = await self._source.search(query, self._options)
         allowed_results = tuple(one for one in results if self._options.allows(one.url))[
             : self._options.count
@@ -129,12 +130,13 @@ class Browser:
     ) -> StepResult:
         """Show a page. Raises ``ToolError``.
 
-        - ``id``: a URL, or the number of a link in the page ``cursor``. If it is None, the page
-          ``cursor`` itself is shown.
-        - ``cursor``: the number of a page that was shown before. None means the last page.
+        - ``id``: a URL, or the number of a link in the page with the number ``cursor``. If ``id``
+          is None or negative, this page itself is shown.
+        - ``cursor``: the number of a page that an earlier step has shown. None means the page that
+          was shown last.
         - ``loc``: the first line to show. By default, it is the line that the link refers to.
         - ``lines``: the maximum number of lines to show.
-        - ``step_cursor``: the number of this step (call of the model).
+        - ``step_cursor``: the number of this step (one tool call of the model).
         """
         start = 0
         if isinstance(id, str):
@@ -153,10 +155,10 @@ class Browser:
         )
 
     async def find(self, pattern: str, cursor: int | None, *, step_cursor: int) -> StepResult:
-        """Find ``pattern`` in a page that was shown before. Raises ``ToolError``.
+        """Find ``pattern`` in a page that an earlier step has shown. Raises ``ToolError``.
 
-        - ``cursor``: the number of this page. None means the last page.
-        - ``step_cursor``: the number of this step (call of the model).
+        - ``cursor``: the number of this page. None means the page that was shown last.
+        - ``step_cursor``: the number of this step (one tool call of the model).
         """
         page = self._require_page(cursor)
         if page.results is not None:
@@ -189,8 +191,8 @@ class Browser:
     async def _read_page(self, page: WebPage) -> WebPage:
         """Return the page with its full text. A list of search results is returned unchanged.
 
-        Any other page must be loaded. The page of an earlier response has a URL but no text. The
-        page of a ``find`` step has links to its matches instead of its own links.
+        Any other page must be loaded from its URL: the page of an earlier response has no text, and
+        the page of a ``find`` step has links to its matches instead of its own links.
         """
         return page if page.results is not None else await self._load_page(page.url)
 

@@ -95,10 +95,10 @@ class PageDocument(Struct, frozen=True, kw_only=True):
 
 
 class PageIndex:
-    """The ``PageSource`` for an index file. With the path ``:memory:``, the index is kept in
-    memory.
+    """The ``PageSource`` for a file with an index of web pages. With the path ``:memory:``, the
+    index is kept in memory.
 
-    The constructor raises ``SetupError`` if the file is not an index.
+    The constructor raises ``SetupError`` if the file cannot be used as an index.
     """
 
     def __init__(self, path: Path | str) -> None:

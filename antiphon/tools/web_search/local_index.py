@@ -1,4 +1,5 @@
-"""An index file as a source of pages. The file may be created while the server runs."""
+"""A file with an index of web pages, as a source of pages. The file may be created while the server
+runs."""
 
 from __future__ import annotations
 
@@ -15,10 +16,11 @@ __all__ = ["LocalIndex"]
 
 
 class LocalIndex:
-    """The ``PageSource`` for an index file. The file is opened as soon as it exists.
+    """The ``PageSource`` for a file with an index of web pages. The file may be missing at first.
+    ``LocalIndex`` opens the file as soon as it exists.
 
     ``missing``: a function that returns instructions for creating the missing file. The constructor
-    raises ``SetupError`` if the file exists but is not an index.
+    raises ``SetupError`` if the file exists but cannot be used as an index.
     """
 
     def __init__(self, path: Path, missing: Callable[[], str]) -> None:

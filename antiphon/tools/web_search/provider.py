@@ -116,7 +116,8 @@ class WebSearchProvider:
         return tuple(_tool_function(name, tool) for name in _STEPS)
 
     def _is_forbidden(self, tool: Any) -> bool:
-        """Whether the source accesses the web and the request forbids this."""
+        """Whether the request forbids web access (``external_web_access: false``) although the page
+        source needs it."""
         return self._is_external and tool.external_web_access is False
 
     @asynccontextmanager
@@ -174,8 +175,9 @@ async def _run(
 
 
 def _call_fields(name: str, arguments: str) -> Mapping[str, Any]:
-    """Return the fields for the item of a failed call: the action that the model asked for.
-    ``name``: the name of the called function."""
+    """Return the field ``action`` for the output item of a failed call. It contains the action that
+    the model asked for. ``name``: the name of the called function. ``arguments``: the JSON
+    arguments that the model wrote."""
     action = dict(_INITIAL_ACTIONS[name])
     try:
         parsed = parse_arguments(arguments)
@@ -220,7 +222,7 @@ _STEPS: Mapping[str, _StepFunction] = {"search": _search, "open": _open, "find":
 
 
 def _earlier_pages(items: Sequence[Item]) -> tuple[WebPage | None, ...]:
-    """Return the pages of the browser steps (calls) of earlier responses, one entry per step.
+    """Return the pages of the browser steps (tool calls) of earlier responses, one entry per step.
 
     The pages have URLs but no text, because the items contain only the URLs. An entry is None if
     the item has no URL or the step failed.

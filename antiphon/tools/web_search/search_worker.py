@@ -26,8 +26,8 @@ def answer(request: bytes) -> bytes:
     """Run one search. Return the JSON ``{"results": [{"href", "title", "body"}, …]}`` or
     ``{"error", "reason"}``.
 
-    ``request``: a JSON object with the arguments of the package's ``text`` function. Its field
-    ``timeout`` is the time limit for one engine in seconds.
+    ``request``: a JSON object with the arguments of the function ``text`` of the package ``ddgs``.
+    Its field ``timeout`` is the time limit for one search engine in seconds.
     """
     return json.dumps(_search(**json.loads(request))).encode()
 
