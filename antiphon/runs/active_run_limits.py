@@ -31,8 +31,9 @@ class ActiveRunLimits:
         """Context manager around the creation of a background run. It yields the limits that apply
         to the run.
 
-        Raises ``Overloaded`` if a limit is reached before the body runs, or if the body raises
-        ``RunLimitReached``. Raises ``StoreError``.
+        Raises ``Overloaded`` if a limit is already reached. The ``with`` block can raise
+        ``RunLimitReached``, because other runs may be created at the same time; this error becomes
+        ``Overloaded`` too. Raises ``StoreError``.
         """
         scopes = {
             RunLimit(

@@ -63,7 +63,7 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
         same scope. Returns None if all tenants share cached prompts.
 
         The scope is a digest of the tenant and of the request's ``cache_salt``. It does not reveal
-        the tenant. All servers with the same ``seal`` compute the same digest.
+        the tenant. All servers with the same secret key (``seal``) compute the same digest.
         """
         if self.policy.share_prefix_cache:
             return None
@@ -75,8 +75,8 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
         of the conversation to the same engine. ``identity``: a string that identifies the
         conversation and is the same on every turn.
 
-        All servers with the same ``seal`` compute the same digests (``Session.key`` and
-        ``Session.tenant_key``).
+        All servers with the same secret key (``seal``) compute the same digests (``Session.key``
+        and ``Session.tenant_key``).
         """
         return Session(tenant=tenant, identity=identity, digest=self.seal.digest)
 

@@ -71,5 +71,6 @@ class Policy(Struct, frozen=True, kw_only=True):
 
     @property
     def keepalive_events(self) -> bool:
-        """Whether streams may contain ``keepalive`` events. Open Responses has no such events."""
+        """Whether streams may contain ``keepalive`` events. They may not if the reasoning events
+        have the names of Open Responses, because Open Responses has no ``keepalive`` event."""
         return self.reasoning_events != "open_responses"

@@ -70,7 +70,8 @@ _SIMPLE_INPUT = (Message, FunctionCallOutput, CustomToolCallOutput)
 
 
 class PreparedRequest(Struct, frozen=True, kw_only=True):
-    """A checked and rendered request. Nothing has been generated yet."""
+    """A request that has been checked and whose prompt has been rendered. Nothing has been
+    generated yet."""
 
     request: CreateResponse
     model: CatalogModel
@@ -119,13 +120,16 @@ class Preparer:
         *,
         claim: bool = True,
     ) -> PreparedRequest:
-        """Check and render a request.
+        """Check a request and render its prompt.
 
-        ``session_chains``: chains of responses that can be continued although they are not stored.
-        ``prompt_items``: the items of the stored prompt that the request names. ``claim``: whether
-        the response will run the MCP calls that the request approves. If so, the store records that
-        these approvals are used. Raises ``RequestError`` if the request asks for something that is
-        not possible.
+        - ``session_chains``: chains of responses that can be continued although they are not
+          stored.
+        - ``prompt_items``: the items of the stored prompt that the request names.
+        - ``claim``: whether the response will run the MCP calls that the request approves. If so,
+          the store records that these approvals are used, so that no other response runs the calls
+          again.
+
+        Raises ``RequestError`` if the request asks for something that is not possible.
         """
 
         prepare = partial(
@@ -155,7 +159,7 @@ class Preparer:
         claim: bool,
         max_past_tokens: int | None,
     ) -> PreparedRequest:
-        """Check and render a request.
+        """Check a request and render its prompt.
 
         ``max_past_tokens``: the number of tokens after which no older items of the conversation are
         loaded; None loads all items.
@@ -254,7 +258,8 @@ class Preparer:
     def _select_tools(
         self, request: CreateResponse, model: CatalogModel
     ) -> tuple[CreateResponse, ToolSelection]:
-        """Return the request with MCP labels replaced, and its tools grouped by who runs them."""
+        """Replace MCP tools with built-in tools, as the operator has configured. Return the changed
+        request, and its tools grouped by who runs them."""
         policy, upstream = self._policy, model.backend.capabilities.hosted_tools
         resolved = replace_mcp_labels(request, policy.mcp_labels)
         return resolved, select_tools(resolved, policy.unavailable_tools, self._providers, upstream)
@@ -266,7 +271,7 @@ class Preparer:
         tool_context: ResponseContext,
         identity: str | None = None,
     ) -> Options:
-        """Build the options for the first prompt, with the functions that the server-side tools
+        """Build the options for the first model call, with the functions that the server-side tools
         declare. ``identity``: a string that identifies the conversation; None if no answer will be
         generated."""
         toolsets = await declared_toolsets(tools, tool_context)
@@ -440,8 +445,9 @@ def _max_past_tokens(request: CreateResponse, model: CatalogModel) -> int | None
     """Return how many tokens of a conversation have to be loaded. The number is larger than the
     model's context, because token counts are estimates.
 
-    Returns None if all items are needed: for hosted tools, for a compaction, for input that refers
-    to earlier items, and if only an upstream knows the size of the context.
+    Returns None if all items have to be loaded. This is the case if the request has hosted tools,
+    asks for compaction, or has input that may refer to earlier items, and if only an upstream knows
+    the size of the context.
     """
     size = model.backend.context_size
     is_simple = (
@@ -454,8 +460,9 @@ def _max_past_tokens(request: CreateResponse, model: CatalogModel) -> int | None
 
 
 def _conversation_id(request: CreateResponse, context: ConversationContext) -> str:
-    """Return an id of the conversation that a request continues. Returns an empty string if the
-    request starts a new conversation."""
+    """Return an id of the conversation that a request continues: the id of the stored conversation,
+    or the id of the first response of the chain. Returns an empty string if the request starts a
+    new conversation."""
     if request.conversation is not None:
         return request.conversation.id
     return context.chain[0].response.id if context.chain else ""
@@ -464,8 +471,8 @@ def _conversation_id(request: CreateResponse, context: ConversationContext) -> s
 def _approved_calls(
     context: ConversationContext, items: Sequence[Item], tools: ToolSelection
 ) -> tuple[ApprovedCall, ...]:
-    """Return the approved calls that the response would run. If the request asks for a compaction,
-    return no calls. ``items``: the items that the model sees. Raises ``InvalidRequest``."""
+    """Return the approved calls that have to run. If the request asks for a compaction, no calls
+    run. ``items``: the items that the model sees. Raises ``InvalidRequest``."""
     if context.visible.compaction_requested:
         return ()
     runnable = (*(each.tool for each in tools.server_tools), *tools.visible_tools)

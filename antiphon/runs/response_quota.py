@@ -17,8 +17,8 @@ _Key = tuple[str, str]
 
 
 class ResponseQuota:
-    """Reserves room for responses. A reservation counts against the tenant's quota until the
-    response is stored or given up.
+    """Reserves room for responses in the quotas of their tenants. A reservation counts against the
+    tenant's quota until the response is stored or given up.
 
     ``owner``: the name of this server in the store. The server sends heartbeats under this name.
     ``lease_s``: if the server sends no heartbeat for this many seconds, its reservations end.

@@ -60,8 +60,8 @@ class RunFactory:
         *,
         api_key: str | None = None,
     ) -> Run:
-        """Create a run that the caller drives. ``held``: the lock of the run's conversation. It is
-        released when the run ends."""
+        """Create a foreground run. The caller starts it with ``Run.drive``. ``held``: the lock of
+        the run's conversation, which is released when the run ends."""
         request, response, context = prepared.request, prepared.response, prepared.context
         chain, parent_tokens, input = context.chain, context.prompt_tokens, context.input
         if chain and response.store and not all(stored.response.store for stored in chain):
@@ -199,8 +199,8 @@ class RunFactory:
     def _reasoning_fields(self, tenant: str, request: CreateResponse) -> ReasoningFields:
         """Return a function that encrypts finished reasoning. If the client asked for encrypted
         reasoning or ``store`` is false, the function encrypts all reasoning. Otherwise it encrypts
-        only reasoning that an upstream API encrypted, so that the client can send that reasoning
-        back."""
+        only reasoning that an upstream API has already encrypted, so that the client can send that
+        reasoning back."""
         encrypt = TenantSealer(self._dependencies.seal, tenant).encrypted_reasoning
         if request.store is not False and _ENCRYPTED_REASONING not in (request.include or ()):
             return lambda item: encrypt(item) if item.encrypted_content else {}

@@ -1,7 +1,8 @@
 """The service: every operation of the Responses API, independent of HTTP.
 
-``create`` loads the conversation, prepares the reply and returns a run. The caller drives a
-foreground run. A background run is put in the store, and any server with free capacity executes it.
+``create`` loads the conversation, prepares the reply and returns a foreground run. The caller
+starts this run with ``Run.drive``. ``enqueue`` puts a background run in the store, and any server
+with free capacity executes it.
 """
 
 from __future__ import annotations
@@ -262,7 +263,7 @@ class Service:
         session_chains: SessionChains | None = None,
         generate: bool = True,
     ) -> Run:
-        """Prepare a foreground run. The caller drives it.
+        """Prepare a foreground run. The caller starts it with ``Run.drive``.
 
         ``client``: the client that is charged, and its permissions. ``session_chains``: chains of
         responses that can be continued although they are not stored. If ``generate`` is False, the
@@ -285,8 +286,8 @@ class Service:
         *,
         client: Client = ANYONE,
     ) -> Run:
-        """Prepare a run that continues raw text. The caller drives the run. Neither prompt nor
-        output is stored. Only the sampling options of the request are used. Raises
+        """Prepare a run that continues raw text. The caller starts it with ``Run.drive``. Neither
+        prompt nor output is stored. Only the sampling options of the request are used. Raises
         ``RequestError``."""
         self._supervisor.admit()
         model = self._models.find(request.model)
@@ -310,8 +311,8 @@ class Service:
     async def compact(
         self, tenant: str, request: CompactRequest, *, client: Client = ANYONE
     ) -> CompactionRun:
-        """Prepare a run that compacts a conversation. The caller drives the run. Its result is not
-        stored. Raises ``RequestError``."""
+        """Prepare a run that compacts a conversation. The caller starts it with ``Run.drive``. The
+        result of the run is not stored. Raises ``RequestError``."""
         accepted = await self._accept(tenant, request.as_create(), client, claim=False)
         prepared = accepted.prepared
         run = self._runs.foreground_run(tenant, prepared, accepted.held, api_key=client.key)
@@ -500,8 +501,9 @@ class Service:
         return timeline_of(stored.response, stored.times)
 
     async def input_items(self, tenant: str, response_id: str, params: PageParams) -> Page[Item]:
-        """Return one page of the response's input. The input consists of the items of its ancestors
-        and its own input items. ``params``: the parameters of the page.
+        """Return one page of the response's input. The input consists of the items of the earlier
+        responses that it continues, then of the input items of its own request. ``params``: the
+        parameters of the page.
 
         Raises ``NotFound`` if the response does not exist. Raises ``InvalidRequest`` if the cursor
         is not an item of the list.

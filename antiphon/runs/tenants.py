@@ -207,9 +207,9 @@ _T = TypeVar("_T", bound=_HasId)
 async def _all(
     read: Callable[[str | None], Awaitable[tuple[_T, ...] | None]],
 ) -> AsyncIterator[_T]:
-    """Yield the entries of all pages. ``read`` returns the page after the entry with a given id, or
-    the first page for None. If that entry was deleted meanwhile, ``read`` returns None, and reading
-    continues after the entry before it."""
+    """Yield the entries of all pages. ``read`` returns the page after the entry with a given id.
+    For None, it returns the first page. If the entry was deleted meanwhile, ``read`` returns None.
+    Reading then continues after the entry before the deleted one."""
     page = await read(None)
     while page:
         for entry in page:

@@ -55,8 +55,9 @@ class Open(Struct, frozen=True):
 
 class Text(Struct, frozen=True):
     """Add text to the open item. Depending on the type of the item, the text belongs to the answer,
-    the reasoning, the arguments or the input. ``channel``: ``refusal`` for the text of a refusal,
-    ``summary`` for the text of a reasoning summary, otherwise ``text``."""
+    the reasoning, the arguments of a function call or the input of a custom tool call. ``channel``:
+    ``refusal`` for the text of a refusal, ``summary`` for the text of a reasoning summary,
+    otherwise ``text``."""
 
     text: str
     logprobs: tuple[Logprob, ...] = ()
@@ -127,8 +128,8 @@ class Checkpoint(Struct, frozen=True):
 class Finish(Struct, frozen=True):
     """End the reply. If an item is still open, it is closed with a status that matches ``reason``.
 
-    ``stop_text``: the stop string of the request that ended the reply. ``is_answer``: false for a
-    reply that is not an answer, such as a warm-up.
+    ``stop_text``: the stop string that ended the reply; None if no stop string of the request ended
+    it. ``is_answer``: false for a reply that is not an answer, such as a warm-up.
     """
 
     reason: FinishReason

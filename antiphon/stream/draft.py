@@ -64,7 +64,7 @@ class PartDraft:
         return self.joined[0] if self.joined else ""
 
     def join_pieces(self) -> None:
-        """Join the newest pieces into one piece."""
+        """Join the pieces of text that were added last into one piece."""
         self.joined.append("".join(self.texts))
         self.texts.clear()
 
@@ -85,7 +85,8 @@ class PartDraft:
 
 
 class Draft:
-    """An item that is still being written: its shell and the text so far."""
+    """An item that is still being written. It consists of the shell, i.e. the item as it was
+    opened, and of the text so far."""
 
     __slots__ = ("appended", "item_id", "part_drafts", "shell", "whole_text")
 
@@ -102,7 +103,8 @@ class Draft:
         self.appended[field] = (*self.appended.get(field, ()), *values)
 
     def open_part(self, channel: TextChannel) -> PartDraft:
-        """Start a new text of this channel and return it."""
+        """Start a new text and return it. ``channel``: the kind of the text, such as the answer or
+        a refusal."""
         if channel.part is None:
             self.whole_text = PartDraft(channel, 0)
             return self.whole_text

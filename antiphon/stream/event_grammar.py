@@ -35,8 +35,8 @@ __all__ = [
 
 
 class Edge(Struct, frozen=True):
-    """An edge of a state machine. ``to``: the state after the event. ``source``: the key in
-    ``SOURCES`` of the source, such as a specification, that allows the event."""
+    """An edge of a state machine. ``to``: the state after the event. ``source``: a key of
+    ``SOURCES``. It says which document, such as a specification, allows the event."""
 
     to: str
     source: str
@@ -82,10 +82,10 @@ RESPONSE: Machine = _machine(
 def _part(
     name: str, part: str, state: str, *more: tuple[str, str, str]
 ) -> tuple[tuple[str, str, str], ...]:
-    """Return the edges for one content part, from ``content_part.added`` to ``content_part.done``.
-    They lead from the state ``open`` back to ``open``. ``name``: the name of the text events.
-    ``part``: the type of the part. ``state``: the state while the text is written. ``more``:
-    further edges inside the part."""
+    """Return the edges of an item's state machine for one content part, from ``content_part.added``
+    to ``content_part.done``. They lead from the state ``open`` back to ``open``. ``name``: the name
+    of the text events. ``part``: the type of the part. ``state``: the state while the text is
+    written. ``more``: further edges inside the part."""
     return (
         ("open", f"content_part.added/{part}", state),
         (state, f"{name}.delta", state),
@@ -111,9 +111,8 @@ def _call_text(name: str, field: str) -> tuple[tuple[str, str, str], ...]:
 
 def _summary(outer: str, state: str, *source: str) -> tuple[tuple[str, ...], ...]:
     """Return the edges for one part of a reasoning summary. The edges lead from the state ``outer``
-    back to ``outer``. ``state``: the state while the part is written. ``source``: at most one key
-    of ``SOURCES``, for the source that allows the events; by default, it is the source of the whole
-    machine."""
+    back to ``outer``. ``state``: the state while the part is written. ``source``: a key of
+    ``SOURCES``, if the source of these edges differs from the source of the whole machine."""
     return (
         (outer, "reasoning_summary_part.added", state, *source),
         (state, "reasoning_summary_text.delta", state, *source),

@@ -59,7 +59,7 @@ class TextChannel(Struct, frozen=True, kw_only=True):
     @property
     def start_event_count(self) -> int:
         """The number of events that start a text, before its first ``delta`` event: 1 if the text
-        is in a part, otherwise 0."""
+        is in a part (an event such as ``content_part.added``), otherwise 0."""
         return 0 if self.part_added is None else 1
 
     @property

@@ -34,8 +34,8 @@ class ItemWriter:
     """Writes the events of one output item. ``ResponseWriter.open`` creates the writer of an item.
 
     Several items may be open at the same time. ``seal`` ends the text of an item, and ``close``
-    ends the item. A server-side tool runs between the two calls, when the arguments are complete
-    and the item is still open.
+    ends the item. For the call of a server-side tool, ``seal`` is called when the arguments are
+    complete. The tool then runs, and ``close`` is called when it has finished.
     """
 
     __slots__ = ("_channel", "_draft", "_kind", "_out", "_part", "_sealed", "index", "is_open")
@@ -55,7 +55,7 @@ class ItemWriter:
     def restore(
         cls, out: ResponseWriter, draft: Draft, kind: ItemKind, index: int, part: PartDraft | None
     ) -> ItemWriter:
-        """Return a writer that continues an item of an earlier writer. ``draft``: the item so far.
+        """Return a writer that continues an item after an interruption. ``draft``: the item so far.
         ``part``: the text that is still being written; None if no text is being written."""
         item = cls(out, draft.shell, kind, index)
         item._draft = draft
@@ -84,8 +84,9 @@ class ItemWriter:
     def write(
         self, text: str, logprobs: tuple[Logprob, ...] = (), channel: Channel = "text"
     ) -> None:
-        """Append text to the open part of the channel. If no part of this channel is open, open a
-        new one. If a part of another channel is open, close that part first."""
+        """Append text to the open part of the channel. ``channel``: the kind of the text, such as
+        the answer or a refusal. If no part of this channel is open, open a new one. If a part of
+        another channel is open, close that part first."""
         # The hot path: one event, whose position was looked up when the part was opened.
         part = self._open_part(channel) if channel != self._channel else self._part
         assert part is not None
@@ -309,7 +310,7 @@ class ResponseWriter:
 
     ``ids``: returns a new id for a prefix. ``kinds``: the table of item kinds. ``first_number``:
     the sequence number of the first event. It is not 0 if the run continues after an interruption.
-    ``clock``: is read when the run starts and ends, and when an item starts and ends.
+    ``clock`` is read when the run starts and ends, and when an item starts and ends.
     """
 
     __slots__ = (
@@ -386,7 +387,7 @@ class ResponseWriter:
         return tuple(self._open[index] for index in sorted(self._open))
 
     def take(self) -> tuple[ev.Event, ...]:
-        """Return the events that were emitted since the last call."""
+        """Return the events that were emitted since the last ``take``."""
         pending, self.pending = self.pending, []
         return tuple(pending)
 
@@ -414,7 +415,7 @@ class ResponseWriter:
             self.emit(ev.Queued, response=self._response)
 
     def start(self) -> None:
-        """Emit ``in_progress``, because work on the response starts."""
+        """Emit ``in_progress``: work on the response has started."""
         self.started = True
         self.timer.start()
         if self._response.status != "in_progress":

@@ -120,15 +120,15 @@ class Upstream:
 
     @property
     def root(self) -> str:
-        """The upstream's address without a final ``/v1``. Callers put it in front of routes that
-        are not part of OpenAI's API. If there are several replicas, the address of the replica that
-        gets the request replaces it."""
+        """The upstream's address without a final ``/v1``. Callers build URLs of routes outside
+        OpenAI's API from this address. If there are several replicas, ``Upstream`` replaces the
+        address in the URL with that of the replica that gets the request."""
         return self.url.removesuffix("/v1")
 
     @property
     def versioned(self) -> str:
-        """The address that callers put in front of the routes of OpenAI's API. ``/v1`` is added if
-        the configured address has no path."""
+        """The base URL of the routes of OpenAI's API. If the configured address has no path, it is
+        the address with ``/v1`` added."""
         path = self.url.partition("://")[2].partition("/")[2]
         return self.url if path else f"{self.url}/v1"
 
@@ -196,9 +196,10 @@ class Upstream:
         """Send a request and yield the payloads of the streamed response. Each yielded list
         contains the payloads that arrived together.
 
-        If the stream ended with ``[DONE]``, the last list is empty. Closing the iterator ends the
-        request. Raises ``BackendError``. If the caller passes ``retry_policy`` and the stream
-        breaks after the first list, the caller must report the error to the policy.
+        If the stream ended with ``[DONE]``, the last list is empty. This tells the caller that the
+        stream is complete. Closing the iterator ends the request. Raises ``BackendError``. If the
+        caller passes ``retry_policy`` and the stream breaks after the first list, the caller must
+        report the error to the policy.
         """
         policy = retry_policy or self.retry_policy()
         answer, reader, payloads, replica = await self._start(url, body, headers, policy)
@@ -350,8 +351,8 @@ class Upstream:
         return headers
 
     def _with_session(self, body: bytes, session: Session | None) -> bytes:
-        """Return the request body with the fields that the router needs. ``body``: a JSON object as
-        text."""
+        """Return the request body with additional fields from which the router in front of the
+        upstream recognizes the conversation. ``body``: a JSON object as text."""
         fields = {} if self._router is None or session is None else self._router.fields(session)
         if not fields:
             return body

@@ -45,7 +45,7 @@ _connection: ContextVar[_Connection] = ContextVar("upstream_connection")
 
 
 class HttpResponse:
-    """A response whose body may not have arrived completely. The names in ``headers`` are not
+    """A response whose body is read while it arrives. The names in ``headers`` are not
     case-sensitive."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:

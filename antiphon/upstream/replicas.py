@@ -72,8 +72,8 @@ class ReplicaPool:
         """Replace the set of replicas with the servers at ``roots``. ``host``: the host name of all
         these servers.
 
-        A replica that stays in the set keeps its state. Running requests to a removed replica
-        continue.
+        For a replica that stays in the set, nothing changes; for example, it stays marked as down.
+        Running requests to a removed replica continue.
         """
         known = {each.root: each for each in self._replicas}
         self._replicas = tuple(
@@ -122,8 +122,9 @@ class ReplicaPool:
         replica.failures, replica.outages, replica.is_down = 0, 0, False
 
     def report_up(self, replica: Replica) -> None:
-        """Report that a replica has answered a probe. The replica then counts as up. Its number of
-        failures becomes 0 only when it answers a request."""
+        """Report that a replica has answered a probe. The replica then counts as up. Its earlier
+        failures still count until it answers a request, so a new failure may mark it as down at
+        once."""
         replica.is_down = False
 
     def report_failed_probe(self, replica: Replica) -> None:
@@ -137,7 +138,7 @@ class ReplicaPool:
         - A replica that answers with errors is marked as down after several failures in a row.
 
         When a replica dies, all its requests fail at the same time. These failures count as one
-        outage.
+        outage, so they do not make the pause before the next probe longer.
         """
         if error.permanent:
             return  # the request caused the error, not the replica

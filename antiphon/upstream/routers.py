@@ -53,10 +53,11 @@ class Router(Struct, frozen=True, kw_only=True):
 
 
 def _request_id(session: Session) -> Mapping[str, Any]:
-    """Return the field ``rid`` (request id) for the body of a request.
+    """Return the field ``rid`` (request id) for the body of a request. It consists of the session's
+    key, an underscore and a random part.
 
-    SMG recognizes a session by the text before the last underscore of ``rid``. SGLang needs a
-    different ``rid`` for each request.
+    SMG recognizes a session by the text before the last underscore of ``rid``. The random part is
+    needed because SGLang needs a different ``rid`` for each request.
     """
     return {"rid": f"{session.key}_{token_hex(8)}"}
 
@@ -98,11 +99,12 @@ class SessionTokens:
         self._tokens: OrderedDict[str, str] = OrderedDict()
 
     def get(self, key: str) -> str | None:
-        """Return the token of a session. Returns None if no token of the session is stored."""
+        """Return the session token that the router has sent for a session. Returns None if none is
+        stored."""
         return self._tokens.get(key)
 
     def put(self, key: str, token: str) -> None:
-        """Store the token of a session."""
+        """Store the session token that the router has sent for a session."""
         self._tokens[key] = token
         self._tokens.move_to_end(key)
         while len(self._tokens) > _MAX_TOKENS:

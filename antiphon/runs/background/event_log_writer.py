@@ -61,7 +61,8 @@ class EventLogWriter:
         self._task: asyncio.Task[None] | None = None
 
     def schedule(self, entry: LogSink) -> None:
-        """Schedule an append of this sink's unwritten events."""
+        """Have this run's unwritten events written to the store with the next append. ``entry``:
+        the event sink of the run."""
         self._unwritten[entry] = None
         if self._task is None:
             self._task = asyncio.create_task(self._write_all(), name="event log writer")
@@ -72,7 +73,7 @@ class EventLogWriter:
             await asyncio.wait((self._task,))
 
     async def _write_all(self) -> None:
-        """Write events to the store until no sink has unwritten events."""
+        """Write queued events to the store until no run has unwritten events."""
         try:
             while self._unwritten:
                 await asyncio.sleep(self._rest_s())
@@ -149,10 +150,11 @@ class LogSink(EventSink):
         self._log_writer.schedule(self)
 
     async def _wait_for_room(self) -> None:
-        """Wait while too many events are unwritten. Called only between batches of deltas.
+        """Wait while too many events are unwritten.
 
-        An append may happen during the wait. It must store events and token ids that belong
-        together. Between batches, the events and the token log contain the same tokens.
+        This method is called only between batches of deltas, because an append may happen during
+        the wait. An append must store events and token ids that belong together. Between batches,
+        the events and the token log contain the same tokens.
         """
         while len(self._events) + self._in_flight > _MAX_UNWRITTEN and not self._lost:
             await self._changed()
@@ -188,8 +190,9 @@ class LogSink(EventSink):
             raise ReaderGone
 
     def next_append(self) -> Append | None:
-        """Return the unwritten events as an append. Returns None if there are no unwritten events
-        or an append of this run is in progress."""
+        """Return the unwritten events, to be added to the stored event log. Returns None if there
+        are no unwritten events, if earlier events of this run are being stored, or if another
+        server owns the run."""
         if not self._events or self._in_flight or self._lost:
             return None
         batch = self._batch()
@@ -220,8 +223,8 @@ class LogSink(EventSink):
 
 
 def _joins_conversation(stored: StoredResponse) -> bool:
-    """Return whether the response is added to its conversation. A response that failed, was
-    cancelled or is not stored is not added."""
+    """Return whether the response is added to its conversation. This is not the case if it failed,
+    was cancelled, or is not to be stored."""
     response = stored.response
     return response.store and response.status in ("completed", "incomplete")
 

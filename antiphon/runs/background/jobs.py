@@ -62,7 +62,7 @@ _MAX_PREPARED = 256
 
 
 class BackgroundJobs:
-    """The background jobs of one service."""
+    """Creates the background jobs of one service, resumes them as runs, and ends cancelled jobs."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class BackgroundJobs:
         api_key: str | None = None,
         limits: Sequence[RunLimit] = (),
     ) -> Response:
-        """Store a job with its first events. Returns the queued response.
+        """Store a background run (a job) with its first events. Returns the queued response.
 
         ``lock``: the lock of the response's conversation. ``api_key``: the name of the API key to
         which the usage is charged. ``limits``: limits on the number of background runs.
@@ -135,8 +135,8 @@ class BackgroundJobs:
         return response
 
     async def resume(self, claim: Claim, log_writer: EventLogWriter) -> ClaimedRun:
-        """Create the run and the event sink for a claim. Raises ``ReaderGone`` if the response was
-        deleted. Raises ``StoreError``."""
+        """Create the run and its event sink for a queued or interrupted run that this server has
+        claimed. Raises ``ReaderGone`` if the response was deleted. Raises ``StoreError``."""
         request = _decode_request(claim.job.request)
         span = self._dependencies.tracer.start(
             "background run",
@@ -189,11 +189,12 @@ class BackgroundJobs:
         return ClaimedRun(run, sink, span)
 
     async def end_cancelled(self, claim: Claim, stored: StoredResponse) -> None:
-        """Write the end of a cancelled run to the store. ``claim``: the claim by which this server
-        has taken over the run. ``stored``: the response as it is stored.
+        """Write the end of a cancelled run to the store. ``claim``: the store's record that this
+        server has taken over the run. ``stored``: the response as it is stored.
 
         The server that executed the run before may still try to write events. The store refuses
-        these events, because the claim of that server has a lower epoch number than ``claim``.
+        these events, because each new claim of a run gets a higher number (``epoch``), and only the
+        newest claim may write.
         """
         dependencies = self._dependencies
         try:

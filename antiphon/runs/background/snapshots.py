@@ -43,7 +43,8 @@ class _State:
 
 
 class Snapshots:
-    """Cache of the states of the most recently polled runs. ``kinds``: the table of item kinds."""
+    """Cache of the current states of the runs that clients polled most recently. ``kinds``: the
+    table of item kinds."""
 
     def __init__(self, store: Store, kinds: Mapping[type[ItemBase], ItemKind]) -> None:
         self._store = store
@@ -79,8 +80,8 @@ class Snapshots:
             state.bytes += sum(len(batch.lines) for batch in page.batches)
 
     def _evict(self) -> None:
-        """Evict states while their total size exceeds the limit. The state that was polled longest
-        ago is evicted first."""
+        """Remove run states from the cache until their total size is within the limit. The state of
+        the run that was polled longest ago is removed first."""
         total = sum(state.bytes for state in self._states.values())
         while total > _MAX_BYTES and len(self._states) > 1:
             total -= self._states.pop(next(iter(self._states))).bytes

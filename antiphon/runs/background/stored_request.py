@@ -24,7 +24,8 @@ _PURPOSE = "tools of a background run"
 
 
 class StoredRequest(CreateResponse, frozen=True, kw_only=True):
-    """A request without secrets and without its input. The input is in the stored response.
+    """A request without its input and without readable secrets. The input is in the stored
+    response.
 
     ``sealed_tools``: the encrypted tools with their secrets; None if the tools have no secrets.
     ``api_key``: the name of the API key to which the usage is charged.

@@ -1,5 +1,5 @@
-"""Executes background runs: claims them from the store, drives them, and releases them when the
-server stops.
+"""The worker for background runs. It claims runs from the store, executes them, and releases them
+when the server stops.
 
 A server with free capacity claims queued runs, no matter which server accepted them. It also claims
 the runs of a server that has stopped. All runs go through the store, so no run depends on the
@@ -47,8 +47,9 @@ class LeaseConfig(Struct, frozen=True, kw_only=True):
 
 
 class ClaimedRun(Struct, frozen=True):
-    """A claimed run that is ready to be driven. ``sink``: its event sink. ``span``: its trace span,
-    which ends with the run."""
+    """A background run that this server has claimed and that is ready for ``Run.drive``. ``sink``:
+    receives the events of the run and stores them. ``span``: the trace span of the run, which ends
+    with the run."""
 
     run: Run
     sink: LogSink
@@ -74,8 +75,9 @@ class BackgroundWorker:
     runs, and of runs that another server has taken over.
 
     ``models``: returns the names of the models that this process serves. Only runs of these models
-    are claimed. ``resume``: creates the run of a claim. ``owner``: the name of this server in the
-    store. ``on_end``: called with each response that ended in this process.
+    are claimed. ``resume``: creates the ``Run`` object for a background run that this process has
+    claimed. ``owner``: the name of this server in the store. ``on_end``: called with each response
+    that ended in this process.
     """
 
     def __init__(

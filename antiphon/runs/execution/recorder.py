@@ -186,8 +186,8 @@ class Recorder:
             self._calls[delta.key] = item
 
     def _close_current(self, status: str = "completed", **result: Any) -> None:
-        """Close the current item. If the item is the call of a server-side tool, it stays open
-        until the tool returns, and only its arguments are completed."""
+        """Close the current item. If the item is the call of a server-side tool, only the arguments
+        of the call end now. The item itself stays open until the tool has finished."""
         item, self._current = self._current, None
         if item is None:
             return
@@ -224,7 +224,8 @@ class Recorder:
 
     @property
     def _is_silent(self) -> bool:
-        """Whether the output has only items that do not answer the client, such as reasoning."""
+        """Whether the response has no item that answers the client. Reasoning, for example, is not
+        an answer."""
         return all(isinstance(item, _SILENT_TYPES) for item in self._writer.items) and all(
             isinstance(item.shell, _SILENT_TYPES) for item in self._writer.open_items
         )
@@ -237,8 +238,8 @@ class Recorder:
 
 
 def _sum_numbers(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the integers in ``other`` to the integers in ``one``, also in nested mappings. Values of
-    ``other`` that are not integers are ignored."""
+    """Return the sum of two mappings: integers with the same name are added, also in nested
+    mappings. Values of ``other`` that are neither integers nor mappings are ignored."""
     total = dict(one)
     for name, value in other.items():
         if isinstance(value, Mapping):

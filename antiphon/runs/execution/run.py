@@ -65,8 +65,8 @@ class EventSink:
         """Send events. Raises ``ReaderGone``.
 
         Most writes finish immediately and return None, so there is no coroutine per token. A write
-        that cannot finish immediately returns an awaitable. The caller awaits it before the next
-        call.
+        that cannot finish immediately returns an awaitable. The caller awaits it before it calls
+        ``write`` again.
         """
         return None
 
@@ -88,7 +88,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     """The inputs of a run.
 
     - ``reply``: the prepared model call.
-    - ``input``: the response's own input items.
+    - ``input``: the input items of this response, without the items of earlier responses.
     - ``parent_tokens``: the token ids of the conversation before this response.
     - ``save`` stores the response. It is None if the response is not stored or if the sink stores
       it.
@@ -279,7 +279,8 @@ class Run:
             self._writer.start()
 
     async def _generate(self) -> None:
-        """Record the deltas of the reply and write their events."""
+        """Read the deltas of the reply until it ends. Record them in the response, and write the
+        events that result."""
         writer, write = self._writer, self._sink.write
         wait_for_room, recorder = self._sink.wait_for_room, self.recorder
         timeout_s = self._spec.timeout_s
@@ -393,7 +394,8 @@ class Run:
             self._spec.count(response, usage)
 
     async def _emit_end(self, stored: StoredResponse) -> None:
-        """Unlock the conversation, then send the last events."""
+        """Unlock the conversation, then send the last events. In this order, a client that has
+        received the last event can already continue the conversation."""
         self._ended = True
         self.response = stored.response
         self.chain = (*self.chain, stored)
@@ -442,8 +444,9 @@ class Run:
         self._is_writing = False
 
     def _keep_alive(self) -> None:
-        """Emit a keepalive event, or a comment, if no event was emitted since the last check. One
-        timer per run checks every ``keepalive_s / 2`` seconds."""
+        """Keep the connection open if no event was emitted since the last check: emit a keepalive
+        event, or a comment if the client does not accept keepalive events. One timer per run checks
+        every ``keepalive_s / 2`` seconds."""
         if self._spec.keepalive_s <= 0 or self._ended or not self._writer.has_reader:
             return
         writer = self._writer
@@ -458,9 +461,9 @@ class Run:
         )
 
     def _write_first_events(self) -> None:
-        """Send the first events before the first delta has arrived. If an upstream refuses the
-        request at the moment, the events are not sent now, and this method is called again
-        later."""
+        """Send the first events before the first delta has arrived. If an upstream still refuses
+        the request (``_is_refused``), send nothing, and start a timer that calls this method
+        again."""
         if self._is_refused:
             self._first_write_timer = asyncio.get_running_loop().call_later(
                 _HOLD_CHECK_S, self._write_first_events

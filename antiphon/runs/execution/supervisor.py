@@ -19,7 +19,8 @@ class StoppableRun(Protocol):
 
 
 class Supervisor:
-    """Keeps track of the foreground runs of a server process. One instance per process."""
+    """Keeps track of the foreground runs of a server process, so that the server can wait for them
+    before it stops. One instance per process."""
 
     def __init__(self) -> None:
         self._runs: set[StoppableRun] = set()

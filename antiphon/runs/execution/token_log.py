@@ -26,34 +26,37 @@ _MARKER = 0xFFFFFFFF
 
 
 def append_prompt(log: array[int], first_prompt: Sequence[int], prompt: Sequence[int]) -> None:
-    """Append the prompt of a new turn to the log of a run that started with ``first_prompt``."""
+    """Append the prompt of a new turn to ``log``, the token log of a run. ``first_prompt``: the
+    prompt of the run's first turn."""
     before, sampled = last_turn(first_prompt, log)
     base = common_prefix_length((*before, *sampled), prompt)
     log.extend((_MARKER, base, len(prompt) - base, *prompt[base:]))
 
 
 def last_turn(first_prompt: Sequence[int], log: array[int]) -> tuple[Sequence[int], array[int]]:
-    """Return the prompt of the last turn, and the token ids sampled after it."""
+    """Return the prompt of the last turn in the token log ``log``, and the token ids sampled after
+    it."""
     *_, last = _turns(first_prompt, log)
     return last
 
 
 def turn_counts(first_prompt: Sequence[int], log: array[int]) -> tuple[tuple[int, int], ...]:
-    """Return the number of prompt tokens and the number of sampled tokens for each turn. Turns
-    without sampled tokens are left out."""
+    """Return, for each turn in the token log ``log``, the number of prompt tokens and the number of
+    sampled tokens. Turns without sampled tokens are left out."""
     turns = _turns(first_prompt, log)
     return tuple((len(prompt), len(sampled)) for prompt, sampled in turns if sampled)
 
 
 def total_counts(first_prompt: Sequence[int], log: array[int]) -> tuple[int, int]:
-    """Return the number of prompt tokens and the number of sampled tokens, summed over all turns.
-    Every turn counts its whole prompt."""
+    """Return the number of prompt tokens and the number of sampled tokens in the token log ``log``,
+    summed over all turns. Every turn counts its whole prompt."""
     turns = list(_turns(first_prompt, log))
     return sum(len(prompt) for prompt, _ in turns), sum(len(sampled) for _, sampled in turns)
 
 
 def _turns(prompt: Sequence[int], log: array[int]) -> Iterator[tuple[Sequence[int], array[int]]]:
-    """Yield the prompt of each turn, and the token ids sampled after it."""
+    """Yield, for each turn in the token log ``log``, its prompt and the token ids sampled after it.
+    ``prompt``: the prompt of the first turn."""
     start = 0
     while True:
         try:

@@ -1,5 +1,5 @@
-"""A cache of response chains. A chain consists of a response and all earlier responses that it
-continues, its ancestors. Ancestors never change, so a long conversation does not have to be read
+"""A cache of response chains. A chain consists of a response and its ancestors, i.e. all earlier
+responses that it continues. Ancestors never change, so a long conversation does not have to be read
 from its beginning for each turn."""
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class LoadedChain(Struct, frozen=True):
 class ChainCache:
     """Cache of recently continued chains, in front of a store.
 
-    Each lookup asks the store whether the last response still exists. The cache may contain
-    ancestors that the store has deleted. This is intended, because deleted ancestors remain part of
-    a chain.
+    Each lookup asks the store whether the last response of the chain still exists. The cache may
+    contain earlier responses that the store has deleted. This is intended, because deleted
+    responses remain part of the chains that continue them.
     """
 
     def __init__(

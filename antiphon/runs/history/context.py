@@ -35,8 +35,8 @@ __all__ = [
 class ConversationContext(Struct, frozen=True, kw_only=True):
     """The conversation of a request.
 
-    ``visible``: the items that the model sees. ``input``: the items of this request, with ids and
-    with references resolved.
+    ``visible``: the items that the model sees. ``input``: the items of this request. They have ids,
+    and references to stored items are replaced by these items.
     """
 
     visible: VisibleHistory
@@ -94,8 +94,9 @@ async def load_context(
     chains: ChainCache,
     ids: Ids,
 ) -> ConversationContext:
-    """Load the conversation that a request continues. It is either a chain of responses or a stored
-    conversation. The chain comes from the store or from ``session_chains``.
+    """Load the conversation that a request continues. It is either a stored conversation or a
+    chain, i.e. a response and all responses before it. The chain comes from the store or from
+    ``session_chains``.
 
     ``prompt_items``: the items of the stored prompt that the request names. ``client_tokens``: the
     token ids that the client sent with raw messages. ``max_past_tokens``: the newest items of a

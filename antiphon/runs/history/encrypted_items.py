@@ -29,8 +29,8 @@ class CompactedHistory(
 
     - ``user_messages``: the latest messages of the user among the summarized items.
     - ``recent_items``: the last items, which follow the summary unchanged.
-    - ``user_token_budget``: maximum number of tokens of the user's messages before the summary.
-      None: only the limit of ``VisibleHistory`` applies.
+    - ``user_token_budget``: maximum number of tokens of the user's messages that precede the
+      summary. If it is None, only the limit of ``VisibleHistory`` applies.
 
     The encoded field names are part of a stored format.
     """
@@ -91,8 +91,9 @@ class TenantSealer:
         )
 
     def encrypt_compaction(self, history: CompactedHistory) -> str:
-        """Return the encrypted content of a compaction item. Images and files are left out if the
-        content would be longer than clients may send."""
+        """Return the encrypted content of a compaction item. Clients send this content back in
+        later requests. If it would be larger than a request may be, images and files are left
+        out."""
         encoded = _encode(history)
         if len(encoded) > _MAX_BYTES:
             reduced = replace(

@@ -33,9 +33,9 @@ class InputLists:
         )
 
     async def page(self, tenant: str, response_id: str, params: PageParams) -> Page[Item] | None:
-        """Return one page of the response's input: the items of its ancestors, then its own input
-        items. Returns None if the response is unknown, deleted or expired. Raises
-        ``InvalidRequest`` if the cursor is not in the list."""
+        """Return one page of the response's input: the items of the earlier responses that it
+        continues, then the input items of its own request. Returns None if the response is unknown,
+        deleted or expired. Raises ``InvalidRequest`` if the cursor is not in the list."""
         key = (tenant, response_id)
         entry = self._cache.get(key)
         if entry is not None:

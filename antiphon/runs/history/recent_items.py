@@ -72,7 +72,9 @@ async def load_past_items(
 async def _recent_items(
     store: Store, tenant: str, conversation_id: str, max_tokens: int
 ) -> PastItems | None:
-    """Return the newest items. Returns None if all items have to be loaded."""
+    """Return the newest items, with slightly more than ``max_tokens`` tokens. Returns None if these
+    items depend on older ones, for example because a compaction is among them. The caller then
+    loads all items."""
     newest_first: list[it.Item] = []
     tokens, limit = 0, _FIRST_PAGE
     while tokens <= max_tokens or not _has_all_calls(newest_first):
@@ -99,7 +101,7 @@ def _is_simple(item: it.Item) -> bool:
 
 
 def _has_all_calls(items: Iterable[it.Item]) -> bool:
-    """Whether the items include the call of every tool output among them."""
+    """Return whether each tool output among the items has its call among the items, too."""
     calls: set[str] = set()
     outputs: set[str] = set()
     for item in items:

@@ -1,5 +1,5 @@
-"""Chains of responses that a connection can continue although they are not stored. A chain is a
-response together with the earlier responses that it continues."""
+"""Chains of responses that one client connection can continue although they are not stored. A chain
+is a response together with the earlier responses that it continues."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ __all__ = ["SessionChains"]
 
 
 class SessionChains:
-    """The chains of one connection. Each chain has its oldest response first. The key of a chain is
-    the id of its last response."""
+    """The chains that one client connection can continue. A chain is a list of responses, oldest
+    first, in which each response continues the one before it. The key of a chain is the id of its
+    last response."""
 
     def __init__(self) -> None:
         self._chains: dict[str, Chain] = {}

@@ -134,7 +134,8 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
 
         - the newest items with ``keep_tokens`` tokens,
         - older calls without an output,
-        - older calls of an open program (code of the model that has not ended).
+        - older calls of an open program. A program is code that the model wrote. It is open until
+          its output is known.
         """
         recent = self.compaction.recent_items if self.compaction is not None else ()
         items = (*recent, *self.after)
@@ -158,7 +159,7 @@ def build_visible_history(
     user_token_budget: int,
     refuse: bool,
 ) -> VisibleHistory:
-    """Build the visible history of a request.
+    """Return the items that the model sees.
 
     ``past``: earlier items. ``own``: items of the request. ``user_token_budget``: after a
     compaction, the model still sees the user's earlier messages with at most this many tokens.
@@ -297,7 +298,8 @@ def _answered_ids(items: Iterable[it.Item]) -> frozenset[str]:
 
 def _is_waiting(item: it.Item, answered: Container[str]) -> bool:
     """Whether an item still waits for an answer. ``answered``: the ids of the items that have an
-    answer. A call that was cut off by a limit does not wait, because it was not executed."""
+    answer. An incomplete call, which a limit has cut off, does not wait, because it was not
+    executed."""
     id = _answer_id(item)
     is_cut = getattr(item, "status", None) == "incomplete"
     return id is not None and not is_cut and id not in answered
@@ -306,15 +308,16 @@ def _is_waiting(item: it.Item, answered: Container[str]) -> bool:
 def _without_unanswered(
     recent: tuple[it.Item, ...], after: tuple[it.Item, ...]
 ) -> tuple[it.Item, ...]:
-    """Return ``recent``, the recent items that a compaction has kept, without these items:
+    """Return those items of ``recent`` that the model may see. ``recent``: the recent items that a
+    compaction has kept. ``after``: the items after the compaction. These items are left out:
 
     - items that the client sends again,
     - calls without an output,
-    - the items of an open program (code of the model that has not ended), if the program waits for
-      the output of a call.
+    - the items of an open program that waits for the output of a call. A program is code that the
+      model wrote. It is open until its output is known.
 
-    If an open program can continue, all its items are returned. ``after``: the items after the
-    compaction.
+    If an open program can continue, all its items are returned, except those that the client sends
+    again.
     """
     items = (*recent, *after)
     answered = _answered_ids(items)
@@ -361,15 +364,17 @@ def is_user_message(item: it.Item) -> TypeGuard[it.Message]:
 
 
 def is_persistent(item: it.Item) -> bool:
-    """Whether the item applies to the whole conversation. Such an item is never summarized."""
+    """Whether the item applies to the whole conversation, like a system message. Such an item is
+    never summarized."""
     return KINDS[type(item)].persistent or (
         isinstance(item, it.Message) and item.role in ("system", "developer")
     )
 
 
 def _message_key(item: it.Item) -> bytes | None:
-    """Return a key that identifies a message by its content, because clients that store nothing
-    send no ids. Returns None for items that a compaction does not retain."""
+    """Return a key that identifies a message by its content. Ids cannot be the key, because clients
+    that do not store responses send messages without ids. Returns None for items that a compaction
+    does not retain."""
     if isinstance(item, it.Message) and (is_user_message(item) or is_persistent(item)):
         return _encode((item.role, item.content))
     return None

@@ -75,7 +75,7 @@ most {words} words."""
 
 
 class ReplyRequest(Struct, frozen=True, kw_only=True):
-    """A conversation to answer, with its backend and its options."""
+    """A conversation to answer, the backend that answers it, and the options for the answer."""
 
     context: ConversationContext
     backend: Backend
@@ -158,8 +158,8 @@ def compacted_response(context: ConversationContext, response: Response) -> Comp
 
 
 def _explicit_threshold(management: Sequence[ContextManagement]) -> tuple[int, int] | None:
-    """Return the smallest threshold that the request sets, and the index of its entry. Returns None
-    if the request sets no threshold."""
+    """Return the smallest threshold for compaction that the request sets, and the index of its
+    entry in ``context_management``. Returns None if the request sets no threshold."""
     thresholds = [
         (entry.compact_threshold, index)
         for index, entry in enumerate(management)
@@ -207,8 +207,8 @@ def _threshold(management: Sequence[ContextManagement], size: int | None) -> int
 async def _compaction_fits(
     request: ReplyRequest, keep_tokens: int, summary_tokens: int, max_tokens: int
 ) -> bool:
-    """Return whether a compaction makes the prompt short enough: the compacted prompt and the
-    summary together must have at most ``max_tokens`` tokens. ``keep_tokens``: the number of tokens
+    """Return whether a compaction makes the prompt short enough: the compacted prompt with its
+    summary must have at most ``max_tokens`` tokens. ``keep_tokens``: the number of tokens
     at the end of the conversation that stay unchanged. ``summary_tokens``: the maximum length of
     the summary.
 
@@ -298,10 +298,10 @@ async def _prepare_summary(request: ReplyRequest, items: tuple[it.Item, ...], to
 
 
 def _summary_options(options: Options, tokens: int) -> Options:
-    """Return the options of the summary. The summary is plain text of at most ``tokens`` tokens,
-    without tool calls and reasoning. Options that constrain the form or the end of the answer are
-    removed, such as a grammar, stop strings or ``logit_bias``. The other sampling options are those
-    of the request."""
+    """Return the options of the model call that writes the summary. The summary is plain text of at
+    most ``tokens`` tokens, without tool calls and reasoning. Options that constrain the form or the
+    end of the answer are removed, such as a grammar, stop strings or ``logit_bias``. The other
+    sampling options are those of the request."""
     return replace(
         options,
         tools=(),

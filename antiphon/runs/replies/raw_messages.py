@@ -133,7 +133,8 @@ def _per_turn(usages: Sequence[Usage]) -> dict[str, list[int]]:
 
 
 def _with_turns(usage: Usage, turns: Sequence[Usage]) -> Usage:
-    """Return the usage, extended by the token counts of each turn under vLLM's names."""
+    """Return the usage with additional fields: the token counts of each turn. The names of these
+    fields are vLLM's."""
     per_turn = {name: tuple(counts) for name, counts in _per_turn(turns).items()}
     tool_tokens = per_turn["tool_output_tokens_per_turn"]
     return replace(

@@ -97,8 +97,8 @@ class Excerpt:
         self._begins_paragraph = False
 
     def _end_line(self, parts: list[str]) -> None:
-        """Process the current line, which is now complete. If it is a heading or contains a first
-        sentence, append that to ``parts``."""
+        """Process the current line, which is now complete. If the line is a heading or contains a
+        first sentence, append the heading or the sentence to ``parts``."""
         text, self._line, self._searched = self._line.strip(), "", 0
         if self._fence:
             if text.startswith(self._fence):
@@ -180,8 +180,8 @@ class ExcerptedReply(ReplyWrapper):
 
     def _with_parts(self, batch: tuple[Delta, ...]) -> Iterator[Delta]:
         """Yield the deltas of ``batch``, and between them the new parts of the summary. A part
-        follows the delta that completes it. Parts that were held back precede the end of the
-        reasoning item."""
+        follows the delta that completes it. If ``_waits`` is true, the parts are held back; at the
+        end of the reasoning item, they come before the deltas that end it."""
         for delta in batch:
             if self._is_reasoning and is_summary(delta):
                 self._is_reasoning = False

@@ -62,8 +62,8 @@ def interrupted_in_summary(log: Fold) -> bool:
     """Whether a run was interrupted while a reasoning summary was written. ``log``: the response,
     rebuilt from the event log.
 
-    Such a run cannot be continued, because its two logs do not match. The token log contains all
-    sampled token ids, and the event log lacks the text of the last ones.
+    Such a run cannot be continued, because its two logs do not match: the token log may already
+    contain ids whose text was to be sent after the summary. The event log lacks this text.
     """
     return any(
         isinstance(draft.shell, Reasoning)

@@ -23,7 +23,8 @@ __all__ = ["WarmupReply"]
 
 
 class WarmupReply(ReplyWrapper):
-    """``Reply`` that warms up the prompt of another reply."""
+    """``Reply`` that warms up the prompt of another reply: the engine processes this prompt, so
+    that its prefix cache contains the prompt. The response has no output."""
 
     #: The prompt is not stored, because its end is the start of an answer. The next prompt has no
     #: such end.

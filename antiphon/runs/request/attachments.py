@@ -56,7 +56,7 @@ class Attachments:
         self, backend: Backend, tenant: str, prompt_item_count: int = 0
     ) -> Backend:
         """Wrap the backend for one request. ``prompt_item_count``: how many items at the beginning
-        of its conversations come from a stored prompt."""
+        of the request's conversation come from a stored prompt."""
         return _ResolvingBackend(self, backend, tenant, prompt_item_count)
 
 

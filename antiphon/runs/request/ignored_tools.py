@@ -1,5 +1,5 @@
-"""Log ignored tools. These are tools of a request that neither the server, the upstream nor the
-client runs."""
+"""Log ignored tools. These are tools of a request that nobody can run: neither this server, nor the
+upstream, nor the client."""
 
 from __future__ import annotations
 

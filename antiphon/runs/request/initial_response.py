@@ -28,7 +28,7 @@ def initial_response(
     backend: Backend | None = None,
 ) -> Response:
     """Build the response from the request, with default values for missing fields. ``backend``: the
-    backend that answers the conversation; None if the request continues raw text."""
+    backend that answers; None for a request that has no conversation but a text to complete."""
     return Response(
         id=id,
         created_at=created_at,

@@ -21,7 +21,8 @@ __all__ = ["ApprovedCall", "claim_approvals", "find_approved_calls", "release_ap
 
 class ApprovedCall(Struct, frozen=True):
     """An approved call that has not run. ``request_id``: the id of the approval request. ``path``:
-    the path of the approving item in the request; None if an earlier item approves the call."""
+    the path of the approving item in the request, for error messages. ``path`` is None if the item
+    that approves the call is from an earlier request."""
 
     request_id: str
     path: str | None = None
@@ -97,7 +98,8 @@ async def claim_approvals(
 async def release_approvals(
     store: Store, tenant: str, response_id: str, calls: Iterable[ApprovedCall]
 ) -> None:
-    """Release the approvals that a response claimed, so that another response can run the calls."""
+    """Release approvals that a response has claimed but not used, so that another response can run
+    the approved calls."""
     for call in calls:
         await store.release_approval(tenant, call.request_id, response_id)
 

@@ -1,6 +1,6 @@
-"""MCP server labels that the operator maps to built-in tools of this server. Some other servers
-offer code execution and web search through MCP labels, and their clients request these tools by
-label."""
+"""Replaces MCP tools with built-in tools of this server. The operator chooses which labels of MCP
+servers (``server_label``) are replaced. This serves clients of other servers that offer code
+execution and web search as MCP tools with fixed labels."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class ToolSelection(Struct, frozen=True, kw_only=True):
     - ``search_functions``: the function of ``tool_search``, if the request has this tool.
     - ``server_tools``: the tools that this server runs.
     - ``program_functions``: functions of the client that programs written by the model may call.
-      None if the model cannot write programs here.
+      None if the request does not let the model write programs.
     """
 
     visible_tools: tuple[tl.Tool, ...] = ()
@@ -180,7 +180,8 @@ def function_names(tool: tl.Tool) -> list[ToolName]:
 
 
 def discovered_tools(items: Iterable[Item]) -> Iterator[tl.Tool]:
-    """Yield the tools that the items of a conversation declare."""
+    """Yield the tools that items of a conversation declare. Such items are the outputs of tool
+    searches and lists of additional tools."""
     for item in items:
         if isinstance(item, ToolSearchOutput | AdditionalTools):
             yield from item.tools
@@ -277,8 +278,8 @@ def _server_tools(
 
 
 def _search_functions(tools: tuple[tl.Tool, ...]) -> tuple[ToolFunction, ...]:
-    """Return the function of ``tool_search``, if the request has this tool. The name of the
-    function differs from the names of all functions of the client."""
+    """Return the function of ``tool_search``, if the request has this tool. The function gets a
+    name that no function of the client has."""
     taken = {tool.name for tool in tools if isinstance(tool, tl.Function | tl.Custom)}
     searches = [tool for tool in tools if isinstance(tool, tl.ToolSearch)]
     name = tool_search.NAME

@@ -150,7 +150,8 @@ async def run_calls(
 
 
 class _CallRunner:
-    """Runs the calls of one turn, and the nested calls that these calls make."""
+    """Runs the calls of one turn, and the nested calls of programs. A program is code that the
+    model wrote. While it runs, it can make calls itself."""
 
     def __init__(self, environment: CallEnvironment) -> None:
         #: The deltas to yield. None means that a call of the turn has ended.
@@ -168,7 +169,7 @@ class _CallRunner:
 
     async def _run(self, call: ToolCall, *, may_hold: bool = False) -> None:
         """Run a call, set its result and emit the deltas that end it. ``may_hold``: whether the
-        call's item may stay open after the call has ended."""
+        call's item may stay open after the call, so that its result can still be shortened."""
         if call.function.failed_output is not None:
             # Takes no slot, because it waits for nested calls, and these need slots.
             result = await self._run_with_output_item(call, call.function.failed_output)
@@ -215,15 +216,16 @@ class _CallRunner:
     async def _run_with_output_item(
         self, call: ToolCall, failed_output: Callable[[str, str], it.Item]
     ) -> ToolResult:
-        """Run a call whose output is a separate item. A failed call gets an output item too."""
+        """Run a call whose output is a separate item. If the call failed without an output item,
+        ``failed_output`` creates this item from the call id and the error message."""
         result = await self._result(call)
         if result.failed and not result.items:
             return replace(result, items=(failed_output(call.call_id, result.text),))
         return result
 
     async def _result(self, call: ToolCall) -> ToolResult:
-        """Run the handler of a call inside a trace span. The attributes are OpenTelemetry's
-        ``execute_tool`` attributes."""
+        """Run the handler of a call inside a trace span. The attributes of the span are those that
+        OpenTelemetry defines for ``execute_tool``."""
         environment, name = self._environment, call.function.tool.name
         attributes = {
             "gen_ai.operation.name": "execute_tool",
@@ -280,7 +282,8 @@ class _CallRunner:
     async def _run_nested_calls(
         self, caller: ToolCall, nested: Sequence[NestedCall]
     ) -> Sequence[tuple[it.Item, ...]]:
-        """Run the calls that another call makes. Returns the items of each call.
+        """Run the calls that a program makes. Returns the items of each call. ``caller``: the call
+        that runs the program.
 
         All nested calls are emitted and persisted, in order, before the first of them runs. If they
         were not persisted first, a call could run a second time after an interruption.

@@ -207,8 +207,8 @@ class ToolLoop(ReplyWrapper):
         )
 
     def _calls_to_run(self, turn: Turn) -> list[ToolCall]:
-        """Count the finished turn and its calls against the limits. Return the calls that run
-        now."""
+        """Count the finished turn and its calls against the limits. Return the calls to run. If the
+        turn ended for another reason than ``stop``, no call runs."""
         if turn.finish is None:
             return []
         self._turn_usages.append(turn.finish.usage)
@@ -218,9 +218,9 @@ class ToolLoop(ReplyWrapper):
         return calls if turn.finish.reason == "stop" else []
 
     async def _next_turn(self, turn: Turn) -> tuple[Turn, tuple[Delta, ...]]:
-        """Prepare the turn that follows ``turn``. Return this new turn, and the deltas to emit
-        before it. If the loop ends instead, set ``_end_reason`` and return ``turn`` with the last
-        deltas of its calls."""
+        """Prepare the turn (one model call and its tool calls) that follows ``turn``. Return this
+        new turn, and the deltas to emit before it. If the loop ends instead, set ``_end_reason``
+        and return ``turn`` with the last deltas of its calls."""
         finish = turn.finish
         if finish is None or finish.reason != "stop" or not turn.calls or _awaits_client(turn):
             self._end_reason = "stop" if finish is None else finish.reason
@@ -245,7 +245,8 @@ class ToolLoop(ReplyWrapper):
 
     @property
     def _remaining_s(self) -> float:
-        """The number of seconds in which tools may still be called."""
+        """The number of seconds in which tools may still be called. The limit is
+        ``max_seconds``."""
         max_seconds = self._spec.limits.max_seconds
         return math.inf if max_seconds is None else self._started_at + max_seconds - _now()
 
@@ -272,8 +273,8 @@ class ToolLoop(ReplyWrapper):
     async def _open_tools(
         self, stack: AsyncExitStack, toolsets: list[Toolset], *, is_new: bool
     ) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Open the server-side tools, and append the functions and citations of each tool to
-        ``toolsets``.
+        """Open the server-side tools, and append the toolset of each tool to ``toolsets``. A
+        toolset contains the functions and the citation formats of one tool.
 
         A tool may have a leading item, such as ``mcp_list_tools``. Once the tool is open, its
         leading item is yielded, unless the output already contains the item. Until the first
@@ -318,9 +319,9 @@ class ToolLoop(ReplyWrapper):
         point where an interrupted loop continues. If the model is not called at all, this method
         sets ``_end_reason``.
 
-        The prompt is rendered again in three cases:
+        The prompt has already been rendered. It is rendered again in three cases:
 
-        - The functions of the opened tools differ from the declared functions.
+        - ``toolsets`` change the functions that the prompt declares.
         - Calls run before the model is called, for example approved calls.
         - The loop was interrupted while tools ran.
         """
@@ -360,7 +361,8 @@ class ToolLoop(ReplyWrapper):
                 yield deltas
 
     def _use_toolsets(self, toolsets: Sequence[Toolset]) -> None:
-        """Use the functions and citations of these toolsets from now on."""
+        """From now on, offer the functions of these toolsets to the model, and read citations in
+        their formats."""
         self._functions |= _by_name(
             function for toolset in toolsets for function in toolset.functions
         )
@@ -488,8 +490,8 @@ class ToolLoop(ReplyWrapper):
     # --- calls -----------------------------------------------------------------------------------
 
     def _call_environment(self, calls: Sequence[ToolCall]) -> CallEnvironment:
-        """Return the settings for the calls of one turn. The space for results is divided equally
-        among the calls."""
+        """Return the settings for the calls of one turn. The context space that is left for tool
+        results is divided equally among the calls."""
         spec = self._spec
         self._used_tokens = used_tokens = self._turn_reply.input_tokens + sum(
             usage.output_tokens for usage in self._turn_usages[-1:]
@@ -511,16 +513,17 @@ class ToolLoop(ReplyWrapper):
 
     def _rejection(self, name: str, namespace: str | None) -> str:
         """Return the reason why the model may not call a function. Returns an empty string if the
-        model may call it. The check is needed because a model without a grammar may call any
-        function, even one that does not exist or that ``tool_choice`` excludes."""
+        model may call it. The check is needed because not every backend enforces a grammar on the
+        output. Without a grammar, the model may call any function, even one that does not exist or
+        that ``tool_choice`` excludes."""
         is_allowed = self._options.tool_choice.allows(name, namespace)
         if is_allowed and (name, namespace) in self._known_functions():
             return ""
         return f"There is no tool {name!r} that could be called."
 
     def _known_functions(self) -> set[ToolName]:
-        """Return the names of the functions that the model may know. They come from the request,
-        from the server's tools and from items of the conversation."""
+        """Return the names of the functions that the model has been told about. They come from the
+        request, from the server's tools and from items of the conversation."""
         tools = (
             *self._spec.tools.request_tools,
             *self._options.tools,

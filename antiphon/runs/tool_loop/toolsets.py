@@ -162,8 +162,9 @@ def _assign_program_functions(
     """Assign each function to the callers that its tool allows: the model, programs, or both. A
     program is code that the model writes.
 
-    ``client_functions``: the client's functions that programs may call. If a program made a call
-    and the client has approved it, the call is given to the tool that runs programs.
+    ``client_functions``: the client's functions that programs may call. If the client has approved
+    a call that a program made, the call is passed to the tool that runs programs, so that the
+    program can continue.
     """
     pairs = list(zip(server_tools, toolsets, strict=True))
     callable_by_programs = [
@@ -194,7 +195,8 @@ def _assign_program_functions(
 
 
 def _visible_tool(function: ToolFunction) -> tl.Tool:
-    """Return the function in the form of a tool in the prompt."""
+    """Return the function as a tool declaration for the prompt. If the function has a namespace,
+    the declaration is a namespace with this one function."""
     if function.namespace is None:
         return function.tool
     return tl.Namespace(name=function.namespace, tools=(function.tool,))

@@ -1,8 +1,9 @@
 """One turn of the tool loop. It separates the calls of server-side tools from the model's other
 output.
 
-A turn reads the deltas of the model and returns the deltas to emit. For a call of a server-side
-tool, these deltas contain an item of the tool's own type, not a function call. No tool runs here.
+A turn reads the deltas of the model and returns the deltas to emit. The model writes a call of a
+server-side tool as a function call. In the returned deltas, the call is an item of the tool's own
+type, such as ``web_search_call``. No tool runs here.
 """
 
 from __future__ import annotations
@@ -136,14 +137,15 @@ class ToolCall:
     def argument_progress(
         self, observe: Callable[[ArgumentObserver], Iterable[ToolProgress]]
     ) -> tuple[Delta, ...]:
-        """Return the progress events for the arguments. ``observe``: a function that passes
-        arguments to the ``ArgumentObserver`` of the call. It returns the events of the observer."""
+        """Return the progress events for the arguments. ``observe``: gets the ``ArgumentObserver``
+        of the call, passes arguments to it, and returns the events that the observer returns."""
         if self._observer is None or self.is_ignored:
             return ()
         return tuple(Progress(step.name, self.key, step.fields) for step in observe(self._observer))
 
     def end_deltas(self) -> tuple[Delta, ...]:
-        """Return the deltas that close the item with the result."""
+        """Return the deltas that end the call. They set the result in the item of the call, or in
+        its follow-up item, and close this item."""
         result = self.result
         assert result is not None
         step = "failed" if result.failed else "completed"
@@ -199,8 +201,8 @@ class ToolCall:
 
     @property
     def result_items(self) -> tuple[it.Item, ...]:
-        """The call's item in its final state, and the items that follow it. If the client runs the
-        call, there is only the call's item, because the result is not known here."""
+        """The call's item in its final state, and the further items of its result. If the client
+        runs the call, there is only the call's item, because the result is not known here."""
         result = self.result
         if result is None:
             return (replace(self.opening_item, **self.function.parse_fields(self.arguments)),)
@@ -226,7 +228,8 @@ class ToolCall:
         return replace(self._model_item, call_id=self.call_id, **{field: self.arguments})
 
     def output_item(self, text: str) -> it.Item:
-        """Return the output of the call as the model sees it."""
+        """Return the output item that shows the model the result of the call. ``text``: the text of
+        the result."""
         is_custom = isinstance(self._model_item, it.CustomToolCall)
         kind = it.CustomToolCallOutput if is_custom else it.FunctionCallOutput
         return kind(call_id=self.call_id, output=text)
@@ -271,7 +274,8 @@ class _PlainItem:
         return self._citations.feed(delta)
 
     def finish(self) -> Iterable[Delta]:
-        """Return the deltas that the citation reader has held back."""
+        """Return the deltas of the text that the citation reader has held back, because the text
+        looked like the beginning of a citation."""
         return () if self._citations is None else self._citations.finish()
 
     def item(self) -> it.Item:
@@ -373,7 +377,8 @@ class Turn:
 
     def prompt_tokens(self, prompt: PromptTokens | None) -> PromptTokens | None:
         """Return ``prompt`` with the token ids sampled in this turn appended. Returns None if no
-        token ids are known, or if a call that may not run has ended the turn."""
+        token ids are known. Also returns None if a call above the limit has ended the turn, because
+        the next prompt shows this call without its arguments."""
         if prompt is None or not self._sampled or self.is_over:
             return None
         return replace(prompt, ids=(*prompt.ids, *self._sampled))
@@ -397,7 +402,8 @@ class Turn:
         return tuple(out)
 
     def _read_end(self, delta: Delta) -> None:
-        """Process a delta after a call that may not run. Only the ``Finish`` delta is used."""
+        """Process a delta after a call that does not run, because the limit of calls is reached.
+        Only the ``Finish`` delta is used."""
         if isinstance(delta, Finish):
             self.finish = replace(delta, reason="stop", stop_text=None)
 
@@ -454,8 +460,8 @@ class Turn:
         return self._add_call(function, item, is_ignored=False, caller=self._caller).open_deltas()
 
     def _end_at(self, function: ToolFunction, item: it.Item) -> tuple[Delta, ...]:
-        """End the turn at a call that may not run because the limit is reached. The model sees the
-        call without its arguments."""
+        """End the turn at a call that does not run, because the limit of calls is reached. In the
+        next prompt, the call has no arguments."""
         call = self._add_call(function, item, is_ignored=True)
         if isinstance(item, it.FunctionCall):
             call.add_text("{}")
