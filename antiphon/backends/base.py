@@ -75,14 +75,14 @@ class Reply(Protocol):
 
     @property
     def prompt_tokens(self) -> PromptTokens | None:
-        """The prompt as token ids, or None if they are unknown. The next turn's prompt begins with
-        these ids, followed by the sampled ids."""
+        """The prompt as token ids, or None if they are unknown. The prompt of the next turn begins
+        with these ids, followed by the ids of the tokens that the model generated in this reply."""
         return None
 
     @property
     def reports_tokens(self) -> bool:
-        """Whether the deltas may include the ids of the sampled tokens. A reply for which this is
-        True still has no ids if its backend does not know them."""
+        """Whether the deltas may include the ids of the sampled tokens. If False, they never
+        include ids. If True, they include ids only if the backend knows them."""
         return True
 
     @property
@@ -101,8 +101,8 @@ class Reply(Protocol):
         """Return a reply that continues this reply after an interruption.
 
         The deltas of the returned reply begin after the tokens that were sampled before the
-        interruption. Its usage includes these tokens. Raises ``CannotContinue`` if this reply
-        cannot be continued.
+        interruption. The usage of the returned reply includes these tokens. Raises
+        ``CannotContinue`` if this reply cannot be continued.
         """
 
     def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
@@ -177,8 +177,8 @@ class Backend(Protocol):
         return Status(value="loaded")
 
     async def ready(self) -> bool:
-        """Start loading the model if necessary, and wait for a short time. Return whether the model
-        is loaded. Raises ``Overloaded`` if the model cannot be loaded."""
+        """Start loading the model if it is not loaded, and wait a short time until it is loaded.
+        Return whether the model is loaded. Raises ``Overloaded`` if the model cannot be loaded."""
         return True
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
@@ -192,9 +192,9 @@ class Backend(Protocol):
     async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Reply:
         """Prepare a text completion: the model continues ``prompt`` without a chat template.
 
-        ``prompt``: the text as a string or as token ids. The reply is one message. Options that
-        concern conversations are ignored. Raises ``InvalidRequest`` if the backend cannot fulfil
-        the request. If the text is invalid, the error's ``param`` is ``input``.
+        ``prompt``: the text as a string or as token ids. The reply consists of one message. Options
+        that concern conversations are ignored. Raises ``InvalidRequest`` if the backend cannot
+        fulfil the request. If the text is invalid, the error's ``param`` is ``input``.
         """
         raise text_completion_unsupported_error()
 

@@ -1,5 +1,5 @@
-"""Protocols of the model catalog. They declare the attributes and methods of served models that
-runs and API resources use."""
+"""Protocols of the model catalog. They declare those attributes and methods of a served model that
+other packages use: the package ``runs`` and the API resources."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ class CatalogModel(Protocol):
         """The state of the model: whether it can answer immediately."""
 
     async def ready(self) -> None:
-        """Start loading the model if necessary, and wait for a short time. Raises ``Overloaded`` if
-        the model cannot be loaded."""
+        """Start loading the model if it is not loaded. Return when the model is loaded, or after a
+        short time while it is still loading. Raises ``Overloaded`` if the model cannot be
+        loaded."""
 
 
 class ModelCatalog(Protocol):

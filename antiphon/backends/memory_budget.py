@@ -41,7 +41,7 @@ class MemoryBudget:
     """A limit for the total memory of loaded models.
 
     ``limit_bytes``: the limit; None if there is no limit. Calls of ``reserve`` get memory in the
-    order of the calls. Use it on one event loop only.
+    order of the calls. Use a ``MemoryBudget`` on one event loop only.
     """
 
     def __init__(self, limit_bytes: int | None = None) -> None:
@@ -85,8 +85,8 @@ class MemoryBudget:
         return True
 
     def release(self, model: BudgetedModel) -> None:
-        """Give the memory of a model back to the budget, because the model is unloaded or could not
-        be loaded."""
+        """Give the memory of a model back to the budget. Called when the model is unloaded or could
+        not be loaded."""
         if model in self._models:
             self._models.remove(model)
             self._changed.set()
@@ -97,8 +97,8 @@ class MemoryBudget:
         self._changed.set()
 
     def _evict(self, missing: int) -> None:
-        """Retire models until ``missing`` bytes are or will be free. The memory of models that were
-        retired earlier counts as free."""
+        """Retire models until ``missing`` bytes are free or will be free when the retired models
+        are unloaded. The memory of models that were retired earlier counts too."""
         missing -= sum(model.memory_bytes for model in self._models if model.is_retired)
         evictable = [model for model in self._models if model.is_evictable]
         for model in sorted(evictable, key=lambda model: (model.is_in_use, model.last_used)):

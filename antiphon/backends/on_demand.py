@@ -62,7 +62,7 @@ class _Skipped(SetupError):
 
 
 class _Unloaded(Backend):
-    """Placeholder for the inner backend while the model is not loaded.
+    """Placeholder for the model's backend while the model is not loaded.
 
     The placeholder has those properties of the model that are already known. It cannot prepare
     replies.
@@ -201,8 +201,8 @@ class OnDemandBackend(BackendWrapper):
         """Load the model now. Raises ``SetupError`` if the model cannot be loaded.
 
         ``progress``: callback for the progress. If it is given, the progress is not logged.
-        ``evict``: whether other models may be unloaded to free memory. If not, and if there is too
-        little memory, the call returns without loading the model.
+        ``evict``: whether other models may be unloaded to free memory. If ``evict`` is False and
+        there is too little memory, the call returns without loading the model.
         """
         async with self._in_use(progress, evict=evict) as instance:
             with suppress(_Skipped):
@@ -495,7 +495,8 @@ class OnDemandBackend(BackendWrapper):
 
 
 class _UnpreparedReply(Reply):
-    """Placeholder for the inner reply while the model is not loaded."""
+    """Placeholder for a reply of the model's backend. While the model is not loaded, there is no
+    backend that could prepare the reply."""
 
     input_tokens = 0
 
@@ -550,8 +551,8 @@ class OnDemandReply(ReplyWrapper):
                     yield batch
 
     async def _ensure_prepared(self, backend: Backend) -> Reply:
-        """Return an inner reply that ``backend`` prepared. If the current inner reply comes from
-        another backend, prepare a new inner reply."""
+        """Return the reply that ``backend`` prepared for the request. If the current reply comes
+        from another backend or is the placeholder, let ``backend`` prepare a new one."""
         if self._backend is backend:
             return self._reply
         try:

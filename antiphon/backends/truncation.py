@@ -1,8 +1,9 @@
 """Truncation: drop the oldest items of a conversation until the conversation fits the context.
 
-A call and its output are dropped together. Reasoning and the next item are dropped together too.
-System and developer messages, declared tools and the last user message are never dropped. The
-caller passes a function that decides whether the shortened conversation fits.
+A tool call and its output are dropped together. A reasoning item and the item after it are dropped
+together too. Truncation never drops system messages, developer messages, items that declare tools,
+or the last user message. The caller passes a function that decides whether the shortened
+conversation fits.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Guide(Struct, frozen=True, kw_only=True):
 
     ``path``: path of the request field that contains the grammar. With the syntax ``ebnf``,
     ``definition`` is a grammar in the form that xgrammar and llama.cpp read. With the syntax
-    ``structural_tag``, ``definition`` is xgrammar's JSON.
+    ``structural_tag``, ``definition`` is JSON in xgrammar's format.
     """
 
     syntax: Literal["lark", "ebnf", "regex", "structural_tag"]
@@ -42,7 +42,8 @@ class Guide(Struct, frozen=True, kw_only=True):
 class StructuredOutputs(Struct, frozen=True, kw_only=True):
     """vLLM's field ``structured_outputs``. Exactly one of its constraints is set.
 
-    ``grammar`` is Lark in llguidance's dialect, or EBNF. ``structural_tag`` is xgrammar's JSON.
+    ``grammar`` is in llguidance's dialect of Lark, or in EBNF. ``structural_tag`` is JSON in
+    xgrammar's format.
     """
 
     json: Json | str | None = None
@@ -175,7 +176,7 @@ def read_generation_config(raw: Any, path: str) -> Json:
 
 
 def _is_neutral(name: str, value: Any) -> bool:
-    """Return whether a field of ``generation_config`` has no effect."""
+    """Return whether the field ``name`` of ``generation_config`` has no effect with this value."""
     if name in _DESCRIPTIVE_FIELDS:
         return True
     if name in _GENERATION_FIELDS:

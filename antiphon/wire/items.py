@@ -141,8 +141,8 @@ class Message(ItemBase, frozen=True, kw_only=True, tag="message"):
 
 
 class Reasoning(ItemBase, frozen=True, kw_only=True, tag="reasoning"):
-    """Reasoning of the model. ``content``: the text of the reasoning. ``summary``: a text for
-    users. ``encrypted_content``: the reasoning in encrypted form."""
+    """Reasoning of the model. ``content``: the text of the reasoning. ``summary``: a summary of the
+    reasoning for users. ``encrypted_content``: the reasoning in encrypted form."""
 
     summary: tuple[SummaryText, ...] = ()
     content: tuple[ReasoningText, ...] | UnsetType = UNSET

@@ -1,4 +1,5 @@
-"""The list of models: OpenAI's entries, and the catalog that Codex reads."""
+"""The list of models: entries in OpenAI's format, and entries in the format of the model catalog
+that the client Codex reads."""
 
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ class TruncationPolicy(Struct, frozen=True, kw_only=True):
 
 
 class CodexModel(Struct, frozen=True, kw_only=True):
-    """A model in the catalog of Codex 0.169. It has the fields that Codex requires, and the
-    optional fields for the patch tool and the context window."""
+    """A model in the model catalog that the client Codex (version 0.169) reads. It has the fields
+    that Codex requires, and the optional fields for the patch tool and the context window."""
 
     slug: str
     display_name: str

@@ -1,4 +1,4 @@
-"""Simple answers: pages of lists, deletions, token counts."""
+"""Small answers that many endpoints share: pages of lists, deletions, token counts."""
 
 from __future__ import annotations
 

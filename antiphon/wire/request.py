@@ -1,7 +1,7 @@
 """Request bodies: create a response, count its input tokens, compact a conversation.
 
-``None`` means that a field was not set. ``FIELDS`` lists how the server treats each field, so no
-accepted field is silently ignored. ``wire.parsing.requests`` creates these values.
+``None`` means that a field was not set. ``FIELDS`` lists how Antiphon treats each field, so no
+accepted field is silently ignored. ``wire.parsing.requests`` creates the objects of these classes.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class PreviousMessages(Struct, frozen=True, kw_only=True):
 class CreateResponse(Struct, frozen=True, kw_only=True):
     """A request for a response.
 
-    ``multi_agent`` belongs to OpenAI's beta. The fields after ``multi_agent`` are extensions that
-    self-hosted servers have in common. Two of these fields, ``presence_penalty`` and
+    ``multi_agent`` is a field of OpenAI's beta API. The fields after ``multi_agent`` are extensions
+    that self-hosted servers have in common. Two of these fields, ``presence_penalty`` and
     ``frequency_penalty``, are also part of Open Responses.
     """
 
@@ -188,8 +188,8 @@ class InputTokensRequest(Struct, frozen=True, kw_only=True):
     personality: str | None = None
 
     def as_create(self) -> CreateResponse:
-        """Return a request for a response with the same fields. The tokens of this response's
-        prompt are counted."""
+        """Return a request for a response with the same fields. This request is only rendered to
+        count the tokens of its prompt."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         del fields["personality"]
         return CreateResponse(**fields)
@@ -314,8 +314,11 @@ def refuse_unsupported(request: CreateResponse) -> None:
 
 
 def _refuse_async(tools: tuple[Tool, ...], path: str) -> None:
-    """Refuse asynchronous tools. With such tools, the model would have to continue before their
-    results arrive."""
+    """Raise ``InvalidRequest`` if a tool is asynchronous. Asynchronous tools are not supported,
+    because the model would have to continue before the tool's result arrives.
+
+    ``path``: the path of ``tools`` in the request, for the error.
+    """
     for index, tool in enumerate(tools):
         if isinstance(tool, Function | Custom) and tool.async_ is True:
             raise _unsupported_error(f"{path}[{index}].async")

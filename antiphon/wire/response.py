@@ -45,8 +45,8 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class InputTokensDetails(Struct, frozen=True, kw_only=True):
-    """Details of the input tokens. The fields with arrays are vLLM's. They are set only if the
-    request asks for them."""
+    """Details of the input tokens. vLLM defined the two fields that end in ``_per_turn``. These
+    fields are set only if the request asks for them."""
 
     cached_tokens: int = 0
     cache_write_tokens: int = 0
@@ -55,8 +55,8 @@ class InputTokensDetails(Struct, frozen=True, kw_only=True):
 
 
 class OutputTokensDetails(Struct, frozen=True, kw_only=True):
-    """Details of the output tokens. ``tool_output_tokens`` and the fields with arrays are vLLM's.
-    They are set only if the request asks for them."""
+    """Details of the output tokens. vLLM defined ``tool_output_tokens`` and the two fields that end
+    in ``_per_turn``. These fields are set only if the request asks for them."""
 
     reasoning_tokens: int = 0
     tool_output_tokens: int | UnsetType = UNSET

@@ -48,8 +48,8 @@ class TimelineItem(ItemTimes, frozen=True, kw_only=True, omit_defaults=False):
 class Timeline(Struct, frozen=True, kw_only=True):
     """The times of a response.
 
-    ``completed_at``: when the response ended, even if it failed or was cancelled. The times become
-    known only when the response has ended.
+    ``completed_at``: when the response ended, even if it failed or was cancelled. Until the
+    response has ended, all times are None.
     """
 
     id: str

@@ -1,7 +1,9 @@
-"""The local backend. It combines an engine, which continues token ids, with the dialect of a model.
+"""The local backend. It combines an engine, which generates the next tokens for a prompt of token
+ids, with the dialect of a model.
 
-Before a run, the backend checks that the engine supports the request and that the prompt fits into
-the context. During the run, the dialect's parser converts the engine's output to deltas.
+Before the engine is called, the backend checks that the engine supports the request and that the
+prompt fits into the context. While the engine generates, the dialect's parser converts its output
+to deltas.
 """
 
 from __future__ import annotations
@@ -299,12 +301,12 @@ class LocalReply(Reply):
         """Return a reply that continues after the tokens that were sampled before an interruption.
 
         An engine cannot start in the middle of a grammar. So the engine samples without the
-        grammar, and Antiphon matches the output to the grammar. Raises ``CannotContinue`` in two
-        cases:
+        grammar, and Antiphon enforces the grammar: it matches the sampled tokens to the grammar,
+        and uses ``logit_bias`` where they do not match. Raises ``CannotContinue`` in two cases:
 
         - The prompt has images, and its ids are not the same as before the interruption. The images
           would then be at other positions.
-        - A required grammar must be continued, but the engine does not support ``logit_bias``.
+        - The output must match a grammar, but the engine does not support ``logit_bias``.
         """
         rendered, sampling = self._rendered, self._sampling
         if rendered.prompt.images and rendered.prompt.ids != point.prompt_ids:
@@ -373,8 +375,8 @@ class LocalReply(Reply):
 
     async def _generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         """Return an iterator over the chunks that continue the prompt. If the reply was interrupted
-        within a grammar, the chunks match this grammar. Raises ``CannotContinue`` if the grammar is
-        needed and cannot be continued."""
+        while a grammar constrained its output, the chunks match this grammar. Raises
+        ``CannotContinue`` if the grammar is needed and cannot be continued."""
         constraint = None if self._reasoning_cut else self._interrupted_constraint
         if constraint is None:
             return self._engine.generate(prompt, sampling)
@@ -430,7 +432,8 @@ class LocalReply(Reply):
         """Whether the reply's usage includes the number of cached tokens that the engine reports.
         The engine's number is ignored in two cases:
 
-        - A request of another tenant may have put the tokens into the cache.
+        - A request of another tenant may have put the tokens into the cache. The number would
+          reveal what other tenants send.
         - The reasoning was cut off, so the reply needs a second engine call. The second call finds
           the tokens of the first call in the cache.
         """

@@ -1,6 +1,6 @@
 """Check whether an engine supports the options and the constraint of a request.
 
-A request with an unsupported option is rejected before its run, with an error that names the
+A request with an unsupported option is rejected before the engine is called. The error names the
 option.
 """
 

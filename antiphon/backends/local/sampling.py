@@ -28,7 +28,7 @@ _RECOMMENDED: Mapping[str, str] = {
 
 def recommended_options(generation: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sampling values that a model's files recommend, keyed by the field names of
-    ``Options``. ``generation``: the values in the model's files, by their names there."""
+    ``Options``. ``generation``: the same values, keyed by the names that the model's files use."""
     return {
         option: generation[name]
         for name, option in _RECOMMENDED.items()

@@ -44,8 +44,8 @@ def render_text(engine: Engine, prompt: str | tuple[int, ...]) -> Rendered:
 
 
 def plain_text_parser(tokenizer: Tokenizer, *, is_json: bool = False) -> FormatParser:
-    """Return a parser that reads the output as plain text. ``is_json``: the engine enforces JSON
-    output."""
+    """Return a parser that reads the output as plain text. ``is_json``: whether the engine enforces
+    JSON output. If so, the parser reads a special token inside a JSON string as text."""
     return FormatParser(
         tokenizer,
         reasoning=None,

@@ -1,9 +1,9 @@
 """Base classes of remote backends. A remote backend encodes a conversation as a request body, and
 parses the upstream's answer into deltas.
 
-Only the upstream knows the tokens, so token counts before the answer are estimates. There is one
-exception: if a prompt may exceed the context, and the upstream has an endpoint that counts tokens,
-this endpoint is called.
+Only the upstream can count tokens, so the token counts before the answer are estimates. There is
+one exception: if a prompt may exceed the context, and the upstream has an endpoint that counts
+tokens, Antiphon calls this endpoint.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class StreamParser(Protocol):
     """Parses the response stream of one request. Sans-IO."""
 
     def feed(self, payloads: Sequence[bytes]) -> tuple[Delta, ...]:
-        """Parse payloads (events of the stream). Raises ``BackendError`` for an error event or
-        unreadable data."""
+        """Parse the ``data`` of several server-sent events. Return their deltas. Raises
+        ``BackendError`` if an event reports an error or is unreadable."""
 
     def pending_deltas(self) -> tuple[Delta, ...]:
         """Return the deltas that the last ``feed`` call parsed before it raised an error."""
@@ -99,7 +99,7 @@ class RemoteBackend(Backend, ABC):
 
     #: Path of the endpoint, without the version prefix (``v1``).
     path: ClassVar[str]
-    #: Image formats that this kind of server cannot read, as MIME types.
+    #: Image formats that the upstream cannot read, as MIME types.
     unreadable_formats: Collection[str] = ()
     context_size: int | None = None
     recommended_options: Mapping[str, Any] = {}
@@ -124,10 +124,10 @@ class RemoteBackend(Backend, ABC):
         self._grammars = GrammarCache()
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
-        """Check the request and encode it.
+        """Check the request and encode it for the upstream.
 
-        Raises ``InvalidRequest``, with the path of the field, if this kind of server does not
-        support a feature of the request, or if the conversation is certainly too long.
+        Raises ``InvalidRequest``, with the path of the field, if the upstream does not support a
+        feature of the request, or if the conversation is certainly too long.
         """
         conversation = await convert_images(conversation, self.unreadable_formats)
         prompt_tools = self.visible_tools(conversation, options)
@@ -159,7 +159,7 @@ class RemoteBackend(Backend, ABC):
     async def _fitting_request(
         self, conversation: Conversation, options: Options, prompt_tools: PromptTools
     ) -> _Request:
-        """Encode the conversation. If the result exceeds the context and truncation is allowed,
+        """Encode the conversation. If the prompt exceeds the context and truncation is allowed,
         shorten the conversation and encode it again. Raises ``InvalidRequest`` if the conversation
         is certainly too long."""
         encode = partial(self._encode, options=options, prompt_tools=prompt_tools)
@@ -191,27 +191,28 @@ class RemoteBackend(Backend, ABC):
     @abstractmethod
     def visible_tools(self, conversation: Conversation, options: Options) -> PromptTools:
         """Return the tools that are shown to the model. Raises ``InvalidRequest`` for options that
-        this kind of server does not support."""
+        the upstream does not support."""
 
     @abstractmethod
     def enforces_format(self, options: Options) -> bool:
-        """Return whether the server enforces the format of the answer that ``options`` request."""
+        """Return whether the upstream server enforces the answer format that ``options``
+        requests."""
 
     @property
     @abstractmethod
     def enforces_calls(self) -> bool:
-        """Whether the server enforces ``tool_choice`` and the strict schemas of tools."""
+        """Whether the upstream enforces ``tool_choice`` and the strict schemas of tools."""
 
     @property
     def token_endpoint(self) -> TokenEndpoint | None:
-        """The kind of the server's endpoint that counts tokens, or None if it has no such
+        """The kind of the upstream's endpoint that counts tokens, or None if there is no such
         endpoint."""
         return None
 
     @property
     @abstractmethod
     def separates_caches(self) -> bool:
-        """Whether the server uses a salt in the request to separate the prefix caches of
+        """Whether the upstream uses a salt in the request to separate the prefix caches of
         tenants."""
 
     @abstractmethod
@@ -236,10 +237,10 @@ class RemoteBackend(Backend, ABC):
 
 
 class _Request(Struct, frozen=True, kw_only=True):
-    """An encoded request.
+    """A request to the upstream, ready to send.
 
-    ``conversation``: the conversation as it is sent, perhaps shortened. ``input_tokens``: number of
-    tokens of the prompt, which may be an estimate. ``dropped_ids``: ids of the items that
+    ``conversation``: the conversation that ``body`` contains, perhaps shortened. ``input_tokens``:
+    number of tokens of the prompt, which may be an estimate. ``dropped_ids``: ids of the items that
     truncation left out.
     """
 
@@ -311,14 +312,15 @@ class UpstreamReply(Reply):
                     raise
 
     def _cut_off(self, reason: FinishReason) -> Finish:
-        """Return a ``Finish`` for an answer that was not read to its end. The usage in it is an
-        estimate."""
+        """Return a ``Finish`` delta for an answer that Antiphon stopped reading before its end. The
+        usage in this delta is an estimate."""
         output_tokens = self._output_bytes // _TOKEN_BYTES
         return Finish(reason, upstream_usage(self.input_tokens, output_tokens))
 
     def _without_shared_cache(self, deltas: tuple[Delta, ...]) -> tuple[Delta, ...]:
         """Return the deltas. If the upstream may have counted cached tokens of another tenant,
-        replace the number of cached tokens in the usage by 0."""
+        replace the number of cached tokens in the usage by 0. The number would reveal what other
+        tenants send."""
         if self._options.cache_scope is None or self._backend.separates_caches:
             return deltas
         return tuple(
@@ -362,8 +364,8 @@ class UpstreamReply(Reply):
                 await retry_policy.wait_before_retry(error)
 
     def _shorten(self) -> bool:
-        """Shorten the conversation to at most three quarters of its size. Return False if this is
-        impossible."""
+        """Shorten the conversation until the request body has at most three quarters of its bytes.
+        Return False if this is impossible."""
         max_bytes = len(self._body) * 3 // 4
         shortened = shorten_conversation(
             self._conversation,
@@ -421,8 +423,8 @@ def check_server_options(
 ) -> None:
     """Raise ``InvalidRequest`` if the request sets an option that the upstream does not support.
 
-    ``nonstandard``: options that only some servers of the API support. ``supported``: the options
-    in ``nonstandard`` that this upstream supports.
+    ``nonstandard``: options that are not part of OpenAI's API, so only some upstreams support them.
+    ``supported``: the options in ``nonstandard`` that this upstream supports.
     """
     for option in nonstandard:
         if option not in supported and options.requests(option):
@@ -438,7 +440,7 @@ def with_instructions(conversation: Conversation, texts: Sequence[str]) -> Conve
 
 
 def unsupported_error(field: str) -> InvalidRequest:
-    """Return the error for a request field that this kind of server does not support."""
+    """Return the error for a request field that the upstream server does not support."""
     return InvalidRequest(
         f"Unsupported parameter: '{field}' is not supported with this model.",
         param=field,
@@ -455,7 +457,7 @@ def _without_cached_tokens(usage: Usage) -> Usage:
 
 
 def _estimated_bytes(delta: Delta) -> int:
-    """Estimate the bytes of memory that a stored delta takes."""
+    """Estimate the memory of a delta in bytes, for the limits on the size of an answer."""
     if isinstance(delta, Text):
         return len(delta.text) + _DELTA_BYTES * len(delta.logprobs)
     return _DELTA_BYTES

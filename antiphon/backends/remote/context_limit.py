@@ -2,8 +2,8 @@
 
 If the upstream has an endpoint that counts tokens, this endpoint counts the tokens of the prompt.
 For all other upstreams, only a lower bound of the number of tokens is known. So a request that is
-rejected here is certainly too long. A request that is too long but passes this check must be
-rejected by the upstream.
+rejected here is certainly too long. A request that is too long may still pass this check; then the
+upstream rejects it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from antiphon.upstream.client import Upstream
 
 __all__ = ["TokenEndpoint", "count_tokens", "may_exceed"]
 
-#: Kind of server that has an endpoint which counts tokens.
+#: Kinds of upstream servers that have an endpoint for counting tokens.
 TokenEndpoint = Literal["vllm", "llama-server", "antiphon"]
 #: Upper bound for the average number of characters per token, without white space. It holds for any
 #: tokenizer and language. English text has about 4, German and Hindi text about 5.
 _MAX_TOKEN_CHARS = 8
-#: Seconds to wait for the server's count. After this time, the lower bound is used.
+#: Seconds to wait for the upstream's count. After this time, the lower bound is used.
 _COUNT_S = 10.0
 _TEMPLATE_FIELDS = ("messages", "tools", "chat_template_kwargs")
 #: Fields of a request of the Responses API that count as input.
@@ -134,7 +134,8 @@ def _joined_text(request: Mapping[str, Any]) -> str:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield the strings in a JSON value, except URLs and data."""
+    """Yield the strings in a JSON value, except URLs and encoded data such as the contents of a
+    file."""
     if isinstance(value, str):
         if not value.startswith(_DATA_PREFIXES):
             yield value

@@ -61,8 +61,9 @@ class DeltaBuilder:
         logprobs: tuple[Logprob, ...] = (),
         channel: Channel = "text",
     ) -> None:
-        """Add text to an item of this kind. If no item of this kind is open, close the open item
-        and open a new item. White space alone does not open a reasoning item."""
+        """Add text to the open item if it is of type ``kind``. Otherwise, close the open item and
+        open a new item of type ``kind`` for the text. White space alone does not open a reasoning
+        item."""
         if self.open != kind:
             if kind == "reasoning" and not text.strip():
                 return
@@ -116,7 +117,7 @@ class DeltaBuilder:
 
     def open_call(self, shape: ToolShape, call_id: str, caller: Caller | UnsetType = UNSET) -> None:
         """Open a tool call. If another call already has the id ``call_id``, the new call gets an
-        empty id, and the run assigns a new id.
+        empty id here, and the code that processes the deltas assigns a new id.
 
         ``shape``: the name and the kind of the tool. ``caller``: who makes the call, which is the
         model itself or a program that the model wrote; UNSET if this is unknown.

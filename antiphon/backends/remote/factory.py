@@ -41,15 +41,15 @@ async def create_chat_backend(
     adapters: Mapping[str, str] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> ChatCompletionsBackend:
-    """Create the backend of a Chat Completions server.
+    """Create the backend for an upstream server that offers the Chat Completions API.
 
     ``name``: the model's name in Antiphon's configuration. ``url``: the address of the upstream.
     ``key``: the API key of the upstream. ``model``: the model's name on the upstream; None selects
-    the upstream's first model. ``context_size``: the context size of the model in tokens, or None.
-    ``reasoning_format``: the name of one of ``formats``. It says how reasoning is marked in the
-    answer's text, for upstreams that do not separate reasoning from the answer. ``template``:
-    arguments of the upstream's chat template. ``adapters``: name of a LoRA adapter in Antiphon →
-    its name on the upstream. ``options``: see ``EndpointOptions``.
+    the upstream's first model. ``context_size``: the context size of the model in tokens; None if
+    it is not configured. ``reasoning_format``: the name of one of ``formats``, for an upstream that
+    does not separate reasoning from the answer. The format says how the answer's text marks the
+    reasoning. ``template``: arguments of the upstream's chat template. ``adapters``: name of a LoRA
+    adapter in Antiphon → its name on the upstream. ``options``: see ``EndpointOptions``.
 
     Raises ``SetupError`` if an option is invalid, or if the upstream's list of models is needed but
     has no usable model.
@@ -81,8 +81,8 @@ async def create_responses_backend(
     template: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> ResponsesBackend:
-    """Create the backend of a server of the Responses API. The arguments have the same meaning as
-    in ``create_chat_backend``."""
+    """Create the backend for an upstream server that offers the Responses API. The arguments have
+    the same meaning as in ``create_chat_backend``."""
     upstream, endpoint = open_upstream(name, url, key, options or {})
     rows = responses_servers.FLAVOURS
     model, flavour = await _resolve_model(name, upstream, model, endpoint.flavour, rows)

@@ -47,7 +47,8 @@ class OfferedCallFilter:
         self._is_text = self._is_dropped = False
 
     def filter(self, deltas: Sequence[Delta]) -> tuple[Delta, ...]:
-        """Return the deltas that pass the filter."""
+        """Return the deltas to pass on: without the dropped items, and with unoffered calls as
+        text."""
         passed: list[Delta] = []
         for delta in deltas:
             if type(delta) is not Text:

@@ -203,12 +203,12 @@ async def answer_format(options: Options, grammars: GrammarCache) -> AnswerForma
 
 
 def enforced_answer_format(options: Options, grammars: GrammarCache) -> AnswerFormat | None:
-    """Return the answer format of a request, without a check of its schema. Return None if any text
-    is allowed.
+    """Return the answer format of a request, but do not check whether its JSON schema is valid.
+    Return None if any text is allowed.
 
-    This function may be called if the schema was already checked, or if the engine enforces the
-    whole format: then the dialect has checked the schema. Raises ``InvalidRequest`` for an invalid
-    guide, which is a grammar or regex in the request.
+    Call this function only if the schema was already checked. If the engine enforces the whole
+    format, the dialect has checked the schema. Raises ``InvalidRequest`` if the request contains an
+    invalid guide, which is a grammar or regex for the answer.
     """
     match options.text.format:
         case JsonObjectFormat():

@@ -1,7 +1,7 @@
 """Match a text to a grammar while the text streams.
 
-Expensive checks run in a separate process (``validator_worker``). Schemas and grammars come from
-clients, and a malicious client can make a check take very long.
+Schemas and grammars come from clients, and a malicious client can make a check take very long. So
+expensive checks run in a separate process (``validator_worker``).
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _CACHE_SIZE = 64
 
 
 class GrammarCache:
-    """Cache of the compiled grammars that were used last. ``get`` returns the compiled grammar for
-    a Lark grammar. Compiling a grammar takes about a thousand times as long as starting a match."""
+    """Cache of the compiled grammars that were used last, because compiling a grammar takes about a
+    thousand times as long as starting a match. ``get`` returns the compiled grammar for a Lark
+    grammar."""
 
     def __init__(self) -> None:
         self.get = lru_cache(_CACHE_SIZE)(self._compile)
@@ -36,7 +37,8 @@ class GrammarCache:
 
     @cached_property
     def _byte_tokenizer(self) -> Any:
-        """A tokenizer whose tokens are the single bytes."""
+        """A tokenizer whose tokens are the single bytes, so that text can be matched byte by
+        byte."""
         try:
             import llguidance
         except ImportError:
@@ -45,7 +47,7 @@ class GrammarCache:
 
 
 class Grammar:
-    """A compiled grammar. ``lark``: its source in llguidance's Lark."""
+    """A compiled grammar. ``lark``: its source, in llguidance's dialect of Lark."""
 
     def __init__(self, lark: str, tokenizer: Any) -> None:
         import llguidance
@@ -107,9 +109,12 @@ class GrammarMatcher:
 
     @property
     def is_check_due(self) -> bool:
-        """Whether ``check_prefix`` must be called now. This is never True while the match is cheap.
-        When the match becomes expensive, a check is due. After a check, the next check is due when
-        the number of text pieces is 1.5 times as large."""
+        """Whether ``check_prefix`` must be called now.
+
+        False while ``feed`` can match the text cheaply in this process. When that becomes too
+        expensive, ``feed`` stops matching, and a call of ``check_prefix`` is due. After each call,
+        the next one is due when the number of text pieces is 1.5 times as large.
+        """
         return self._is_expensive and len(self._texts) >= self._next_check
 
     async def check_prefix(self) -> bool:

@@ -1,7 +1,8 @@
 """Validate a reply while it streams.
 
-This is for engines and upstreams that enforce the requested format. Their replies may still be
-invalid. A fault is reported as soon as no continuation can make the reply valid.
+This validation is for engines and upstreams that enforce the requested format, because their
+replies may still be invalid. A fault is reported as soon as no continuation can make the reply
+valid.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class StreamValidator:
     the rules for tool calls; None allows any calls. ``allows_text_with_calls``: whether a reply
     with tool calls may also have text that does not have the format. ``has_stop_strings``: True if
     the request has stop strings, and the upstream does not report whether a stop string ended the
-    reply.
+    reply. Then any reply may have been cut off, so it is enough that the text is the beginning of a
+    valid text.
     """
 
     def __init__(
@@ -51,8 +53,9 @@ class StreamValidator:
         self.is_waiting = False
 
     def resume(self, done: Sequence[Item], unfinished: Sequence[Item]) -> None:
-        """Restore the state for a reply that continues after an interruption. ``done``: the
-        completed items of the reply. ``unfinished``: its incomplete items, with the text so far."""
+        """Restore the state of this validator for a reply that continues after an interruption.
+        ``done``: the completed items of the reply. ``unfinished``: its incomplete items, with the
+        text so far."""
         for item in done:
             self._note_item(Open(item))
         for item in unfinished:
@@ -70,7 +73,7 @@ class StreamValidator:
 
     @property
     def has_output(self) -> bool:
-        """Whether an answer or a call has begun."""
+        """Whether the model has begun to write an answer or a tool call."""
         return self._has_answered or self._has_called
 
     def accept_text(self, deltas: Sequence[Delta]) -> bool:

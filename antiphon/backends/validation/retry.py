@@ -54,9 +54,7 @@ class ValidationPlan(Struct, frozen=True, kw_only=True):
     ``answer_format``: the format of the answer; None allows any text. ``tool_calls``: the rules for
     tool calls; None allows any calls. ``enforces_format``: whether the engine or upstream enforces
     ``answer_format``. ``enforces_calls``: whether the engine or upstream enforces ``tool_calls``.
-    ``allows_text_with_calls``: whether a reply with tool calls may also have text that does not
-    have the format. ``has_stop_strings``: True if the request has stop strings, and the upstream
-    does not report whether a stop string ended the answer.
+    ``allows_text_with_calls`` and ``has_stop_strings``: see ``StreamValidator``.
     """
 
     answer_format: AnswerFormat | None
@@ -272,8 +270,8 @@ class MonitoredReply(ReplyWrapper):
     Validation is still necessary: engines silently drop a grammar that becomes too complex, and
     some upstreams claim to enforce a format but do not.
 
-    - If a fault is found before any part of an answer was yielded, ``retrying`` takes over: it
-      buffers the output, and retries if the output is invalid.
+    - If a fault is found before any part of an answer was yielded, ``retrying`` takes over. It is a
+      ``RetryingReply``: it buffers the output, and retries if the output is invalid.
     - If a fault is found after a part of an answer was yielded, the reply fails.
     """
 

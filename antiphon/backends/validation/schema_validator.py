@@ -55,7 +55,7 @@ class SchemaValidator:
         self._path = path
 
     async def check(self) -> None:
-        """Raise ``InvalidRequest`` if the schema cannot be used."""
+        """Raise ``InvalidRequest`` if the schema is invalid."""
         verdict = await self._validate(None)
         if (why := verdict.schema or verdict.fault) is not None:
             raise InvalidRequest(
@@ -76,9 +76,9 @@ async def match_fault_in_process(lark: str, text: str, *, whole: bool) -> str | 
     """Match a text to a grammar in the worker process. Return a message about the fault, or None if
     the text matches.
 
-    ``lark``: a grammar in llguidance's Lark. ``whole``: whether the whole grammar must match. If
-    False, it is enough that the text is the beginning of a match. Raises ``BackendError`` if the
-    worker process could not run.
+    ``lark``: a grammar in llguidance's dialect of Lark. ``whole``: whether the text must match the
+    whole grammar. If False, it is enough that the text is the beginning of a match. Raises
+    ``BackendError`` if the worker process could not run.
     """
     return (await _run_worker(lark=lark, text=text, whole=whole)).fault
 

@@ -47,8 +47,8 @@ class ToolCallRules:
         self._excluded = set() if accept_strays else excluded
 
     def rejection(self, call: FunctionCall | CustomToolCall) -> str | None:
-        """If the tool of this call may not be called, return a message that says so to the model.
-        Return None if the tool may be called."""
+        """If the tool of this call may not be called, return a message that tells this to the
+        model. Return None if the tool may be called."""
         name = _call_name(call)
         if name in self._excluded or (self.required and name not in self._callable):
             return f"'{call.name}' may not be called now."
@@ -73,8 +73,8 @@ class ToolCallRules:
         return None if input_format.grammar.is_broken else input_format
 
     async def fault(self, call: FunctionCall | CustomToolCall, text: str) -> str | None:
-        """Check a call. ``text``: the input of the call. Return a message about the fault, for the
-        model, or None if the call is valid."""
+        """Check a tool call. ``text``: the input of the call. Return a message for the model about
+        the fault, or None if the call is valid."""
         input_format, rejection = self.input_format(call), self.rejection(call)
         return (
             rejection

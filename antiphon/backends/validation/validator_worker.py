@@ -30,8 +30,8 @@ _LIMIT_FACTOR = 100
 def validate_json(schema: Any, text: str | None) -> dict[str, str]:
     """Validate the JSON text ``text`` by ``schema``. If ``text`` is None, check only the schema.
 
-    Returns ``{}`` if the text is valid, ``{"fault": …}`` if the text is invalid, and
-    ``{"schema": …}`` if the schema is invalid. The values are messages.
+    Returns ``{}`` if the text is valid. Returns ``{"fault": message}`` if the text is invalid, and
+    ``{"schema": message}`` if the schema is invalid.
     """
     import jsonschema_rs
 
@@ -62,10 +62,10 @@ def validate_json(schema: Any, text: str | None) -> dict[str, str]:
 
 
 def match_grammar(lark: str, text: str, whole: bool) -> dict[str, str]:
-    """Match ``text`` to a grammar in llguidance's Lark.
+    """Match ``text`` to a grammar in llguidance's dialect of Lark.
 
-    Returns ``{}`` if the text matches, and ``{"fault": …}`` with a message if it does not. If
-    ``whole`` is False, it is enough that the text is the beginning of a match.
+    Returns ``{}`` if the text matches, and ``{"fault": message}`` if it does not. If ``whole`` is
+    False, it is enough that the text is the beginning of a match.
     """
     import llguidance
 

@@ -1,7 +1,7 @@
 """Usage of requests, in the format of OpenAI's organization usage.
 
-Projects are tenants, and an API key is identified by its name. ``num_failed_requests`` and the
-fields after it are extensions.
+What the format calls a project is a tenant in Antiphon. An API key is identified by its name.
+``num_failed_requests`` and the fields after it are extensions.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class CompletionsUsage(Struct, frozen=True, kw_only=True):
 
 
 class CompletionsUsageBucket(Struct, frozen=True, kw_only=True):
-    """The sums for the period from ``start_time`` to before ``end_time``, in Unix seconds.
-    ``results`` is empty if there were no requests."""
+    """The sums over responses, chat completions and completions for the period from ``start_time``
+    to before ``end_time``, in Unix seconds. ``results`` is empty if there were no requests."""
 
     object: Literal["bucket"] = "bucket"
     start_time: int

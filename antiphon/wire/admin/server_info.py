@@ -1,4 +1,5 @@
-"""Answers about the server and its tokenizers, most of them with vLLM's fields."""
+"""The JSON of the endpoints that inform about the server and its tokenizers. Most of it has vLLM's
+fields."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ class Health(Struct, frozen=True, kw_only=True):
 
 
 class Readiness(Struct, frozen=True, kw_only=True):
-    """Whether the server accepts work. ``reason``: why the server does not accept work."""
+    """Whether the server accepts new requests. ``reason``: why it does not accept new requests."""
 
     status: Literal["ready", "not_ready"]
     reason: Literal["stopping", "store", "vectors"] | UnsetType = UNSET

@@ -1,7 +1,7 @@
 """Errors of request validation in OpenAI's wording: short, with the path of the field.
 
-Clients compare these codes and messages. Messages quote at most a few characters of the client's
-text.
+Client programs may compare codes and messages with OpenAI's, so the wording must be the same.
+Messages quote at most a few characters of the client's text.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def invalid_value(path: str, value: str, supported: Iterable[Any] = ()) -> Inval
 
 def duplicate_item(path: str, id: str) -> InvalidRequest:
     """Return the error for two items with the same id. The message shows up to 64 characters of the
-    id, because clients read the id from the message. Ids of this server have 52 characters."""
+    id. Clients read the id from the message. Antiphon's own ids have 52 characters, so they are
+    shown whole."""
     return InvalidRequest(
         f"Duplicate item found with id {id[:_MAX_ID_CHARS]}. Remove duplicate items from your input"
         " and try again.",

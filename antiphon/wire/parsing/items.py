@@ -53,7 +53,8 @@ _TOOL_OUTPUT_PARTS = ("input_text", "input_image", "input_file", "input_video")
 
 
 def read_items(raw: Any, path: str, limits: BodyLimits = DEFAULT_LIMITS) -> tuple[it.Item, ...]:
-    """Read the items of an array at ``path``. Raises ``InvalidRequest``."""
+    """Read the items of the JSON array ``raw``. ``path``: where the request contains the array. The
+    path appears in errors. Raises ``InvalidRequest``."""
     items = read_array(raw, path, limits.items)
     read: list[it.Item] = []
     ids: set[str] = set()
@@ -181,7 +182,8 @@ def _drop_logprob_nulls(raw: Any) -> Any:
 
 def _normalize_reasoning(fields: Json, path: str, limits: BodyLimits) -> None:
     """Parse ``content`` and ``summary`` of a reasoning item. Other servers use parts of the type
-    ``text`` there. These become parts of the types ``reasoning_text`` and ``summary_text``."""
+    ``text`` in these two fields. Such parts become parts of the types ``reasoning_text`` and
+    ``summary_text``."""
     for name, tag, into in (
         ("content", "reasoning_text", it.ReasoningText),
         ("summary", "summary_text", it.SummaryText),
@@ -215,8 +217,8 @@ def _normalize_tools(fields: Json, path: str, limits: BodyLimits) -> None:
 
 
 def _normalize_mcp_tools(fields: Json, path: str, limits: BodyLimits) -> None:
-    """Drop the null fields of tools, because clients require that a field without a value is
-    absent."""
+    """Drop the null fields of the tools in an ``mcp_list_tools`` item. Antiphon later returns this
+    item to clients, which require that a field without a value is absent."""
     if isinstance(fields.get("tools"), list):
         fields["tools"] = [
             drop_nulls(tool) if isinstance(tool, dict) else tool for tool in fields["tools"]

@@ -30,8 +30,8 @@ class BodyLimits(Struct, frozen=True, kw_only=True):
     objects, including the body itself. ``containers``: maximum number of arrays and objects in the
     body. ``members``: maximum number of members of all objects together.
 
-    ``containers`` and ``members`` stop bodies that are slow to parse. For speed, all brackets and
-    colons in the body are counted, even those inside strings.
+    ``containers`` and ``members`` stop bodies that are slow to parse. They are checked before
+    parsing, by counting brackets and colons. Brackets and colons inside strings count too.
     """
 
     items: int = 10_000

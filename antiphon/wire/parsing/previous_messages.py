@@ -2,8 +2,8 @@
 earlier messages of the conversation.
 
 Messages in the formats of Chat Completions and harmony are translated to items. Raw messages are
-``input_messages`` and ``output_messages`` of a response of this server. They contain items and the
-tokens of these items.
+the ``input_messages`` and ``output_messages`` that Antiphon sent in an earlier response. They
+contain items and the tokens of these items.
 """
 
 from __future__ import annotations
@@ -39,14 +39,16 @@ _MAX_RAW_MESSAGES = 2
 
 
 class _RawMessage(Struct, frozen=True, kw_only=True):
-    """The tokens of a raw message. ``read_items`` reads its other field, ``items``."""
+    """The tokens of a raw message. A raw message is an entry of ``input_messages`` or
+    ``output_messages`` in an earlier response, and the client sends it back. This class does not
+    contain the items of the raw message: ``read_items`` reads them from the field ``items``."""
 
     tokens: tuple[Annotated[int, Meta(ge=0, lt=2**32)], ...] = ()
     tokenizer: str | None = None
 
 
 def read_previous_messages(raw: Any, path: str, limits: BodyLimits) -> PreviousMessages:
-    """Translate the messages to items. Raises ``InvalidRequest``.
+    """Translate the messages in ``previous_input_messages`` to items. Raises ``InvalidRequest``.
 
     A tool result is matched with its call by id. Harmony messages have no ids, so their results are
     matched with the calls in order.
@@ -70,7 +72,8 @@ def _is_raw(message: Any) -> bool:
 
 
 def _read_raw_messages(messages: list[Any], path: str, limits: BodyLimits) -> PreviousMessages:
-    """Read the ``input_messages`` and ``output_messages`` that this server sent in a response."""
+    """Read the ``input_messages`` and ``output_messages`` that Antiphon sent in an earlier
+    response."""
     items: list[it.Item] = []
     token_ids: list[int] = []
     tokenizers = set()
@@ -97,7 +100,8 @@ def _read_raw_messages(messages: list[Any], path: str, limits: BodyLimits) -> Pr
 
 
 class _PreviousMessageReader:
-    """Translates messages one by one. Remembers the tool calls that have no result yet."""
+    """Translates the messages of ``previous_input_messages`` to items, one by one. Remembers the
+    tool calls that have no result yet, to match later results with them."""
 
     def __init__(self) -> None:
         self._open: list[str] = []

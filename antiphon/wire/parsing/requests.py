@@ -1,10 +1,10 @@
-"""Parse request bodies into frozen values.
+"""Parse request bodies into frozen objects.
 
 An invalid body raises an error with status 400 and the path of the faulty field.
 
 Null means "not given". Unknown fields are ignored, with two exceptions. A field of the Chat
 Completions API causes an error that names the field that replaces it. A field of another API that
-would change the answer is refused. ``wire.request`` decides which features the server supports.
+would change the answer is refused. ``wire.request`` decides which features Antiphon supports.
 """
 
 from __future__ import annotations

@@ -94,8 +94,9 @@ def _read_tool(raw: Any, path: str, limit: int, allowed: Mapping[str, type[tl.To
 
 
 def _resolve_alias(fields: Json) -> Json:
-    """Replace an alias of a tool type by the type that this server uses. Add the fields that the
-    alias implies. Fields that the request sets are kept."""
+    """Replace an alias of a tool type by the type that Antiphon uses, for example
+    ``browser_search`` by ``web_search``. Add the fields that the alias implies. Fields that the
+    request sets are kept."""
     kind = fields.get("type")
     alias = _ALIASES.get(kind) if isinstance(kind, str) else None
     return fields if alias is None else {**alias, **fields, "type": alias["type"]}
@@ -110,8 +111,8 @@ def _check_tool(tool: tl.Tool, path: str) -> None:
 
 
 def check_name(name: str, path: str, limit: int) -> None:
-    """Check a tool name against OpenAI's pattern and length. The name is used in prompts and
-    grammars. Raises ``InvalidRequest``."""
+    """Check that a tool name has OpenAI's pattern and at most ``limit`` characters. Other names
+    could break the prompts and grammars that contain them. Raises ``InvalidRequest``."""
     if len(name) > limit:
         raise too_long_error(path, len(name), limit)
     if not _NAME.match(name):

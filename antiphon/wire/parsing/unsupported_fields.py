@@ -60,7 +60,8 @@ _NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
 def refuse_unsupported_fields(
     raw: Mapping[str, Any], known: Collection[str] = (), path: str | None = None
 ) -> None:
-    """Raise ``InvalidRequest`` for a field of another API whose value has an effect.
+    """Raise ``InvalidRequest`` if the request has a field of another API, unless the field's value
+    has no effect in that API.
 
     ``known``: fields of other APIs that the called endpoint supports. ``path``: path of the object
     that contains the fields; None for the body.

@@ -44,9 +44,8 @@ class UploadFields(Struct, frozen=True):
 
 
 def parse_upload_form(form: Mapping[str, str]) -> UploadFields:
-    """Parse the form fields. Nested fields are written ``expires_after[seconds]``. Raises
-    ``InvalidRequest``.
-    """
+    """Parse the form fields. A nested field has a name such as ``expires_after[seconds]``. Raises
+    ``InvalidRequest``."""
     return UploadFields(check_purpose(form.get("purpose")), _expires_after(form))
 
 

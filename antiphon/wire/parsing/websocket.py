@@ -24,11 +24,11 @@ _TYPES = ("response.create", "response.steer")
 
 
 class FrameEnvelope(Struct, frozen=True):
-    """A frame whose ``type`` is valid.
+    """A client's frame whose ``type`` is valid and whose other fields are not checked yet.
 
-    ``stream_id``: the name of the frame's lane. The frames of one lane are processed in order. None
-    means the lane without a name. ``fields``: the other fields of the frame, which are not checked
-    yet.
+    ``stream_id``: the name of the frame's lane. A client can use several lanes on one connection.
+    The frames of one lane are processed in order. None means the lane without a name. ``fields``:
+    the unchecked fields.
     """
 
     type: str

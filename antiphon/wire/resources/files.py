@@ -55,7 +55,8 @@ class ChunkedUpload(Struct, frozen=True, kw_only=True):
 
 
 class ChunkedUploadPart(Struct, frozen=True, kw_only=True):
-    """A part of a file that is uploaded in parts, without its content."""
+    """One part of an upload, as the API shows it. An upload is a file that the client sends in
+    several parts. The bytes of the part are not shown."""
 
     id: str
     object: Literal["upload.part"] = "upload.part"

@@ -97,7 +97,7 @@ class VectorStoreFile(Struct, frozen=True, kw_only=True):
 
 
 class FileBatch(Struct, frozen=True, kw_only=True):
-    """Files that were added by one request."""
+    """Files that one request added to a vector store."""
 
     id: str
     object: Literal["vector_store.files_batch"] = "vector_store.files_batch"

@@ -1,1 +1,1 @@
-"""A backend that calls a Chat Completions API."""
+"""A backend that calls the Chat Completions API of an upstream server."""

@@ -1,8 +1,8 @@
-"""A backend that calls any Chat Completions server.
+"""A backend that calls any upstream server that offers the Chat Completions API.
 
 The conversation is sent as messages, and the options are sent as fields of the body. The answer's
-stream is parsed into deltas. Only the upstream counts tokens, so token counts before the answer are
-estimates.
+stream is parsed into deltas. Only the upstream can count tokens, so the token counts before the
+answer are estimates.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _NONSTANDARD_OPTIONS = (
 
 
 class ChatCompletionsBackend(RemoteBackend):
-    """``Backend`` for one model of a Chat Completions server.
+    """``Backend`` for one model of an upstream server that offers the Chat Completions API.
 
     ``flavour``: the features of this kind of server. ``reasoning_parser``: creates a parser for
     reasoning within the content, for upstreams that do not separate reasoning from content.
@@ -240,7 +240,7 @@ def _response_format(options: Options, flavour: ChatFlavour) -> dict[str, Any]:
 
 
 def _instructions(options: Options, flavour: ChatFlavour) -> list[str]:
-    """Return texts that tell the model how to answer. They replace request fields that the server
+    """Return texts that tell the model how to answer. They replace request fields that the upstream
     does not have or may ignore."""
     if options.guide is not None and options.guide.syntax in flavour.grammar_fields:
         options = replace(options, guide=None)
@@ -251,8 +251,9 @@ def _instructions(options: Options, flavour: ChatFlavour) -> list[str]:
 
 
 def _reasoning_effort(options: Options, flavour: ChatFlavour) -> dict[str, Any]:
-    """Return the request fields for the reasoning effort and the verbosity. If the server accepts
-    arguments of the chat template, the argument that switches reasoning on or off is set too."""
+    """Return the request fields for the reasoning effort and the verbosity. If the upstream server
+    accepts arguments for its chat template, the fields include the argument that switches reasoning
+    on or off."""
     body: dict[str, Any] = {}
     if options.text.verbosity is not UNSET and flavour.has_developer_role:
         body["verbosity"] = options.text.verbosity

@@ -81,7 +81,7 @@ class _Logprobs(Struct):
 class ChunkChoice(Struct):
     """A choice in a chunk.
 
-    ``message``: the whole answer, instead of ``delta``, if the server did not stream the answer.
+    ``message``: the whole answer, instead of ``delta``, if the upstream did not stream the answer.
     ``stop_reason`` (vLLM) and ``matched_stop`` (SGLang): the stop string or the token id that ended
     the answer.
     """
@@ -122,8 +122,8 @@ class _Timings(Struct):
 class UpstreamChunk(Struct):
     """One chunk of the stream.
 
-    Only llama-server sends ``timings``. ``usage`` is parsed separately. An unreadable ``usage`` is
-    ignored, so that the answer is not lost.
+    Only llama-server sends ``timings``. ``usage`` is parsed separately from the chunk. So an
+    unreadable ``usage`` is ignored, and the rest of the chunk is still read.
     """
 
     choices: list[ChunkChoice] | None = None
@@ -148,8 +148,8 @@ def usage_in(chunk: UpstreamChunk) -> ReportedUsage | None:
 
 
 def sampled_token_count(chunk: UpstreamChunk, reported: ReportedUsage | None) -> int | None:
-    """Return the number of tokens that the server had sampled when it sent the chunk. Return None
-    if the chunk does not report this number."""
+    """Return the number of tokens that the upstream had sampled when it sent the chunk, or None if
+    this number is not reported. ``reported``: the usage in the chunk, or None."""
     if not chunk.choices:
         return None
     if chunk.timings is not None:
@@ -159,7 +159,7 @@ def sampled_token_count(chunk: UpstreamChunk, reported: ReportedUsage | None) ->
 
 def logprobs_of(choice: ChunkChoice) -> tuple[Logprob, ...]:
     """Return the log-probabilities of the tokens in this choice. Return an empty tuple if the
-    server did not send them."""
+    upstream did not send them."""
     reported = choice.logprobs
     if reported is None or not reported.content:
         return ()
@@ -213,7 +213,7 @@ def usage_of(
     )
 
 
-#: A server's finish reason → the finish reason in Antiphon. Every other name means ``stop``.
+#: An upstream's finish reason → the finish reason in Antiphon. Every other name means ``stop``.
 FINISH_REASONS: Mapping[str, str] = {
     "length": "length",
     "max_tokens": "length",

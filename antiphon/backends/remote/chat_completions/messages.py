@@ -42,7 +42,7 @@ def build_chat_messages(
     has_developer_role: bool = False,
     origin: str = "",
 ) -> list[Message]:
-    """Return the messages of a conversation.
+    """Return a conversation as messages of the Chat Completions API.
 
     ``reasoning_fields``: the fields in which the upstream accepts reasoning.
     ``has_developer_role``: the upstream supports the role ``developer``. ``origin``: the address of
@@ -194,7 +194,7 @@ class _Writer:
         written.append(answer)
 
     def _split(self, text: str) -> str | list[Message]:
-        """Replace the marks in a text by their parts, such as images.
+        """Replace the marks in a text by the parts for which they stand, such as images.
 
         Returns a text without marks unchanged. For a text with marks, returns a list of parts: the
         marked parts, and the texts between the marks.
@@ -211,8 +211,9 @@ class _Writer:
         return parts
 
     def _pieces(self, text: str) -> list[str]:
-        """Split a text at its marks, which stand for parts that are not text. In the result, texts
-        alternate with the numbers of the marked parts."""
+        """Split a text at its marks. Each mark stands for a part that is not text, such as an
+        image, and contains the number of this part. The result alternates: text, number, text, and
+        so on."""
         return self._mark_pattern.split(text) if self._parts_by_number else [text]
 
     @cached_property
@@ -239,8 +240,8 @@ def _call(call: Message) -> Message:
 
 
 def _is_binary(data: str) -> bool:
-    """Return whether the data of a file is binary. This can only be a PDF document, because other
-    files were already converted to text."""
+    """Return whether the data of a file is binary. Only PDF documents can be binary here, because
+    all other files were already converted to text."""
     head = data[:80].lower()
     return head.startswith("data:application/pdf") or data.startswith("JVBERi0")
 

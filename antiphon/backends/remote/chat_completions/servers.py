@@ -1,7 +1,8 @@
-"""The request fields that each kind of Chat Completions server accepts in addition to the standard.
+"""The request fields that each kind of upstream server accepts in addition to the standard fields
+of the Chat Completions API.
 
-``FLAVOURS`` has one entry per kind of server. A field that a server would silently ignore is not in
-its entry, so a request that uses the field is rejected.
+``FLAVOURS`` has one entry per kind of server. If a server would silently ignore a field, its entry
+does not contain the field, so a request that uses the field is rejected.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ STANDARD: Mapping[str, str] = {
 
 
 class ChatFlavour(Struct, frozen=True, kw_only=True):
-    """One kind of server, such as vLLM: the request fields and features that it supports.
+    """One kind of upstream server, such as vLLM: the request fields and features that it supports.
 
-    Two fields identify this kind of server, and one match is enough. ``owners``: values of
-    ``owned_by`` in the server's list of models. ``hosts``: host names of the server.
+    Antiphon recognizes a server of this kind by its host name, which is one of ``hosts``, or by the
+    value of ``owned_by`` in its list of models, which is one of ``owners``.
     """
 
     #: Option → field of the body, for options beyond the standard.

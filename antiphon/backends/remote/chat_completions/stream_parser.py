@@ -2,8 +2,8 @@
 Sans-IO.
 
 Servers send tool calls one by one or interleaved, and whole or in pieces. Some servers send no ids,
-and some servers use one index for all calls. In deltas, only one item is open at a time. So each
-call waits until the previous call is complete.
+and some servers use one index for all calls. In deltas, only one item is open at a time. So the
+deltas of a call are held back until the previous call is complete.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from . import chunks as cc
 
 __all__ = ["ChatStreamParser"]
 
-#: Assumed number of characters per token, for estimates if the server reports no usage.
+#: Assumed number of characters per token, for estimates if the upstream reports no usage.
 _TOKEN_BYTES = 4
 
 
 class _PendingCall:
-    """A call that is still streaming. Its arguments are buffered until all earlier calls are
+    """A tool call that is still streaming. Its arguments are buffered until all earlier calls are
     complete."""
 
     def __init__(self, call_id: str, index: int | None) -> None:
@@ -52,8 +52,11 @@ class _PendingCall:
         return self._span is not None and self._span.complete
 
     def add_name(self, name: str) -> None:
-        """Add a piece of the function name. Some servers repeat the whole name in every piece.
-        Other servers split the name, or send it after the arguments."""
+        """Add a piece of the function name.
+
+        Some servers split the name into pieces. Other servers repeat the whole name, so a piece
+        that equals the name so far is ignored. The name may also arrive after the arguments.
+        """
         if not (self._has_arguments and self.name) and name != self.name:
             self.name += name
 
@@ -73,14 +76,15 @@ class _PendingCall:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the name of the call is complete, so the call can be opened. The name counts as
-        complete when the arguments have begun."""
+        """Whether the function name of the call is complete, so that a delta can open the call. The
+        name counts as complete when the arguments have begun."""
         return bool(self.name) and self._has_arguments
 
 
 class _ReasoningCounter:
-    """Counts the reasoning tokens of a reply. The server reports with each chunk only the number of
-    all tokens so far."""
+    """Counts the reasoning tokens of a reply. With each chunk, the upstream reports only the number
+    of all tokens so far. So the increase since the last chunk is counted as reasoning if the chunk
+    contains reasoning."""
 
     def __init__(self) -> None:
         self.tokens = self._total = self._unassigned = 0
@@ -107,9 +111,9 @@ class ChatStreamParser:
 
     ``shapes``: function name shown to the model → the tool. ``used_call_ids``: ids of the
     conversation's calls, which new calls must not reuse. ``reasoning_parser``: parses reasoning
-    within the content, for servers that do not separate it. ``origin``: the address of the
+    within the content, for upstreams that do not separate it. ``origin``: the address of the
     upstream. It is stored with reasoning details, because only this upstream can read them.
-    ``input_tokens``: estimated number of tokens of the prompt, for servers that report no usage.
+    ``input_tokens``: estimated number of tokens of the prompt, for upstreams that report no usage.
     ``stop``: the stop strings of the request.
     """
 
@@ -145,8 +149,8 @@ class ChatStreamParser:
         self._finish: str | None = None
 
     def feed(self, payloads: Iterable[bytes]) -> tuple[Delta, ...]:
-        """Parse payloads that arrived together, and return their deltas. Raises ``BackendError``
-        for an error or an unreadable chunk."""
+        """Parse the ``data`` of several server-sent events that arrived together. Return their
+        deltas. Raises ``BackendError`` if an event reports an error or is unreadable."""
         for payload in payloads:
             self._read_payload(payload)
         return self.pending_deltas()
@@ -193,10 +197,10 @@ class ChatStreamParser:
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
         """Return the remaining deltas when the stream has ended.
 
-        Raises ``BackendError`` if the server sent no finish reason or reports a failure.
+        Raises ``BackendError`` if the upstream sent no finish reason or reports a failure.
 
         ``done``: ignored. ``[DONE]`` does not show that the answer is complete, because a router
-        also sends ``[DONE]`` if the server behind it fails during the answer.
+        also sends ``[DONE]`` if the server behind the router fails during the answer.
         """
         if self._finish is None:
             raise BackendError("The upstream's answer broke off.")
@@ -277,8 +281,8 @@ class ChatStreamParser:
 
     def _add_detail(self, detail: dict[str, object]) -> None:
         """Add a piece of a reasoning detail, which is an object that only the upstream understands.
-        All pieces of a detail have the same type and index. Their texts are joined when the item is
-        closed."""
+        Consecutive pieces with the same type and index belong to one detail. The texts of these
+        pieces are joined when the reasoning item is closed."""
         last = self._details[-1] if self._details else {}
         if not all(last.get(key) == detail.get(key) for key in ("type", "index")) or not last:
             self._details.append(last := {})
@@ -326,9 +330,13 @@ class ChatStreamParser:
             pending.add_arguments(text)
 
     def _find_call(self, chunk: cc.Call) -> _PendingCall:
-        """Return the call that a piece belongs to. The call is found by the id of the piece, or by
-        its index if no call has this id. A new id, or a new name after the arguments have begun,
-        starts another call."""
+        """Return the tool call to which ``chunk`` belongs. ``chunk`` is a whole call or a piece of
+        a call.
+
+        The call is found by the id of the chunk, or by its index if no call has this id. A chunk
+        with a new id starts another call. A chunk with a new name also starts another call if the
+        arguments of the current call have begun.
+        """
         call_id, name = chunk.id or "", (chunk.function and chunk.function.name) or ""
         pending = self._with_id(call_id, chunk.index)
         if pending is not None and self._is_shared_id(pending, chunk.index, name):
@@ -358,27 +366,31 @@ class ChatStreamParser:
         return pending
 
     def _with_id(self, call_id: str, index: int | None) -> _PendingCall | None:
-        """Return the call with this id, or None. If several calls have this id, return the call
-        with this index if there is one, and otherwise the last call."""
+        """Return the tool call with this id, or None. If several calls have this id, return the
+        call that also has this index. If no call has this index, return the last call with this
+        id."""
         at_index = None if index is None else self._by_index.get(index)
         if at_index is not None and call_id and at_index.id == call_id:
             return at_index
         return self._by_id.get(call_id)
 
     def _is_shared_id(self, pending: _PendingCall, index: int | None, name: str) -> bool:
-        """Return whether a piece starts a new call although the piece has the same id as
-        ``pending``. Some servers give all parallel calls the same id."""
+        """Return whether a piece of a tool call starts a new call although its id is the id of
+        ``pending``. Some servers give all parallel calls the same id.
+
+        ``index``, ``name``: the index and the function name in the piece.
+        """
         is_other = index is not None and pending.index is not None and index != pending.index
         is_renamed = pending.is_ready and name != pending.name
         return bool(name) and ((is_other and index not in self._by_index) or is_renamed)
 
     def _progress(self, *, final: bool = False, is_cut: bool = False) -> None:
-        """Emit the deltas of the first call that is not closed yet. If this call is complete, close
-        it and continue with the next call.
+        """Emit the deltas of the first tool call that is not closed yet. If the call is complete,
+        close it and continue with the next call.
 
-        ``final``: whether no more pieces follow. If so, all calls are closed, also calls with
-        incomplete arguments. ``is_cut``: whether the reply was cut off. If so, the last call is not
-        closed if its arguments are incomplete.
+        ``final``: whether no more pieces of calls follow. If so, all calls are closed, also calls
+        with incomplete arguments. ``is_cut``: whether the reply was cut off. If so, the last call
+        is not closed if its arguments are incomplete.
         """
         while self._ended_count < len(self._calls):
             pending = self._calls[self._ended_count]
@@ -402,7 +414,7 @@ class ChatStreamParser:
         pending.call.start()
 
     def _end_calls(self) -> None:
-        """End all calls, because other content follows."""
+        """End all open tool calls. Called when other content follows them in the stream."""
         if self._ended_count < len(self._calls):
             self._progress(final=True)
 

@@ -1,1 +1,1 @@
-"""A backend that calls the Responses API of another server."""
+"""A backend that calls the Responses API of an upstream server."""

@@ -1,8 +1,8 @@
-"""A backend that calls any server of the Responses API.
+"""A backend that calls any upstream server that offers the Responses API.
 
-Antiphon handles state, tools and background runs. So each request sends the whole conversation,
-with ``store: false``. Only the upstream counts tokens, so token counts before the answer are
-estimates.
+Antiphon itself handles stored responses, server-side tools and background runs. So each request to
+the upstream contains the whole conversation, with ``store: false``. Only the upstream can count
+tokens, so the token counts before the answer are estimates.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _ITEMS_WITH_IDS = (it.Message, it.Reasoning, it.McpCall, it.McpApprovalRequest, 
 
 
 class ResponsesBackend(RemoteBackend):
-    """``Backend`` for one model of a server of the Responses API.
+    """``Backend`` for one model of an upstream server that offers the Responses API.
 
     ``flavour``: the features of this kind of server. ``hosted_tools``: types of the tools that the
     upstream runs.
@@ -196,7 +196,7 @@ def _check(options: Options, flavour: ResponsesFlavour) -> None:
 
 
 def _instructions(options: Options, flavour: ResponsesFlavour) -> list[str]:
-    """Return texts that tell the model how to answer. They replace request fields that the server
+    """Return texts that tell the model how to answer. They replace request fields that the upstream
     does not have or may ignore."""
     form = [] if flavour.enforces_format else json_format_instructions(options)
     if options.guide is not None and options.guide.syntax in flavour.grammar_fields:
@@ -240,8 +240,8 @@ def _tools(
 
 
 def _native_choice(choice: ToolChoice, prompt_tools: PromptTools) -> Any:
-    """Return ``tool_choice`` for a server that gets the tools in the form of the API, and not as
-    functions."""
+    """Return ``tool_choice`` for an upstream that supports custom tools and namespaces, so that
+    tools need not be converted to functions."""
     hosted = msgspec.to_builtins(choice.hosted)
     functions = [
         _tool_reference(tool, prompt_tools)
@@ -267,8 +267,8 @@ def _tool_reference(tool: PromptTool, prompt_tools: PromptTools) -> dict[str, st
 
 
 def _function_choice(choice: ToolChoice, prompt_tools: PromptTools) -> Any:
-    """Return ``tool_choice`` for a server that gets all tools as functions. Return None if the
-    field must be left out."""
+    """Return ``tool_choice`` for an upstream that supports only functions, so that all tools are
+    sent as functions. Return None if the field must be left out."""
     if choice.mode == "one" and choice.hosted:
         return msgspec.to_builtins(choice.hosted[0])
     names = [
@@ -353,8 +353,8 @@ def _reasoning(
 ) -> Sequence[dict[str, Any]]:
     """Return the JSON objects to send for a reasoning item: one object or an empty list.
 
-    Reasoning that this upstream encrypted is sent back unchanged. Other reasoning is sent as text,
-    or left out if the server accepts only encrypted reasoning.
+    Reasoning that this upstream encrypted is sent back unchanged. Other reasoning is sent as text.
+    It is left out if the upstream accepts only encrypted reasoning.
     """
     source, line, state = (item.encrypted_content or "").partition("\n")
     if line and source == origin:
@@ -367,7 +367,7 @@ def _reasoning(
 
 def _as_function(item: it.Item, prompt_tools: PromptTools) -> it.Item:
     """Convert a call of a custom tool or of a tool in a namespace to a plain function call, for
-    servers that support only functions. Return other items unchanged."""
+    upstreams that support only functions. Return other items unchanged."""
     match item:
         case it.CustomToolCall():
             namespace = item.namespace or None

@@ -1,6 +1,7 @@
-"""Read the items, usage and log-probabilities that a Responses server sends as JSON.
+"""Read the items, usage and log-probabilities that an upstream server sends in the format of the
+Responses API.
 
-Malformed data is ignored: no function raises an exception because of it.
+Malformed data is ignored: no function here raises an exception because of it.
 """
 
 from __future__ import annotations
@@ -95,8 +96,9 @@ def text_fields(item: it.Item) -> Iterable[str]:
 
 
 def completed_tool_fields(raw: Json) -> Json:
-    """Return the fields of a completed item of a hosted tool, such as its results. The ids and the
-    fields that are streamed as text are left out."""
+    """Return the fields of a completed item of a hosted tool, such as its results. Two kinds of
+    fields are left out: the upstream's ids, because Antiphon assigns its own ids, and the fields
+    that are streamed as text, because earlier deltas contain them."""
     item = read_item(raw)
     if item is None:
         return {}

@@ -1,4 +1,5 @@
-"""The request fields that each kind of Responses server accepts in addition to the standard.
+"""The request fields that each kind of upstream server accepts in addition to the standard fields
+of the Responses API.
 
 ``FLAVOURS`` has one entry per kind of server.
 """
@@ -16,10 +17,11 @@ __all__ = ["FLAVOURS", "ResponsesFlavour"]
 
 
 class ResponsesFlavour(Struct, frozen=True, kw_only=True):
-    """One kind of server, such as vLLM: the request fields and features that it supports.
+    """One kind of upstream server, such as vLLM: the request fields and features that its Responses
+    API supports.
 
-    Two fields identify this kind of server, and one match is enough. ``owners``: values of
-    ``owned_by`` in the server's list of models. ``hosts``: host names of the server.
+    Antiphon recognizes a server of this kind by its host name, which is one of ``hosts``, or by the
+    value of ``owned_by`` in its list of models, which is one of ``owners``.
     """
 
     #: Option → field of the body, for options beyond the standard.

@@ -1,4 +1,4 @@
-"""Parse the stream of a Responses server into deltas. Sans-IO.
+"""Parse the stream of an upstream's Responses API into deltas. Sans-IO.
 
 An event may identify its item by an id, by a position, or not at all. Servers may also leave out
 some events. In deltas, only one item is open at a time. Text that was not streamed is taken from
@@ -41,7 +41,7 @@ from .items import (
 __all__ = ["ResponsesStreamParser"]
 
 Json = dict[str, Any]
-#: Assumed number of characters per token, for estimates if the server reports no usage.
+#: Assumed number of characters per token, for estimates if the upstream reports no usage.
 _TOKEN_BYTES = 4
 _CALLS = ("function_call", "custom_tool_call")
 _TEXT_ITEMS = ("message", "reasoning")
@@ -78,7 +78,7 @@ _TRUNCATED: Mapping[str, FinishReason] = {
 
 
 class _Event(Struct):
-    """An event of the stream. It declares only the fields that are used here."""
+    """An event of the stream. The class declares only the fields that the parser uses."""
 
     type: str = ""
     output_index: int | None = None
@@ -109,10 +109,9 @@ class _UpstreamItem:
 
     ``tag``: the type of the item. ``raw``: the item's JSON so far. ``text_lengths``: channel (kind
     of text) → number of characters so far. ``steps``: names of the hosted tool's progress events
-    that were already reported. ``summary``: index of the summary part that has begun but has no
-    text yet, or 0. If it is not 0, a blank line is added before the next text of the summary. The
-    first part has the index 0, so no blank line precedes it. ``waiting_events``: events that
-    arrived while another item was open.
+    that were already reported. ``summary``: index of a second or later part of the summary that has
+    begun but has no text yet; otherwise 0. A blank line is added before the first text of such a
+    part. ``waiting_events``: events that arrived while another item was open.
     """
 
     def __init__(self, tag: str) -> None:
@@ -143,9 +142,9 @@ class ResponsesStreamParser:
     ``shapes``: function name shown to the upstream → the tool, for all tools that were sent as
     functions, such as custom tools. ``origin``: the address of the upstream. It is stored with
     encrypted reasoning, because only this upstream can read it. ``input_tokens``: estimated number
-    of tokens of the prompt, for servers that report no usage. ``max_output_tokens``: the requested
-    limit. Some servers do not report that they cut off the output at this limit, so the parser
-    compares the number of output tokens with the limit.
+    of tokens of the prompt, for upstreams that report no usage. ``max_output_tokens``: the
+    requested limit. Some upstreams do not report that they cut off the output at this limit, so the
+    parser compares the number of output tokens with the limit.
     """
 
     def __init__(
@@ -170,8 +169,8 @@ class ResponsesStreamParser:
         self._final_response: Json | None = None
 
     def feed(self, payloads: Iterable[bytes]) -> tuple[Delta, ...]:
-        """Parse payloads that arrived together, and return their deltas. Raises ``BackendError``
-        for an error or an unreadable event."""
+        """Parse the ``data`` of several server-sent events that arrived together. Return their
+        deltas. Raises ``BackendError`` if an event reports an error or is unreadable."""
         for payload in payloads:
             self._read(payload)
         return self.pending_deltas()
@@ -231,7 +230,7 @@ class ResponsesStreamParser:
             if self._must_wait(item_state):
                 item_state.waiting_events.append(event)
                 return
-            self._close(self._current)  # the server did not send the end of the current item
+            self._close(self._current)  # the upstream sent no end of the current item
         self._current = item_state
         self._process(item_state, event)
         while self._current is not None and self._current.is_done:
@@ -477,7 +476,7 @@ class ResponsesStreamParser:
 
     def _end_items(self, *, is_cut: bool) -> None:
         """Close the open items at the end of the stream. ``is_cut``: whether the reply was cut off.
-        If so, its last item stays open."""
+        If so, the last item of the reply stays open."""
         rest = [item_state for item_state in self._items if not item_state.is_done]
         for item_state in rest:
             waiting_events, item_state.waiting_events = item_state.waiting_events, []
