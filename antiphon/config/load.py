@@ -91,8 +91,9 @@ def child_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def proxy_variables() -> dict[str, str]:
-    """Return the environment variables of this process that configure proxies and certificates of
-    HTTP clients. Use them for a child process that must not get other variables."""
+    """Return those environment variables of this process that configure proxies and trusted
+    certificates for HTTP clients. Use them for a child process that must not get other
+    variables."""
     return {
         name: value
         for name, value in os.environ.items()  # noqa: TID251
@@ -128,7 +129,8 @@ class SettingsSources(Struct, frozen=True, kw_only=True):
 
 
 def disable_usage_statistics() -> None:
-    """Turn off the usage statistics that libraries of engines send to their makers.
+    """Turn off the usage statistics that inference libraries, such as vLLM, send to their
+    developers.
 
     This function sets environment variables, which child processes inherit. A variable that the
     operator has set is not changed.
@@ -147,10 +149,10 @@ def load(
     """Load the settings from all sources.
 
     ``flags``: name of an option → its text on the command line. The value for ``models`` is a list
-    of texts. ``model_flags``: the same for options of a model; allowed only if exactly one model is
-    served. ``environ``: environment variables; the default is the environment of this process.
-    ``file``: the settings file. The default is the file in ``$ANTIPHON_CONFIG``, or
-    ``antiphon.toml`` if it exists.
+    of texts. ``model_flags``: name of a model's option → its text on the command line; allowed only
+    if exactly one model is served. ``environ``: environment variables; the default is the
+    environment of this process. ``file``: the settings file. The default is the file in
+    ``$ANTIPHON_CONFIG``, or ``antiphon.toml`` if it exists.
 
     Raises ``SetupError`` with one line that names the faulty setting.
     """
@@ -275,8 +277,8 @@ def _from_file(option: Option, value: Any, where: str) -> Any:
 
 
 def _join_source(table: Any) -> Any:
-    """Return a model's table of the settings file with ``source`` as one text. If ``source`` is a
-    list of addresses, they are joined with commas."""
+    """Return ``table``, the table of a model in the settings file. If its value ``source`` is a
+    list of addresses, replace the list by one text with the addresses, separated by commas."""
     source = table.get("source") if isinstance(table, dict) else None
     if isinstance(source, list) and source and all(isinstance(each, str) for each in source):
         return {**table, "source": ",".join(source)}
@@ -295,9 +297,9 @@ def _from_text(option: Option, given: Any, name: str, declared: Mapping[str, Mod
 
 
 def _split_models(text: str) -> list[str]:
-    """Split a comma-separated list of models. If a URL follows ``NAME=URL``, the URL does not begin
-    a new model, but is another server of the model ``NAME``. Example: ``a=http://one,http://two``
-    is one model."""
+    """Split a comma-separated list of models. A URL that follows an entry with a URL is not a new
+    model, but a second server for the model of that entry. Example: ``a=http://one,http://two`` is
+    one model with two servers."""
     found: list[str] = []
     for part in split_list(text):
         is_url = part.startswith(_URL_SCHEMES)

@@ -1,5 +1,5 @@
-"""Complete the options of object storage from standard environment variables, such as the variables
-of AWS."""
+"""Read options of object storage that are missing in the settings from standard environment
+variables, such as the variables of AWS."""
 
 from __future__ import annotations
 

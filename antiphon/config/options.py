@@ -82,6 +82,7 @@ def declare(
     """Declare an option. Use the result as metadata in the annotation of the field.
 
     - ``help``: the help text.
+    - ``group``: the heading under which help and documentation list the option.
     - ``flag``: the command-line flag. "" means a flag with the name of the option. None means no
       flag.
     - ``default``: text that help shows in place of the default value, if this value depends on the
@@ -155,8 +156,8 @@ def from_value(option: Option, value: Any, where: str) -> Any:
 def from_text(option: Option, text: str, name: str) -> Any:
     """Convert the text of a flag or an environment variable to the option's type.
 
-    Lists are separated by commas. ``name``: the flag or variable, for error messages. Raises
-    ``SetupError``.
+    The entries of a list are separated by commas. ``name``: the flag or variable, for error
+    messages. Raises ``SetupError``.
     """
     value: Any = text
     if isinstance(_bare(inspect.type_info(option.type)), inspect.VarTupleType):

@@ -36,12 +36,13 @@ RENAMED_SETTINGS: Mapping[str, str] = {
 def with_current_names(
     values: Mapping[str, Any], spell: Callable[[str], str], warnings: list[str]
 ) -> dict[str, Any]:
-    """Return values of settings under the current names of the settings.
+    """Return ``values`` with each earlier name of a setting replaced by the current name.
 
     - ``values``: the values by current or earlier name, all from one source: the file, the
       environment or the flags.
-    - ``spell``: returns how this source writes the name of a setting: as key, variable or flag.
-    - ``warnings``: for each earlier name, this function adds a line.
+    - ``spell``: returns how this source writes the name of a setting (as key, variable or flag),
+      for warnings and errors.
+    - ``warnings``: for each earlier name in ``values``, this function adds a line to this list.
 
     Raises ``SetupError`` if a setting has a value under both names.
     """

@@ -56,8 +56,9 @@ def shown_value(option: Option, value: Any) -> str:
 
 
 def mask_secrets(value: Any) -> Any:
-    """Replace secrets in tables by ``hidden``. A value counts as a secret if its key says so, such
-    as ``api_key``. ``value`` may contain lists and tables."""
+    """Return ``value``, a setting, with every secret in it replaced by ``hidden``. A secret is a
+    value in a table under a key such as ``api_key``. ``value`` may contain nested lists and
+    tables."""
     if isinstance(value, (list, tuple)):
         return [mask_secrets(each) for each in value]
     if not isinstance(value, dict):

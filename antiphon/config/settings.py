@@ -49,8 +49,8 @@ def _home(variable: str, otherwise: str) -> Path:
 
 
 def state_folder() -> Path:
-    """Return the folder for data that commands store for later calls, such as the address of the
-    last server."""
+    """Return the folder in which the ``antiphon`` commands store data for later commands, such as
+    the address of the server that was used last."""
     return _home("XDG_STATE_HOME", ".local/state")
 
 
@@ -71,7 +71,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def shares_prefix_cache(self) -> bool:
         """Whether tenants share the prefix caches of engines. If the setting ``share_prefix_cache``
-        is not set, tenants share the caches only if all keys belong to one tenant."""
+        is not set, the caches are shared only if the server can have no second tenant: there are no
+        keys in the store, and all keys in the settings belong to one tenant."""
         if self.share_prefix_cache is None:
             return not self.stored_keys and len({key.tenant for key in self.keys}) <= 1
         return self.share_prefix_cache

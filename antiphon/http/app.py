@@ -339,7 +339,7 @@ def _budgets(service: Service, timer: Callable[[], float]) -> TokenBudgets:
 
 
 def _older_routes(deps: EndpointDependencies) -> list[Route]:
-    """The routes of OpenAI's older APIs."""
+    """Return the routes of OpenAI's older APIs: Chat Completions and Completions."""
     chat_completions = CompletionsEndpoint(
         parse_chat_request,
         lambda context, request, index: deps.service.create(

@@ -55,8 +55,9 @@ class EndpointDependencies(Struct, frozen=True, kw_only=True):
         return self._limited_slot(slot, context.client) if context.client.scopes else slot
 
     def record_reading(self, context: RequestContext, model: str, tokens: int) -> None:
-        """Record the usage of a request that reads text and generates none. ``tokens``: the number
-        of tokens read. The usage log counts such a request as an embeddings request."""
+        """Record the usage of a request that reads text but generates none: embeddings and
+        reranking. ``tokens``: the number of tokens read. The usage log counts both kinds as
+        embeddings requests."""
         self.service.usage_counter.add_embeddings(
             context.tenant, context.key, model, tokens, latency_s=self.clock() - context.started
         )

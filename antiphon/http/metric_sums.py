@@ -1,4 +1,5 @@
-"""Combine the metrics of several processes: snapshots and their sums."""
+"""Combine the metrics of several processes: take a snapshot of each process's metrics, and sum the
+snapshots."""
 
 from __future__ import annotations
 

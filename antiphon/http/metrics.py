@@ -216,8 +216,8 @@ class Metrics:
     - ``tenants``: tenants with their own label value; all other tenants count as ``other``.
     - ``names``: the set of alternative names under which some metrics are exported a second time;
       ``antiphon`` means that each metric is exported only once.
-    - ``exporter``: also receives the measurements of requests that OpenTelemetry's conventions
-      define.
+    - ``exporter``: also receives measurements of each request, as OpenTelemetry's conventions
+      define them.
     """
 
     _collect: CollectMetrics | None = None
@@ -284,7 +284,7 @@ class Metrics:
             registry.register(OtherNames(collectors, names))
 
     def observe_queue(self, admission: Admission) -> None:
-        """Show the running and waiting requests of this admission queue in the gauges."""
+        """Export the numbers of running and waiting requests of this admission queue as gauges."""
         self._running.set_function(lambda: admission.running)
         self._waiting.set_function(lambda: admission.waiting)
         known, tenants = self._tenant_names, self._tenants
@@ -304,7 +304,7 @@ class Metrics:
         self._models = models
 
     def observe_wait(self, seconds: float) -> None:
-        """Record how long an admitted request waited."""
+        """Record how long an admitted request waited in the queue."""
         self._wait.observe(seconds)
 
     def record_tool_call(self, tool: str, seconds: float, failed: bool) -> None:
@@ -407,7 +407,8 @@ class Metrics:
             )
 
     def on_follower(self, subscription: _Follower) -> None:
-        """Include a reader of an event log in the gauges about readers, until the reader ends."""
+        """Include ``subscription``, a reader of an event log, in the gauges about readers until the
+        reader ends."""
         self._followers.add(subscription)
 
     def _follower_lag(self) -> int:

@@ -96,10 +96,11 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     server. A limit of 0 means no limit.
 
     - ``head_s``: maximum seconds until the request line and headers have arrived.
-    - ``body_grace_s``: seconds until the rate of the body is checked for the first time.
-    - ``body_bytes_per_s``: minimum average rate of the body.
-    - ``per_address``: maximum number of open connections from one address; loopback addresses have
-      no limit.
+    - ``body_grace_s``: seconds until the data rate of the request body is checked for the first
+      time.
+    - ``body_bytes_per_s``: minimum average data rate of the request body.
+    - ``per_address``: maximum number of open connections from one IP address; loopback addresses
+      have no limit.
     """
 
     head_s: float = 30.0
@@ -111,7 +112,8 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
 def raise_file_limit() -> None:
     """Raise this process's limit of open files to the maximum that the system permits.
 
-    Every connection and every stream needs an open file; a soft limit of 1,024 is common.
+    Every connection and every stream needs an open file. The common soft limit of 1,024 is too low
+    for a busy server.
     """
     try:
         import resource
@@ -196,13 +198,14 @@ async def serve(
     limits: ConnectionLimits | None = None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or SIGHUP. Then accept no new connections, call ``drain`` to wait
-    for the runs, close the sockets and return.
+    for the runs (responses in progress), close the sockets and return.
 
     - ``drain`` waits for the runs to end.
     - ``grace_s``: the seconds that ``drain`` may take. A second signal ends this time early.
     - ``started`` is called when the server is ready to answer requests and to handle signals.
-    - ``on_hangup``: a function that is called at a SIGHUP; the server then keeps running. But if
-      the SIGHUP comes because the terminal was closed, the server stops.
+    - ``on_hangup``: a function that is called at a SIGHUP. The server then does not stop, except if
+      the SIGHUP was sent because the terminal was closed. None means that every SIGHUP stops the
+      server.
     - ``max_frame_bytes``: maximum size of a WebSocket message.
     - ``limits``: limits of each client's connections.
     """
@@ -243,8 +246,8 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def frozen_gc() -> Iterator[None]:
-    """Exclude all existing objects from garbage collection within the block, and collect less
-    often.
+    """A context manager. Within its block, objects that existed before are excluded from garbage
+    collection, and collections are less frequent.
 
     A full collection takes tens of milliseconds and would delay the running streams.
     """
@@ -261,7 +264,7 @@ def frozen_gc() -> Iterator[None]:
 
 def _limited_protocol(limits: ConnectionLimits) -> type[_Protocol]:
     """Return the protocol class of one server. uvicorn creates one instance per connection. All
-    instances share ``limits`` and the count of open connections per address."""
+    instances share ``limits`` and the number of open connections per client address."""
     members = {"limits": limits, "open_by_address": Counter(), "__slots__": ()}
     return type("_LimitedProtocol", (_Protocol,), members)
 
@@ -277,8 +280,8 @@ class _Protocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol with additions:
 
     - It limits the size of the request head, because httptools buffers without limit.
-    - It limits the time until head and body have arrived, and the number of connections of one
-      address.
+    - It limits the time until the head of a request has arrived, the time for its body, and the
+      number of connections from one IP address.
     - It answers malformed requests in the API's error format.
     - It offers the ASGI extensions for direct writes and disconnects.
     - It sends response headers together with the first chunk.
@@ -329,8 +332,8 @@ class _Protocol(HttpToolsProtocol):
         self._set_head_deadline()
 
     def _count_connection(self) -> None:
-        """Add the connection to the count of its address. Refuse the connection if the address has
-        too many connections."""
+        """Add the connection to the number of open connections of its client address. Refuse the
+        connection if the address has too many. Connections from this machine are not counted."""
         address = self.client[0] if self.client else ""
         if not self.limits.per_address or not address or _is_loopback(address):
             return
@@ -410,8 +413,8 @@ class _Protocol(HttpToolsProtocol):
             self._refuse(*_HEAD_TOO_SLOW)
 
     def _end_limits(self) -> None:
-        """Stop the deadlines of the connection, and remove the connection from the count of its
-        address."""
+        """Stop the deadlines of the connection, and subtract the connection from the number of open
+        connections of its client address."""
         self._clear_deadline()
         if self._address:
             self.open_by_address[self._address] -= 1
@@ -475,7 +478,8 @@ class _RareEvent(asyncio.Event):
 
 
 class _FlowControl(FlowControl):
-    """uvicorn's flow control with a ``_RareEvent`` instead of an ``asyncio.Event``."""
+    """uvicorn's flow control with a ``_RareEvent`` instead of an ``asyncio.Event``, because each
+    connection has one and a ``_RareEvent`` takes less memory."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -489,7 +493,8 @@ class _BufferedTransport:
     iteration of the event loop.
 
     Headers and body are then sent in one packet. A second packet would need a second system call
-    and would wake the reader a second time. This takes longer than building headers and body.
+    and would wake the client a second time. Both together take longer than building headers and
+    body.
     """
 
     __slots__ = ("_flow", "_head", "_transport", "is_closing")
@@ -515,7 +520,7 @@ class _BufferedTransport:
         Implements ``DIRECT_WRITE_EXTENSION``.
 
         uvicorn's ``send`` needs a message, a coroutine and a dozen checks for the same write. These
-        steps would be the larger part of the cost of a token.
+        steps would be the larger part of the CPU time per token.
         """
         # An empty chunk would end the body.
         if self._flow.write_paused or not piece or self.is_closing():
@@ -528,15 +533,15 @@ class _BufferedTransport:
         return True
 
     def _write_joined(self, piece: bytes) -> None:
-        """Write the headers that are held back, then ``piece``. If ``piece`` is short, both are
-        sent in one write."""
+        """Write the response headers that were held back, then ``piece``, the first bytes of the
+        body. If ``piece`` is short, both are sent in one write."""
         if len(piece) < _MAX_JOINED_BYTES:
             piece, self._head = self._head + piece, b""
         self._flush()
         self._transport.write(piece)
 
     def _flush(self) -> None:
-        """Send the headers that are held back."""
+        """Send the response headers that were held back for the first bytes of the body."""
         if self._head:
             head, self._head = self._head, b""
             self._transport.write(head)
@@ -550,7 +555,8 @@ class _BufferedTransport:
 class _Server(uvicorn.Server):
     """uvicorn's server with a graceful shutdown.
 
-    uvicorn's own shutdown cuts streams after a timeout and raises the signal again.
+    uvicorn's own shutdown cuts streams after a timeout, and then raises the signal again, which
+    ends the process.
     """
 
     def __init__(
@@ -619,8 +625,9 @@ class _Server(uvicorn.Server):
                 signal.signal(number, previous)
 
     def _is_reload(self, number: int) -> bool:
-        """Return whether a signal asks to reload the settings. A SIGHUP does, except if it comes
-        because the terminal was closed."""
+        """Return whether a signal asks to reload the settings. Only a SIGHUP asks for a reload, and
+        only if ``on_hangup`` is set. A SIGHUP that is sent because the terminal was closed asks to
+        stop the server."""
         is_hangup = self._on_hangup is not None and number == getattr(signal, "SIGHUP", None)
         return is_hangup and has_terminal() == self._has_terminal
 

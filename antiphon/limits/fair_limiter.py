@@ -63,8 +63,8 @@ class FairLimiter:
     """Limits how many operations run at a time, and shares the slots fairly between tenants. A slot
     is the permission to run one operation.
 
-    There are ``max_concurrent`` slots. A tenant may hold at most ``max_per_tenant`` of them; None
-    means all.
+    There are ``max_concurrent`` slots. A tenant may hold at most ``max_per_tenant`` slots. None
+    means that a tenant may hold all slots.
     """
 
     def __init__(self, max_concurrent: int, *, max_per_tenant: int | None = None) -> None:
@@ -158,8 +158,8 @@ class FairLimiter:
         return max(self._queues, key=self.waiting_of, default=None)
 
     def reject_newest(self, tenant: str, error: Exception) -> None:
-        """Remove the last waiting caller of this tenant from the queue. Its ``acquire`` raises
-        ``error``."""
+        """Remove the last caller in this tenant's queue: among the waiting callers with the highest
+        ``priority`` value, the one that came last. Its call of ``acquire`` raises ``error``."""
         granted = self._take_turn(tenant, -1).granted
         if not granted.done():
             granted.set_exception(error)

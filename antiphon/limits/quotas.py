@@ -14,10 +14,10 @@ __all__ = ["NO_QUOTAS", "Quotas", "TenantQuotas", "check_size", "quota_exceeded_
 class Quotas(Struct, frozen=True, kw_only=True):
     """The quotas of one tenant. Each field has the same name as its setting; None means no limit.
 
-    ``max_responses`` counts the stored responses that can be loaded or are being generated.
-    ``max_responses_bytes`` counts all stored data of responses. ``max_files_bytes`` applies
-    separately to files, to pending uploads and to skills. ``max_containers`` counts the active
-    containers of this process.
+    ``max_responses`` counts the stored responses and the responses in progress that will be stored,
+    but no deleted responses. ``max_responses_bytes`` also counts the data of deleted responses, as
+    long as later responses need it. ``max_files_bytes`` applies separately to files, to pending
+    uploads and to skills. ``max_containers`` counts the active containers of this process.
     """
 
     max_responses: int | None = None
@@ -57,9 +57,9 @@ NO_QUOTAS = TenantQuotas()
 
 
 def check_size(size: int, limit: int | None, *, param: str) -> None:
-    """Raise ``TooLarge`` if an object alone is larger than the quota of its tenant. ``size`` and
-    ``limit``: numbers of bytes; a ``limit`` of None means no quota. ``param``: path of the object
-    in the request."""
+    """Raise ``TooLarge`` if a single object is larger than the tenant's quota for all objects
+    together. ``size``: the size of the object in bytes. ``limit``: the quota in bytes; None means
+    no quota. ``param``: the request field that contains the object, for the error."""
     if limit is not None and size > limit:
         raise TooLarge(
             f"The content has {size} bytes, but you may store at most {limit} bytes in total"

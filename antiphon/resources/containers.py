@@ -1,5 +1,5 @@
-"""Operations on containers, as the API offers them to clients. Errors of the sandbox become request
-errors. A container is an environment in which tools run code."""
+"""The operations of the API on containers. A container is a sandbox in which tools run code. An
+error of the sandbox (``ToolError``) becomes a request error."""
 
 from __future__ import annotations
 

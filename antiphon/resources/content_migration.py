@@ -31,12 +31,13 @@ class MovedContent(Struct, frozen=True):
 async def migrate_contents(
     files: FileStore, source: Blobs | None, target: Blobs | None
 ) -> AsyncGenerator[MovedContent, None]:
-    """Move the contents of all files from ``source`` to ``target``. Yields one result per file. A
-    ``source`` or ``target`` of None means the store itself.
+    """Move the contents of all files from ``source`` to ``target``. Yields one result per file.
+    None as ``source`` or ``target`` means the store (the database), and not blob storage.
 
-    Servers may run during the migration if they can read from both ``source`` and ``target``. This
-    is possible with a store in PostgreSQL, once the servers are configured with ``target``. After
-    an interruption, call this function again: it moves the remaining contents.
+    Servers may run during a migration from a store in PostgreSQL to blob storage, if they are
+    already configured with ``target``: they can read from both. For any other migration, the
+    servers must be stopped. After an interruption, call this function again: it moves the remaining
+    contents.
     """
     after = 0
     while rows := await files.list_contents(after=after, limit=_BATCH, in_blobs=source is not None):

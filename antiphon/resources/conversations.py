@@ -1,4 +1,5 @@
-"""Conversations: stored lists of items. One response at a time can add items."""
+"""Conversations: stored lists of items. A response locks its conversation, so that no other
+response adds items at the same time."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ _UNLOCKS = 3
 
 
 async def _no_op() -> None:
-    """Do nothing. Used as ``release`` if a response belongs to no conversation: it then holds no
-    lock."""
+    """Do nothing. This is the ``release`` function of a response that belongs to no conversation:
+    the response holds no lock."""
 
 
 class ConversationLockHandle(Struct, frozen=True):
@@ -49,8 +50,8 @@ class ConversationLockHandle(Struct, frozen=True):
 
 
 def conversation_locked() -> InvalidRequest:
-    """Return the error for a conversation that another response has locked. The HTTP status is 400
-    and not 409, because clients immediately retry a request that fails with 409."""
+    """Return the error for a request in a conversation that another response has locked. The HTTP
+    status is 400 and not 409, because clients immediately retry a request that fails with 409."""
     return InvalidRequest(
         "Another process is currently operating on this conversation. Please retry in a few "
         "seconds.",
@@ -95,7 +96,8 @@ class Conversations:
     async def retrieve(
         self, tenant: str, conversation_id: str, *, param: str = "conversation_id"
     ) -> ConversationResource:
-        """Return a conversation without its items. ``param``: request field that holds the id."""
+        """Return a conversation without its items. ``param``: the name of the request field that
+        holds the id, for the error if the conversation does not exist."""
         found = await self._store.load_conversation(tenant, conversation_id)
         if found is None:
             raise NotFound(f"Conversation with id '{conversation_id}' not found.", param=param)
@@ -134,8 +136,8 @@ class Conversations:
         return make_page(resolved, PageParams(limit=max(1, len(resolved)), order="asc"))
 
     async def list_items(self, tenant: str, conversation_id: str, params: PageParams) -> Page[Item]:
-        """Return a page of items. Raises ``InvalidRequest`` if the cursor is not an item of the
-        conversation."""
+        """Return a page of a conversation's items. Raises ``InvalidRequest`` if the cursor is not
+        the id of one of these items."""
         await self.retrieve(tenant, conversation_id)
         query = page_query(ItemQuery, params)
         found = await self._store.list_conversation_items(tenant, conversation_id, query)
@@ -173,7 +175,7 @@ class Conversations:
     async def _unknown_cursor(
         self, tenant: str, conversation_id: str, params: PageParams
     ) -> InvalidRequest:
-        """Return the error for a cursor that is not an item of the conversation."""
+        """Return the error for a cursor that is not the id of an item in the conversation."""
         cursors = {"after": params.after, "before": params.before}
         named = {name: id for name, id in cursors.items() if id is not None}
         found = await self._store.find_conversation_items(
@@ -211,16 +213,19 @@ class Conversations:
         return ConversationLockHandle(ConversationLock(conversation.id, self._owner), release)
 
     def _unlock_later(self, tenant: str, conversation_id: str, response_id: str) -> None:
-        """Unlock a conversation in the background, as soon as the store answers. Without this, the
-        lock would never expire: as long as this server runs, its heartbeats renew all its locks."""
+        """Unlock a conversation in the background, after a lock or unlock request to the store has
+        failed or was cancelled. The background task retries until the store answers. Without the
+        task, the lock could stay forever: as long as this server runs, its heartbeats renew all its
+        locks."""
         task = asyncio.create_task(self._unlock_until_done(tenant, conversation_id, response_id))
         self._unlocks.add(task)
         task.add_done_callback(self._unlocks.discard)
 
     async def _unlock_until_done(self, tenant: str, conversation_id: str, response_id: str) -> None:
-        """Unlock the conversation repeatedly, once per lease, until the store has confirmed
-        ``_UNLOCKS`` unlocks. One unlock is not enough: an earlier request to lock the conversation,
-        for whose answer this server no longer waits, may take effect after the unlock."""
+        """Unlock the conversation repeatedly, every ``_lease_s`` seconds, until the store has
+        confirmed ``_UNLOCKS`` unlocks. One unlock is not enough. This server may have stopped
+        waiting for the answer to a request that locks the conversation. Such a request may take
+        effect after the unlock."""
         confirmed = 0
         while True:
             with suppress(StoreError):
@@ -233,9 +238,9 @@ class Conversations:
     async def reacquire_lock(
         self, tenant: str, conversation: ConversationRef | None, response_id: str
     ) -> None:
-        """Lock the conversation for a response that may already have locked it, for example because
-        this server takes over its run. Raises ``InvalidRequest`` if another response holds the
-        lock."""
+        """Lock the conversation for a response that may already have locked it, for example when
+        this server takes over the run of the response from another server. Raises
+        ``InvalidRequest`` if a different response holds the lock."""
         if conversation is None:
             return
         acquired = await self._store.runs.lock_conversation(

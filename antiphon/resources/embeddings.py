@@ -45,9 +45,12 @@ class Embeddings:
         dimensions: int | None = None,
         client: Client = ANYONE,
     ) -> EmbeddedTexts:
-        """Embed texts for a client. ``name``: the embedding model; None means the first one.
-        ``role``: whether the texts are queries or passages (texts in which queries search).
-        ``dimensions``: length of the vectors; None means the length that the model returns.
+        """Compute the embeddings of texts for a client.
+
+        - ``name``: the embedding model. None means the first embedding model.
+        - ``texts``: each text is a string or a sequence of token ids.
+        - ``role``: whether the texts are search queries or passages, i.e. texts to be searched.
+        - ``dimensions``: length of the vectors. None means the length that the model returns.
 
         Raises ``RequestError``, ``BackendError``.
         """

@@ -35,16 +35,16 @@ class StoredFile:
             yield chunk
 
     async def sign(self, lifetime_s: float) -> str | None:
-        """Return a signed URL for downloading the content. Returns None if there is no such URL,
-        see ``Blobs.sign``."""
+        """Return a signed URL for downloading the content. Returns None if there is no such URL:
+        the content is in the store itself, or ``Blobs.sign`` returns None."""
         if self._blobs is None or not isinstance(self._content, BlobRef):
             return None
         return await self._blobs.sign(self._content, lifetime_s)
 
 
 class ContentStore:
-    """Stores files with their contents. ``blobs``: external storage for the contents; if it is
-    None, the contents are stored with the files."""
+    """Stores files with their contents. ``blobs``: external storage for the contents. None means
+    that the contents are in the store, like the other data of the files."""
 
     def __init__(self, files: FileStore, blobs: Blobs | None = None) -> None:
         self._files = files
@@ -59,11 +59,12 @@ class ContentStore:
         max_bytes: int | None = None,
         max_files: int | None = None,
     ) -> bool:
-        """Store a new file, as ``FileStore.put`` does.
+        """Store a new file, as ``FileStore.put`` does. ``chunks`` yields the content,
+        ``file.bytes`` bytes in total.
 
-        ``chunks`` yields the content, ``file.bytes`` bytes in total. ``max_bytes`` and
-        ``max_files``: limits for all files of the tenant together. Returns False and stores nothing
-        if the new file would exceed a limit.
+        ``max_bytes``: maximum total size of the tenant's files. ``max_files``: maximum number of
+        the tenant's files. Returns False and stores nothing if the new file would exceed one of
+        these limits.
         """
         if self._blobs is None:
             content: bytes | BlobRef = b"".join([chunk async for chunk in chunks])

@@ -77,8 +77,8 @@ class Files:
         self._quotas = quotas
 
     async def create(self, tenant: str, upload: FileUpload) -> File:
-        """Store a file. Raises ``TooLarge`` if the file alone exceeds the limits. Raises
-        ``QuotaExceeded`` if all files of the tenant together would exceed the quota."""
+        """Store a file. Raises ``TooLarge`` if the file alone is larger than the tenant's quota.
+        Raises ``QuotaExceeded`` if all files of the tenant together would exceed the quota."""
         limits = self._quotas.for_tenant(tenant)
         check_size(upload.bytes, limits.max_files_bytes, param="file")
         now = int(self._clock())

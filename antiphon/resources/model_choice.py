@@ -1,4 +1,4 @@
-"""Choose the model for requests that generate nothing: embeddings and reranking."""
+"""Choose the model for requests that generate no text: embeddings and reranking."""
 
 from __future__ import annotations
 

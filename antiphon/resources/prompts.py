@@ -52,7 +52,8 @@ class ResolvedPrompt(Struct, frozen=True):
     """A request merged with its stored prompt.
 
     ``leading_items``: the messages of the prompt. They precede all other items that the model sees
-    in this request. Later requests that continue the conversation do not contain them.
+    in this request. They do not become part of the conversation, so the model does not see them in
+    later requests.
     """
 
     request: CreateResponse

@@ -37,7 +37,7 @@ _ZIP = b"PK\x03\x04"
 class Skills:
     """Operations on skills. Methods that take an id raise ``NotFound`` for an unknown id.
 
-    ``quotas`` limit the total size of a tenant's bundles, in bytes.
+    ``quotas`` limit the total size of a tenant's skills, in bytes.
     """
 
     def __init__(
@@ -181,8 +181,8 @@ class Skills:
 
 
 def _make_bundle(files: Mapping[str, bytes]) -> tuple[Bundle, bytes]:
-    """Validate an uploaded skill (its files or one zip file). Returns the skill's bundle, and a new
-    zip file of the bundle."""
+    """Validate an uploaded skill (its files or one zip file). Returns the skill as a ``Bundle``,
+    and a new zip file with the files of the bundle."""
     first = next(iter(files.values()), b"")
     is_zip = len(files) == 1 and first.startswith(_ZIP)
     members = unpack(first) if is_zip else {name: BundleFile(each) for name, each in files.items()}

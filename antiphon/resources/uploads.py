@@ -2,8 +2,9 @@
 
 For each upload, the server stores a record and the parts. Both are stored as files, not under the
 tenant of the client but under internal tenants, whose names are derived from the client's tenant.
-No client belongs to an internal tenant. Because these are ordinary files, every store can hold
-them, all servers of the store share them, and they are deleted when they expire.
+No client belongs to an internal tenant. Records and parts are ordinary files. So they work with
+every kind of store, all servers on the same store share them, and they are deleted when they
+expire.
 
 The quota for the size of a tenant's files also limits the size of its pending uploads, but files
 and pending uploads are counted separately. A pending upload counts with the size that the client
@@ -117,8 +118,9 @@ class ChunkedUploads:
         return (await self._usage(_uploads_of(tenant))).files_bytes
 
     async def check_pending(self, tenant: str, upload_id: str) -> None:
-        """Raise ``NotFound`` or ``InvalidRequest`` if the upload does not accept parts. The server
-        calls this method before it reads the content of a part."""
+        """Raise ``NotFound`` or ``InvalidRequest`` if the upload does not accept parts. The HTTP
+        endpoint calls this method before it reads the content of a part, so that it does not read a
+        part that is then rejected."""
         await self._pending(tenant, upload_id)
 
     async def add_part(

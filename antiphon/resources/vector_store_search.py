@@ -155,8 +155,9 @@ class Searcher:
         vector: Vector | None,
         ranking: RankingOptions,
     ) -> Mapping[_ChunkKey, float]:
-        """Score the chunks for one query: merge the keyword ranking and the vector ranking.
-        ``vector``: the vector of the query. If it is None, only the keyword ranking is used."""
+        """Score the chunks of the files in ``scopes`` for one query: merge the keyword ranking and
+        the vector ranking. ``vector``: the vector of the query. If it is None, only the keyword
+        ranking is used."""
         words = query_terms(query)[:_MAX_WORDS]
         by_words, by_meaning = [], []
         for scope in scopes:

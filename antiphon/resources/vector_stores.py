@@ -129,7 +129,7 @@ class VectorStores:
         return await self._with_usage(tenant, await self._find(tenant, store_id))
 
     async def update(self, tenant: str, store_id: str, request: UpdateVectorStore) -> VectorStore:
-        """Replace the fields of a vector store that the request sets."""
+        """Change a vector store. Fields that the request does not contain stay unchanged."""
         old = await self._find(tenant, store_id)
         after = old.expires_after if request.expires_after is UNSET else request.expires_after
         new = replace(
@@ -175,7 +175,8 @@ class VectorStores:
         """Raise ``RequestError`` if these vector stores cannot be searched with these ranking
         options.
 
-        ``path``: the path of the file search tool in the request.
+        ``path``: the request field that contains the file search tool, such as ``tools[0]``, for
+        error messages.
         """
         self._searcher.check(ranking, f"{path}.")
         for at, store_id in enumerate(store_ids):

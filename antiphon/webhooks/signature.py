@@ -33,16 +33,17 @@ class Secret:
             )
 
     def signature(self, content: bytes) -> str:
-        """Return the signature of ``content``, with the prefix ``v1,`` that names its version."""
+        """Return the signature of ``content``. Its prefix ``v1,`` names the signature scheme."""
         digest = hmac.new(self._key, content, hashlib.sha256).digest()
         return "v1," + base64.b64encode(digest).decode()
 
 
 def signed_headers(secrets: Sequence[Secret], id: str, at: int, body: bytes) -> Mapping[str, str]:
-    """Return the headers of a delivery at ``at`` (Unix seconds), with a signature for each secret.
+    """Return the HTTP headers for a webhook that is sent at ``at`` (Unix seconds).
 
-    If there are several secrets, a receiver accepts the delivery if it knows one of them. So an
-    operator can replace a secret without a gap. Source: Standard Webhooks 1.0.
+    The headers contain one signature for each secret. A receiver accepts the webhook if it knows
+    one of these secrets. So an operator can replace a secret while receivers still use the old
+    one. Source: Standard Webhooks 1.0.
     """
     content = f"{id}.{at}.".encode() + body
     return {

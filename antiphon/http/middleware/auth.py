@@ -128,8 +128,9 @@ class StoredKeys(Protocol):
 
 
 class _KeyEntry(Struct, frozen=True):
-    """An API key in the form that requests are compared with. ``record``: the stored key from which
-    the entry was made; None for a key of the settings."""
+    """An API key for the lookup by ``digest``, the SHA-256 digest of the secret that requests
+    contain. ``record``: the stored key from which the entry was made; None if the key is in the
+    settings."""
 
     client: Client
     tenant: str
@@ -252,7 +253,8 @@ class AuthMiddleware:
                 _check_tokens(limits, tokens)
 
     async def _read_stored_keys(self) -> None:
-        """Read the API keys in the store. If they have changed, update the entries for lookups."""
+        """Read the API keys in the store. If they have changed, rebuild ``_stored_entries``, in
+        which the key of a request is looked up."""
         if self._stored_keys is None:
             return
         keys = await self._stored_keys.current()
@@ -296,9 +298,9 @@ class AuthMiddleware:
     def _unknown_host(self, scope: Scope) -> str | None:
         """Return the host name of a local request if this host name is not allowed, else None.
 
-        This check prevents DNS rebinding: a web page points its own domain at 127.0.0.1, and then
-        calls Antiphon as if Antiphon belonged to the same origin. Only the Host header reveals
-        this.
+        This check prevents DNS rebinding: an attacker points the domain of a web page at 127.0.0.1.
+        For the browser, Antiphon then has the same origin as the page, so the page may call
+        Antiphon. Only the Host header, which contains the attacker's domain, reveals this.
         """
         hosts = self._access.hosts
         if "*" in hosts or not _is_loopback(scope):
@@ -334,8 +336,8 @@ def _request_headers(permits: Sequence[Permit]) -> list[tuple[bytes, bytes]]:
 
 
 def _sent_key(scope: Scope) -> bytes:
-    """Return the API key of a request, or an empty key if the request has none. Anthropic's clients
-    send the key as ``x-api-key``."""
+    """Return the API key of a request, or an empty key if the request has none. OpenAI's clients
+    send the key as a bearer token, and Anthropic's clients in the header ``x-api-key``."""
     authorization = header(scope, b"authorization")
     if authorization is None:
         return (header(scope, b"x-api-key") or b"").strip()
@@ -368,8 +370,8 @@ def _token_headers(
     """Return OpenAI's headers ``x-ratelimit-*-tokens``. If several limits apply to the request, the
     headers describe the limit with the fewest remaining tokens.
 
-    ``scopes``: the limits and the used tokens of the API key, and those of its tenant. Each of
-    these two scopes is present only if it has token limits. If a scope has a limit per minute, this
+    ``scopes``: up to two pairs of limits and used tokens, one for the API key and one for its
+    tenant. A pair is present only if it has token limits. If a pair has a limit per minute, this
     limit is compared. Otherwise, its limit per day is compared.
     """
     found = [
@@ -407,8 +409,9 @@ def _reject_cross_site(scope: Scope) -> None:
     Raises ``InvalidRequest``.
 
     Such requests are WebSocket upgrades, and POST requests whose content type is not JSON. They
-    have an Origin header. A program sends no Origin header, so its requests are accepted. Requests
-    with an API key are accepted too, because browsers send a preflight before them.
+    have an Origin header. Clients other than browsers send no Origin header, so their requests are
+    accepted. Requests with an API key are accepted too, because browsers send a preflight before
+    them.
     """
     origin = header(scope, b"origin")
     if origin is None or any(header(scope, name) is not None for name in _KEY_HEADERS):

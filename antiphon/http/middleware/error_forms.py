@@ -38,7 +38,7 @@ def is_messages_client(scope: Scope) -> bool:
 
 def send_for_client(scope: Scope, send: Send) -> Send:
     """Return ``send`` itself for clients that read OpenAI's error format. For other clients, return
-    a wrapper of ``send`` that rewrites error bodies."""
+    a wrapper of ``send`` that rewrites error bodies in the format that the client reads."""
     if scope["type"] != "http":
         return send
     if is_messages_client(scope):

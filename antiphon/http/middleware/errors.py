@@ -1,8 +1,8 @@
 """Error middleware: the one place where errors become HTTP statuses and OpenAI's error body.
 
 Every body is ``{"error": {"message", "type", "param", "code"}}`` with all four keys. A missing
-``param`` or ``code`` is null, as in OpenAI's API. Clients that cannot read null get an empty string
-instead.
+``param`` or ``code`` is null, as in OpenAI's API. For clients that cannot read this format,
+``error_forms.py`` rewrites the body.
 """
 
 from __future__ import annotations

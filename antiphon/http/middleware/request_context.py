@@ -1,4 +1,4 @@
-"""Request context middleware: request id, access log, and the per-request context.
+"""Middleware that creates the context of each request: its id, its client, and data for the log.
 
 This is the outermost middleware. It adds ``x-request-id`` to every response and writes one log line
 per request. The log line contains no headers and no bodies.
@@ -88,8 +88,8 @@ class RequestContext:
 
 
 async def _charge_nothing() -> None:
-    """Do nothing. This is the initial value of ``RequestContext.charge``. It stays in place if the
-    client has no limits."""
+    """Do nothing. This is the initial value of ``RequestContext.charge``, the function that counts
+    a request against the client's rate limits. It is not replaced if the client has no limits."""
 
 
 def request_context(scope: Scope) -> RequestContext:
@@ -129,11 +129,12 @@ def trace_headers(scope: Scope) -> dict[str, str]:
 
 
 class RequestContextMiddleware:
-    """Creates the context, adds ``x-request-id`` and logs the request.
+    """Creates the context of each request, adds ``x-request-id`` to the response and logs the
+    request.
 
     ``count_request`` is called with method, route and status at the end of a request. Each request
-    is a span of ``tracer``. If the request headers name a span of the client, this span is the
-    parent.
+    becomes a tracing span of ``tracer``. If the request headers name a span of the client, the span
+    of the client is the parent.
     """
 
     def __init__(

@@ -34,8 +34,9 @@ class TextSpan(Struct, frozen=True):
 
 
 class FieldRow(Struct, frozen=True, kw_only=True):
-    """A field, a parameter or a header, as the row of a table. ``spans``: its type in words.
-    ``where``: the part of the request that contains it, such as ``body`` or ``query``."""
+    """A row of a table: a field, a parameter or a header. ``spans``: pieces of text that describe
+    the type of the field. ``where``: the part of the request that contains the field, such as
+    ``body`` or ``query``."""
 
     name: str
     spans: tuple[TextSpan, ...]
@@ -154,7 +155,8 @@ def type_spans(schema: Json, *, nullable: bool = True) -> tuple[TextSpan, ...]:
 
 
 def _bound(keyword: str, value: Any) -> str:
-    """Describe a bound in words. ``keyword``: the keyword of the schema."""
+    """Describe a bound as text, such as "≥ 1". ``keyword``: the schema keyword of the bound, such
+    as ``minimum``. ``value``: the value of this keyword."""
     text = _BOUNDS[keyword].format(value)
     if value == 1:
         text = text.replace("characters", "character").replace("entries", "entry")

@@ -132,7 +132,7 @@ class Endpoint(Struct, frozen=True, kw_only=True):
 
 
 def endpoints(routes: Iterable[Any]) -> Iterator[Endpoint]:
-    """Yield the endpoints of the routes that declare an operation, in the order of the routes."""
+    """Yield the endpoints that declare an operation, in the order of the routes."""
     for route in routes:
         found = operation_of(route.endpoint) if isinstance(route, Route) else None
         if found is None:
@@ -281,8 +281,8 @@ def _request_content(operation: Operation, types: _Types) -> Json:
 
 
 def _form(form: Form, types: _Types) -> Json:
-    """Return the schema of a form. It contains the field with the file, and the fields of the type
-    ``form.fields``."""
+    """Return the schema of a form. The schema contains the form field for the file, and one form
+    field for each field of the struct type ``form.fields``."""
     file: Json = {"type": "string", "contentMediaType": "application/octet-stream"}
     if form.many:
         file = {"type": "array", "items": file, "minItems": 1}
@@ -330,8 +330,9 @@ def _responses(endpoint: Endpoint, types: _Types) -> Json:
 
 
 def _error_statuses(endpoint: Endpoint) -> list[int]:
-    """Return the error statuses of an endpoint. Some are declared by its operation. Others follow
-    from its properties: for example, an endpoint with path parameters can return 404."""
+    """Return the error statuses of an endpoint. Some are declared in ``endpoint.operation``. Others
+    follow from properties of the endpoint: for example, an endpoint with path parameters can return
+    404."""
     operation = endpoint.operation
     found = {500, *operation.errors}
     if operation.security != "open":
@@ -344,8 +345,9 @@ def _error_statuses(endpoint: Endpoint) -> list[int]:
 
 
 def _error_components(every: Sequence[Endpoint], types: _Types) -> Json:
-    """Return the response components of the error statuses. Each status has one component for each
-    error format that the endpoints use. ``every``: all endpoints of the document."""
+    """Return the components of the OpenAPI document that describe error responses. Each
+    error status has one component for each error format that the endpoints use. ``every``: all
+    endpoints of the document."""
     forms = dict.fromkeys((None, *(endpoint.operation.error_body for endpoint in every)))
     return {
         _error_name(form, status): _error(status, types.sent(form or ErrorReply))

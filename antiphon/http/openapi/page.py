@@ -24,8 +24,8 @@ _CODE = re.compile(r"`([^`]*)`")
 
 
 class ReferencePage(Struct, frozen=True):
-    """The API reference as an HTML page. ``policy``: the value of its header
-    ``content-security-policy``."""
+    """The API reference as an HTML page. ``policy``: the value of the response header
+    ``content-security-policy`` for this page."""
 
     html: bytes
     policy: str

@@ -1,8 +1,9 @@
 """JSON schemas of the wire types.
 
-msgspec generates the schemas. A type is described twice if clients may send more than the server
-sends. In requests, an optional field may be null or missing, and some fields have additional forms.
-In responses, every field is present unless it is ``UNSET``.
+msgspec generates the schemas. If requests accept more forms of a type than responses contain, the
+type gets one schema for requests and one for responses. In requests, an optional field may be null
+or missing, and some fields accept additional types. In responses, every field is present unless it
+is ``UNSET``.
 """
 
 from __future__ import annotations
@@ -47,19 +48,20 @@ class Schemas(Struct, frozen=True):
 
 
 def sent_schemas(types: Sequence[Any], unions: Mapping[str, Any]) -> Schemas:
-    """Return the schemas of the JSON that the server sends. ``unions``: component name → union
-    type. Each of these union types gets a component of its own."""
+    """Return the schemas of the JSON in responses. ``unions``: component name → union type. Each of
+    these union types becomes a separate component."""
     return _generate(types, unions, _describe_sent)
 
 
 def accepted_schemas(
     types: Sequence[Any], unions: Mapping[str, Any], forms: AcceptedForms, untagged: Iterable[Any]
 ) -> Schemas:
-    """Return the schemas of the JSON that clients may send.
+    """Return the schemas of the JSON in requests.
 
-    - ``unions``: component name → union type. Each of these union types gets a component of its
-      own.
-    - ``forms``: fields that accept more than their own type declares.
+    - ``unions``: component name → union type. Each of these union types becomes a separate
+      component.
+    - ``forms``: (class, field) → the type that requests may contain in this field. It accepts more
+      values than the type that the class declares.
     - ``untagged``: classes whose field ``type`` may be missing.
     """
     names = {cls.__name__ for cls in untagged}
@@ -210,8 +212,8 @@ def _inner_types(info: Any) -> list[Any]:
 
 
 def _describe_sent(cls: type[Struct], schema: Json) -> Json:
-    """Return the schema of a class that the server sends. Every field that is always sent becomes
-    required."""
+    """Return the schema of a class as it appears in responses. Every field that is always present
+    becomes required."""
     omits = cls.__struct_config__.omit_defaults
     optional = {
         field.encode_name
@@ -228,8 +230,8 @@ def _describe_sent(cls: type[Struct], schema: Json) -> Json:
 
 
 def _describe_accepted(cls: type[Struct], schema: Json) -> Json:
-    """Return the schema of a class that clients may send. Optional fields also accept null, which
-    means "not given"."""
+    """Return the schema of a class as it may appear in requests. Optional fields also accept null,
+    which means that the field is not given."""
     described = _describe(cls, schema)
     required = set(described["required"])
     properties = {
@@ -253,7 +255,8 @@ def _accepts_null(schema: Json) -> bool:
 
 
 def _without_null_default(schema: Json) -> Json:
-    """Return the schema without its default if the default means "not given"."""
+    """Return the schema without its default if the default is null or an empty string. Such a
+    default only means that the field is not given."""
     if schema.get("default", ...) not in (None, ""):
         return schema
     return {key: value for key, value in schema.items() if key != "default"}
@@ -281,8 +284,8 @@ def _map(schema: Any, change: Callable[[Json], Json]) -> Any:
 
 
 def _name_unions(schema: Json, unions: Sequence[tuple[str, Json]]) -> Json:
-    """Replace unions in a schema by references. This applies to each union that has a component of
-    its own. ``unions``: the component name and the schema of each such union."""
+    """Replace each union in a schema that equals one of ``unions`` by a reference to its component.
+    ``unions``: component names and the schemas of the unions."""
 
     def change(found: Json) -> Json:
         arms = found.get("anyOf")
@@ -304,7 +307,7 @@ def _name_unions(schema: Json, unions: Sequence[tuple[str, Json]]) -> Json:
 
 def _drop_discriminators(schema: Json, without: set[str]) -> Json:
     """Remove the discriminator of each union that contains a class whose field ``type`` may be
-    missing. ``without``: references to these classes."""
+    missing. A discriminator would require this field. ``without``: references to these classes."""
 
     def change(found: Json) -> Json:
         arms = {arm.get("$ref") for arm in found.get("anyOf", ())}

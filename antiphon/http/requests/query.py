@@ -1,5 +1,5 @@
-"""Parse query strings. Lists are accepted in every notation that clients use.
-
+"""Parse query strings. Lists are accepted in all notations that clients use, such as
+``name[]=a&name[]=b`` and ``name=a&name=b``.
 Unknown parameters are ignored. An invalid value is an error that names the parameter.
 """
 

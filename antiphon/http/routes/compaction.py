@@ -22,7 +22,7 @@ __all__ = ["CompactEndpoint"]
 
 
 class CompactEndpoint:
-    """``POST /v1/responses/compact`` as an ASGI app. If the client disconnects, the run is
+    """``POST /v1/responses/compact`` as an ASGI app. If the client disconnects, the compaction is
     cancelled."""
 
     operation = Operation(

@@ -1,8 +1,8 @@
-"""Endpoints of ``/v1/models``. The same response contains OpenAI's list of models and Codex's model
+"""Endpoints of ``/v1/models``. One response contains both OpenAI's list of models and Codex's model
 catalog. Clients of the Messages API get Anthropic's list instead.
 
-Each alias is listed like a model. Some clients know certain model names and change their behaviour
-for them. An operator can give a model such a name as an alias.
+Each alias of a model is listed like a model. Some clients behave differently for certain model
+names. To get this behaviour for a model, an operator can give it such a name as an alias.
 """
 
 from __future__ import annotations

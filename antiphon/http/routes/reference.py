@@ -17,8 +17,9 @@ __all__ = ["ReferenceRoutes"]
 
 
 class ReferenceRoutes:
-    """The routes of the OpenAPI document and of its HTML page. Each is built in a thread when it is
-    first requested. ``routes``: all routes of the app."""
+    """The routes of the OpenAPI document and of the HTML page that shows it. The document and the
+    page are each built at the first request for them, in a thread. ``routes``: all routes of the
+    app."""
 
     def __init__(self, routes: Sequence[Any]) -> None:
         self._routes = routes

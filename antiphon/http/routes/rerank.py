@@ -1,4 +1,5 @@
-"""``POST /v1/rerank``, under the same admission limits as runs."""
+"""``POST /v1/rerank``. The same limit for concurrent requests applies as for requests that generate
+responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Endpoints of vLLM's API: tokenizer, version and load."""
+"""Endpoints of vLLM's API: tokenizer, version, and the load of the server (its number of
+requests)."""
 
 from __future__ import annotations
 

@@ -53,7 +53,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class WebSocketEndpoint:
-    """``GET /v1/responses`` with an upgrade, as an ASGI app that handles the whole connection."""
+    """``GET /v1/responses`` with an upgrade to a WebSocket, as an ASGI app that handles the whole
+    connection."""
 
     def __init__(self, deps: EndpointDependencies, *, lifetime_s: float = LIFETIME_S) -> None:
         self.deps = deps
@@ -68,8 +69,9 @@ class WebSocketEndpoint:
 
 
 class _Lane:
-    """The frames with one ``stream_id``. ``queue``: the frames that wait. ``worker``: the task that
-    processes the queue. ``latest``: the id of the lane's latest response."""
+    """A lane: the WebSocket frames with one ``stream_id``, which are processed in order. ``queue``:
+    the frames that wait. ``worker``: the task that processes the queue. ``latest``: the id of the
+    lane's latest response."""
 
     def __init__(self, name: str | None) -> None:
         self.name = name
@@ -232,7 +234,8 @@ class _Connection:
         await self._send_line(line, lane)
 
     async def refuse(self, error: RequestError, lane: str | None) -> None:
-        """Send an error for a frame that starts no run. The connection stays open."""
+        """Send an error event that belongs to no run, for example because a frame is invalid. The
+        connection stays open. ``lane``: the ``stream_id`` of the frame, if it has one."""
         await self._send_error(
             error.status, error.type, error.message, error.code, error.param, lane
         )
@@ -268,8 +271,8 @@ class _Connection:
             raise ClientDisconnected from None
 
     async def _expire(self) -> None:
-        """Wait until the connection's lifetime ends. Then refuse new frames, wait for the runs,
-        send an error and close the connection."""
+        """Wait until the connection's lifetime ends. Then refuse new frames, wait until the runs in
+        progress end, send an error event and close the connection."""
         await asyncio.sleep(self._endpoint.lifetime_s)
         self._has_expired = True
         with suppress(ClientDisconnected):
@@ -281,7 +284,8 @@ class _Connection:
 
 
 class _FrameSink(EventSink):
-    """Sends the events of a run to the client, as frames of the lane of the run."""
+    """Sends the events of a run to the client, one event per WebSocket frame. The frames carry the
+    ``stream_id`` of the run's lane."""
 
     def __init__(self, connection: _Connection, lane: _Lane, run: Run, timing: RunTiming) -> None:
         self._connection = connection

@@ -40,7 +40,7 @@ class CancelOnDisconnect:
     ``ClientDisconnected`` when the client disconnects.
 
     Read the request's body before the block, and send the last chunk of the response after the
-    block. Otherwise a server may report the normal end of the exchange as a disconnect.
+    block. Otherwise an ASGI server may report the normal end of the response as a disconnect.
     """
 
     __slots__ = ("_cancelling", "_connection", "_disconnected", "_receive", "_task", "_watcher")

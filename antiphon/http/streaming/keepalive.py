@@ -14,7 +14,8 @@ class KeepaliveTimer:
     """A context manager that calls ``send`` about every ``after_s`` seconds while the stream is
     idle.
 
-    ``send`` is never called during ``sending()``. If ``after_s`` is 0, ``send`` is never called.
+    ``send`` writes a keepalive. It is never called while other code writes to the stream inside
+    ``sending()``. If ``after_s`` is 0, ``send`` is never called.
     """
 
     def __init__(self, after_s: float, send: Callable[[], Awaitable[None]]) -> None:
@@ -48,8 +49,8 @@ class KeepaliveTimer:
             yield
 
     def _tick(self) -> None:
-        """Send a keepalive if nothing was sent since the last call. Runs twice per keepalive
-        interval."""
+        """Send a keepalive if nothing was sent since the last call of this method. The method runs
+        every ``after_s / 2`` seconds."""
         if self._half_s <= 0:
             return
         if self._idle and not self._lock.locked():

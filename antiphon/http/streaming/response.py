@@ -1,8 +1,8 @@
 """A streamed HTTP response: headers, chunks of the body, end.
 
-Chunks go directly to the connection if the server offers ``DIRECT_WRITE_EXTENSION``. Without this
-extension, each token needs an ASGI message and a coroutine. These cost as much time as all earlier
-processing of the token.
+Chunks go directly to the connection if the ASGI server offers ``DIRECT_WRITE_EXTENSION``. Without
+this extension, each token needs an ASGI message and a coroutine. These cost as much time as all
+earlier processing of the token.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class EventStream:
         )
 
     def write(self, piece: bytes) -> Awaitable[None] | None:
-        """Write a chunk. Returns None if the chunk is written. Otherwise returns an awaitable that
-        writes the chunk; await it before the next write."""
+        """Write a chunk. Returns None if the chunk was written at once. Otherwise returns an
+        awaitable that writes the chunk. The caller must await it before the next write."""
         if self._direct_write(piece):
             return None
         return self._send_message({"type": "http.response.body", "body": piece, "more_body": True})

@@ -1,4 +1,4 @@
-"""Limits on requests per minute and on concurrent requests. All servers of a store share the
+"""Limits on requests per minute and on concurrent requests. All servers on the same store share the
 limits.
 
 A scope is an API key or a tenant that has limits. Each scope has a token bucket in the store. Each
@@ -85,8 +85,9 @@ class _View:
         self.state = RateState()
 
     def is_in_use(self, now: float) -> bool:
-        """Return whether the process must continue to report this scope: the scope has requests
-        that run or are not reported yet, or its last request was a short time ago."""
+        """Return whether the process must continue to report the requests of this scope to the
+        store: the scope has requests that run or are not reported yet, or its last request was a
+        short time ago."""
         is_counted = self.admitted_count or self.running or self.reported
         return bool(is_counted) or now - self.used_at <= _STALE_S
 
@@ -193,8 +194,8 @@ class RateLimits:
         return {name for name, view in self._views.items() if view.is_in_use(now)}
 
     async def _refresh(self, name: str) -> None:
-        """Report a scope to the store now, and wait for its new state. If the store does not answer
-        in time, keep using the local copy."""
+        """Report the requests of a scope to the store now, and wait for the new state of the scope.
+        If the store does not answer in time, keep using the local copy."""
         self._wanted.add(name)
         if self._exchange is None or self._exchange.done():
             self._start_exchange()
@@ -216,8 +217,8 @@ class RateLimits:
         self._exchange = asyncio.create_task(self._run_exchange(), name="rate limits")
 
     async def _run_exchange(self) -> None:
-        """Report all scopes that are in use to the store, and read their states. Repeat this while
-        other requests wait for a report."""
+        """Send the store a report about each scope that is in use, and read the states of these
+        scopes. Repeat this while other requests wait for a report."""
         while names := self._wanted | self._in_use():
             self._wanted.clear()
             views = [self._view(name) for name in names]

@@ -1,4 +1,4 @@
-"""Read how much of its quotas a tenant has used."""
+"""Read how much of each quota a tenant has used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["TenantUsageReader"]
 
 
 class TenantUsageReader:
-    """Reads how much of its quotas a tenant has used. ``max_runs``: maximum number of background
+    """Reads how much of each quota a tenant has used. ``max_runs``: maximum number of background
     runs of one tenant that this server executes at a time. None means no limit."""
 
     def __init__(

@@ -1,5 +1,5 @@
-"""How many tokens API keys and tenants have used per minute and per day, on all servers of a store
-together."""
+"""How many tokens API keys and tenants have used per minute and per day. The tokens used on all
+servers that share a store are added."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class TokensUsed(Struct, frozen=True):
 class TokenBudgets:
     """Reads from the usage log how many tokens a scope (an API key or a tenant) has used.
 
-    The log contains the tokens of a request when the request has ended. Requests that still run are
-    not counted, so a scope can exceed its limit. The tokens of a request that another server of the
-    store has handled are counted up to three seconds later.
+    The log contains the tokens of a request when the request has ended. Requests in progress are
+    not counted, so a scope can exceed its limit. If another server on the same store has handled a
+    request, the tokens of this request are counted up to three seconds later.
 
     ``totals`` returns sums from the usage log. ``clock`` returns Unix seconds. ``timer`` returns
     monotonic seconds.

@@ -67,8 +67,9 @@ class ApiKeyRoutes:
         return json_reply(DeletedObject(id=name, object="antiphon.api_key.deleted"))
 
     def _checked(self, request: Request) -> ApiKeys:
-        """Return the keys in the store. Raises ``Forbidden`` for clients that may not manage them,
-        and ``InvalidRequest`` if all keys are in the settings."""
+        """Return the object that manages the API keys in the store. Raises ``Forbidden`` if the
+        client may not manage keys. Raises ``InvalidRequest`` if API keys are not kept in the store,
+        but only in the settings."""
         if not holds_role(request.scope, self._access, self._access.operators):
             raise Forbidden("You may not manage the API keys of this server.")
         if self._keys is None:

@@ -70,7 +70,7 @@ class ManagedModelRoutes:
 
     @operation("loadModel", answer=ManagedModel, errors=(400, 403, 404, 503))
     async def load(self, request: Request) -> Reply:
-        """Load a model; the response comes when it is loaded."""
+        """Load a model; the response is sent when the model is loaded."""
         self._check(request)
         async with CancelOnDisconnect(request.scope, request.receive):
             model = await self._manager.load(request.path_params["model"])
@@ -79,7 +79,7 @@ class ManagedModelRoutes:
 
     @operation("unloadModel", answer=ManagedModel, errors=(400, 403, 404))
     async def unload(self, request: Request) -> Reply:
-        """Unload a model; the response comes when its running requests have finished."""
+        """Unload a model; the response is sent when the requests to the model have finished."""
         self._check(request)
         async with CancelOnDisconnect(request.scope, request.receive):
             model = await self._manager.unload(request.path_params["model"])

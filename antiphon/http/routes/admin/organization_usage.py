@@ -166,10 +166,10 @@ class OrganizationUsageRoutes:
 def _page_start(page: str | None, first: int, end: int, width: _Width) -> int:
     """Return the Unix time at which a page starts.
 
-    ``page``: the name of the page as the client sent it; the name contains the start time. None
-    means the first page. ``first``: the start of the first page. ``end``: the end of the last page.
+    ``page``: the cursor that the client sent; it contains the start time of the page. None means
+    the first page. ``first``: the start of the first page. ``end``: the end of the last page.
     ``width``: the width of the buckets. Raises ``InvalidRequest`` if no page of this query starts
-    at the time in the name.
+    at the time in the cursor.
     """
     if page is None:
         return first
@@ -181,8 +181,8 @@ def _page_start(page: str | None, first: int, end: int, width: _Width) -> int:
 
 
 def _more(listing: _Listing) -> dict[str, Any]:
-    """Return the response fields about the next page: whether there is a next page, and its
-    name."""
+    """Return the response fields about the next page: ``has_more``, and, if there is a next page,
+    its cursor ``next_page``."""
     after = listing.query.end
     if after >= listing.end:
         return {"has_more": False}
@@ -192,7 +192,8 @@ def _more(listing: _Listing) -> dict[str, Any]:
 def _buckets(
     query: UsageQuery, totals: Iterable[UsageTotals]
 ) -> Iterable[tuple[int, int, tuple[UsageTotals, ...]]]:
-    """Yield start, end and sums of every bucket, including buckets without usage."""
+    """Yield start, end and sums of every bucket (period) on the page, including buckets without
+    usage."""
     found = {start: tuple(sums) for start, sums in groupby(totals, key=lambda each: each.start)}
     for start in range(query.start, query.end, query.width):
         yield start, start + query.width, found.get(start, ())

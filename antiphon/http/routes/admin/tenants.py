@@ -58,9 +58,9 @@ class TenantRoutes:
 
 
 class _Archive:
-    """An ASGI app that streams the lines of an archive. The last line of a complete archive marks
-    its end. If the stream breaks off, this line is missing, so clients can detect an incomplete
-    archive."""
+    """An ASGI app that streams an archive: the stored data of a tenant as JSON lines. The last line
+    of a complete archive marks its end. If the stream breaks off, this line is missing, so clients
+    can detect an incomplete archive."""
 
     def __init__(self, lines: AsyncIterator[bytes]) -> None:
         self._lines = lines

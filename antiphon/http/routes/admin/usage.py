@@ -1,4 +1,4 @@
-"""Endpoint of the tenant's usage and quotas."""
+"""The endpoint that shows a client the usage and the quotas of its tenant."""
 
 from __future__ import annotations
 

@@ -104,7 +104,8 @@ class ContainerRoutes:
 
     @operation("retrieveContainerFileContent", media_type="application/octet-stream")
     async def read_content(self, request: Request) -> Reply:
-        """Return a file's content as a download, which browsers do not render."""
+        """Return a file's content as a download. Browsers do not render a download, so HTML in a
+        file cannot run scripts."""
         found = await self._containers.read_file(*_container_key(request), _file_id(request))
         name = quote(found.file.path.rsplit("/", 1)[-1], safe="")
         return Reply(

@@ -1,5 +1,5 @@
-"""Endpoints of ``/v1/files``. Contents of every type are sent as downloads, so browsers do not
-render them."""
+"""Endpoints of ``/v1/files``. Contents of every type are sent as downloads. Browsers do not render
+downloads, so HTML in a file cannot run scripts."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ class FileRoutes:
         response_headers=("accept-ranges", "etag"),
     )
     async def read_content(self, request: Request) -> Reply:
-        """Return the content of a file, or a range of the content, as a download. Browsers do not
-        render a download."""
+        """Return the content of a file, or a range of the content, as a download. Browsers save a
+        download and do not render it, so HTML in a file cannot run scripts."""
         stored = await self._files.open(*_file_key(request))
         if (url := await self._files.download_url(stored)) is not None:
             return Reply(status_code=307, headers={"location": url})

@@ -71,6 +71,6 @@ class PromptRoutes:
 
 
 def _prompt_key(request: Request) -> tuple[str, str | None]:
-    """Return the prompt id and the requested version of a request. The version is None if the
-    request names no version."""
+    """Return the prompt id in the path of a request, and the prompt version in its query. The
+    version is None if the query contains no version."""
     return request.path_params["prompt_id"], Query(request.scope).value("version")

@@ -84,7 +84,7 @@ class SkillRoutes:
         answer=SkillVersion,
     )
     async def add_version(self, request: Request) -> Reply:
-        """Create a version of a skill from a form."""
+        """Create a version of a skill from the files in a form."""
         key = _skill_key(request)
         await self._skills.retrieve(*key)
         form = await self._form(request)
@@ -140,7 +140,8 @@ def _files(form: multipart.FilesForm) -> Mapping[str, bytes]:
 
 
 def _zip(content: bytes) -> Reply:
-    """Return a response that sends a zip as a download. Browsers do not render a download."""
+    """Return a response that sends a zip as a download. The headers make browsers save the zip, and
+    not render its content."""
     headers = {
         "content-disposition": "attachment; filename=skill.zip",
         "x-content-type-options": "nosniff",

@@ -40,7 +40,7 @@ class UploadRoutes:
 
     @operation("addUploadPart", form=Form(file="data"), answer=ChunkedUploadPart)
     async def add_part(self, request: Request) -> Reply:
-        """Store one part of an upload, from a form."""
+        """Store one part of an upload, sent as a form."""
         key = _upload_key(request)
         await self._uploads.check_pending(*key)
         limit = min(self._limits.max_file_bytes, MAX_PART_BYTES)

@@ -83,7 +83,7 @@ class VectorStoreRoutes:
 
     @operation("searchVectorStore", body=wire.SearchBody, answer=SearchResultPage, errors=(502,))
     async def search(self, request: Request) -> Reply:
-        """Return the chunks of the vector store's files that match the query best."""
+        """Search a vector store: return the chunks of text that match the query best."""
         parsed = wire.parse_search(await self._body(request), self._limits.body)
         tenant, store_id = _store_key(request)
         found = await self._stores.search(tenant, (store_id,), parsed)
