@@ -109,7 +109,7 @@ class ChunkedUploads:
             purpose=request.purpose,
         )
         record = _Record(upload=upload, request=request)
-        if not await self._save(tenant, record):
+        if not await self._save_pending(tenant, record):
             raise quota_exceeded_error("pending uploads", param="bytes", max_files_bytes=max_bytes)
         return upload
 
@@ -229,35 +229,29 @@ class ChunkedUploads:
         _check_pending(record)
         return record
 
-    async def _save(self, tenant: str, record: _Record) -> bool:
-        """Store the record of an upload. Returns False and stores nothing if the upload would
-        exceed the tenant's quota. For the quota, a pending upload counts with its announced size.
-        An ended upload counts with 0 bytes."""
+    async def _save_pending(self, tenant: str, record: _Record) -> bool:
+        """Store the record of a pending upload. Its size is the announced size of the upload.
+        Returns False and stores nothing if the pending uploads would exceed the tenant's quota."""
         upload = record.upload
-        pending = upload.status == "pending"
-        file = File(
-            id=upload.id if pending else _ended_id(upload.id),
-            bytes=upload.bytes if pending else 0,
-            created_at=upload.created_at,
-            filename=upload.filename,
-            purpose=RECORD_PURPOSE,
-            expires_at=upload.expires_at,
-        )
-        content = msgspec.json.encode(record)
         return await self._store.put(
             _uploads_of(tenant),
-            file,
-            content,
+            _record_file(upload, id=upload.id, bytes=upload.bytes),
+            msgspec.json.encode(record),
             max_bytes=self._quotas.for_tenant(tenant).max_files_bytes,
         )
 
     async def _end(self, tenant: str, record: _Record) -> bool:
         """End a pending upload: delete its pending record, and store ``record`` under another id.
-        Returns False if another request has ended the upload meanwhile: only one request can delete
-        the pending record."""
-        if not await self._store.delete(_uploads_of(tenant), record.upload.id):
+        The stored record has a size of 0 bytes, so it does not count for the quota. Returns False
+        if another request has ended the upload meanwhile: only one request can delete the pending
+        record."""
+        owner, upload = _uploads_of(tenant), record.upload
+        if not await self._store.delete(owner, upload.id):
             return False
-        return await self._save(tenant, record)
+        file = _record_file(upload, id=_ended_id(upload.id), bytes=0)
+        # No limit: the other pending uploads exceed the quota if the quota was lowered.
+        await self._store.put(owner, file, msgspec.json.encode(record))
+        return True
 
     async def _delete_parts(self, tenant: str, upload_id: str) -> None:
         owner = _parts_of(tenant, upload_id)
@@ -267,6 +261,18 @@ class ChunkedUploads:
 
 def _uploads_of(tenant: str) -> str:
     return f"{tenant}{_SEPARATOR}uploads"
+
+
+def _record_file(upload: ChunkedUpload, *, id: str, bytes: int) -> File:
+    """Return the metadata of the file that contains the record of an upload."""
+    return File(
+        id=id,
+        bytes=bytes,
+        created_at=upload.created_at,
+        filename=upload.filename,
+        purpose=RECORD_PURPOSE,
+        expires_at=upload.expires_at,
+    )
 
 
 def _ended_id(upload_id: str) -> str:
