@@ -102,6 +102,8 @@ class UsageCounter:
         self._records: list[UsageRecord] = []
         self._timer: asyncio.TimerHandle | None = None
         self._flushes: set[asyncio.Task[None]] = set()
+        #: Held while records are being written.
+        self._write_lock = asyncio.Lock()
 
     def add(self, record: UsageRecord) -> None:
         """Queue a record. It is written to the store about a second later."""
@@ -131,10 +133,14 @@ class UsageCounter:
         task.add_done_callback(self._flushes.discard)
 
     async def flush(self) -> None:
-        """Write the queued records now. If the store does not answer, they are written later."""
-        records, self._records = self._records, []
-        if not records:
-            return
+        """Write the queued records now, and wait for a write that is still running. If the store
+        does not answer, the records are written later."""
+        async with self._write_lock:
+            records, self._records = self._records, []
+            if records:
+                await self._write(records)
+
+    async def _write(self, records: list[UsageRecord]) -> None:
         try:
             await self._log.add(records)
         except StoreError as error:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -62,3 +63,36 @@ async def test_records_above_the_limit_are_dropped(
     log.is_away = False
     await counter.close()
     assert log.ids == ["a", "b", "c"]
+
+
+class SlowLog(Log):
+    """A usage log that writes records when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_writing = asyncio.Event()
+        self.may_write = asyncio.Event()
+
+    async def add(self, records: Sequence[UsageRecord]) -> None:
+        self.is_writing.set()
+        await self.may_write.wait()
+        await super().add(records)
+
+    async def totals(self, query: Any) -> tuple[str, ...]:
+        """Return the ids of the stored records."""
+        return tuple(self.ids)
+
+
+async def test_totals_include_records_that_are_being_written() -> None:
+    log = SlowLog()
+    counter: Any = UsageCounter(cast(UsageLog, log), clock=lambda: 1.0)
+    add(counter, "a")
+    async with asyncio.timeout(60):
+        flush = asyncio.create_task(counter.flush())
+        await log.is_writing.wait()
+        totals = asyncio.create_task(counter.totals(None))
+        await asyncio.sleep(0)
+        log.may_write.set()
+        assert await totals == ("a",)
+        await flush
+        await counter.close()
