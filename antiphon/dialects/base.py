@@ -115,9 +115,10 @@ class Dialect(Protocol):
     def render(self, conversation: Conversation, options: Options) -> Rendered:
         """Render the prompt of the next turn.
 
-        ``conversation.stored_tokens`` are the token ids of an earlier prompt and its reply. Where
-        the new prompt starts with the same text, it reuses these ids, so that the engine finds them
-        in its prefix cache. Raises ``InvalidRequest`` for requests that this model cannot serve.
+        ``conversation.stored_tokens`` are the token ids of an earlier prompt and its reply. If the
+        new prompt starts with the text of these ids, it reuses the ids, so that the engine finds
+        them in its prefix cache. Raises ``InvalidRequest`` for requests that this model cannot
+        serve.
         """
 
     def reasoning_retention(self, options: Options) -> ReasoningRetention:
@@ -133,9 +134,10 @@ class DialectOptions(Struct, frozen=True, kw_only=True):
       format. None means that the dialect detects the format.
     - ``formats``: the known formats.
     - ``template_kwargs``: variables for the chat template.
-    - ``images``: how the engine gets the position of an image. The value ``apart`` means: as a
-      number, separate from the prompt's text. The value ``template`` means: from the text that the
-      template writes for an image. None means that the model has no vision.
+    - ``images``: how the engine gets the position of an image. With ``apart``, it gets the position
+      as a number, and the prompt contains no text for the image. With ``template``, the prompt
+      contains the text that the template writes for an image, and this text marks the position.
+      None means that the model has no vision.
     - ``unreadable``: what happens to an image if the model has no vision. With ``note``, a note
       replaces the image. With ``refuse``, the request is rejected.
     """

@@ -24,7 +24,7 @@ _CALLS: tuple[Mapping[str, object], ...] = (
 
 
 class _Bytes:
-    """A minimal tokenizer for the check. Each byte is one token, and there are no control
+    """A minimal tokenizer for checking formats. Each byte is one token, and there are no control
     tokens."""
 
     special: Mapping[str, int] = {}

@@ -43,8 +43,8 @@ class PromptImage(Struct, frozen=True):
 class ImageMarkup(Struct, frozen=True):
     """The texts that a chat template writes for an image.
 
-    ``text``: the text for the image itself. ``before``, ``after``: the texts between the image and
-    the part of the message that precedes or follows it.
+    ``text``: the text for the image itself. ``before``, ``after``: the texts that separate the
+    image from the part of the message before it and from the part after it.
     """
 
     text: str

@@ -177,8 +177,9 @@ class StringDecoder:
         return self._flush_surrogate() + escape
 
     def _read_escape(self, char: str, at: int, parts: list[str]) -> int:
-        """Read the character ``char`` of an escape. Returns the next position. If the escape is
-        complete, its text is added to ``parts``."""
+        """Read the character ``char`` of an escape, which stands at position ``at``. Returns the
+        position from which to read next. If the escape is complete, its text is added to
+        ``parts``."""
         if len(self._escape) > 1 and char not in _HEX:
             parts.append(self.finish())
             return at
@@ -236,7 +237,8 @@ class ToolInputDecoder:
         return "".join(self._tail).strip().removesuffix("}").strip(", \t\r\n")
 
     def read(self, text: str) -> str:
-        """Read the next piece of the arguments. Returns the free text that it adds."""
+        """Read the next piece of the arguments. Returns the part of the free text that this piece
+        contains."""
         if self._plain:
             return text
         if self._string is not None:

@@ -199,8 +199,8 @@ UNSUPPORTED_ITEMS = (it.Compaction, it.CompactionTrigger, it.ConfigurationUpdate
 
 
 def render_hosted_call(item: it.Item) -> tuple[str, Any, str]:
-    """Return the name, the arguments and the text of the result of a hosted tool call. Antiphon
-    itself runs hosted tools, such as ``web_search``."""
+    """Return a hosted tool call as (name, arguments, text of the result). Antiphon itself runs
+    hosted tools, such as ``web_search``."""
     name, arguments = CALLS[type(item)](item)
     return name, arguments, OUTPUTS[type(item)](item, _PartReader("note", None))
 
@@ -242,9 +242,9 @@ def is_unfinished(items: Sequence[it.Item]) -> bool:
 
 class Builder:
     """Base class of the builders that convert the items of a conversation to messages. For each
-    item that the model is shown, it calls the method ``message``, ``reasoning``, ``call`` or
-    ``result``. A hosted call is one item with a call and a result, so it leads to both ``call`` and
-    ``result``.
+    item that the prompt shows, the base class calls the method ``message``, ``reasoning``, ``call``
+    or ``result``. The item of a hosted call, which the server has run, contains both the call and
+    its result. For such an item, the base class calls ``call`` and then ``result``.
 
     A subclass implements these methods and builds the messages of one prompt format.
     """
@@ -275,9 +275,12 @@ class Builder:
         raise NotImplementedError
 
     def read(self, items: Sequence[it.Item], past_count: int) -> None:
-        """Visit all items in order. ``past_count``: how many of the items come from earlier
-        responses. Raises ``InvalidRequest`` with the path of an item that cannot be shown to the
-        model."""
+        """Convert all items to messages, in order. Each item leads to calls of the methods that the
+        subclass implements.
+
+        ``past_count``: how many of the items come from earlier responses. Raises ``InvalidRequest``
+        with the path of an item that cannot be shown to the model.
+        """
         for index, item in enumerate(items):
             path = f"input[{index - past_count}]" if index >= past_count else "previous_response_id"
             self._add(item, path)
@@ -352,7 +355,7 @@ class Builder:
 
 
 class _MessageBuilder(Builder):
-    """Builds the messages that chat templates take."""
+    """Builds the messages in the form in which chat templates need them."""
 
     def __init__(
         self, prompt_tools: PromptTools, unreadable: Unreadable, images: PromptImages | None
@@ -417,7 +420,8 @@ class _MessageBuilder(Builder):
 
     def _turn(self) -> Message:
         """Return the current message of the model, to which reasoning, text or calls can be added.
-        If there is none, or if one of its calls already has a result, start a new message."""
+        If there is no such message, or if one of the message's calls already has a result, start a
+        new message."""
         last = self._messages[-1] if self._messages else None
         if last is None or last["role"] != "assistant":
             return self._new_turn()

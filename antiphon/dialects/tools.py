@@ -48,8 +48,8 @@ _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 class PromptTool(Struct, frozen=True, kw_only=True):
     """One function as the model sees it.
 
-    - ``name``: its flat name in the prompt, which contains its namespace. ``shape``: the tool as
-      the API shows it.
+    - ``name``: its flat name in the prompt, which contains its namespace. ``shape``: the tool's
+      name and schema in the API.
     - ``path``: the path in the request, for error messages. It is the path of a function's
       parameters, or of a custom tool.
     - ``strict``: True means that the arguments must match the schema. None means that the engine
@@ -94,7 +94,7 @@ class PromptTools(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def shapes(self) -> Mapping[str, ToolShape]:
-        """A mapping: flat name of a tool in the prompt → the tool as the API shows it."""
+        """A mapping: flat name of a tool in the prompt → the tool's name and schema in the API."""
         return {tool.name: tool.shape for tool in self.tools}
 
     @property

@@ -82,9 +82,10 @@ class ChatDialect:
     - ``reasoning_format``, ``tool_format``: names of formats in ``formats``. None means that the
       format is detected, and ``""`` means no format.
     - ``settings``: variables that the template gets with every request.
-    - ``images``: how the engine gets the position of an image. The value ``apart`` means: as a
-      number, separate from the prompt's text. The value ``template`` means: from the text that the
-      template writes for an image. None means that the model has no vision.
+    - ``images``: how the engine gets the position of an image. With ``apart``, it gets the position
+      as a number, and the prompt contains no text for the image. With ``template``, the prompt
+      contains the text that the template writes for an image, and this text marks the position.
+      None means that the model has no vision.
     - ``unreadable``: what happens to an image if the model has no vision. With ``note``, a note
       replaces the image. With ``refuse``, the request is rejected.
     - ``today``: returns the current date, for templates that state it.
@@ -276,8 +277,8 @@ class ChatDialect:
         """Render the prompt's text. In the text, one special character (the mark) stands for each
         image. Returns the text, whether it ends inside the reasoning, and the images.
 
-        No other text of the prompt may contain the mark. If the first rendering shows that it does,
-        the text is rendered again with another mark.
+        No other text of the prompt may contain the mark. If the rendered text contains it
+        elsewhere, the prompt is rendered again with another mark.
         """
         if self._image is None:
             return *self._text(conversation, options, prompt_tools, prepared, None), None
@@ -381,10 +382,11 @@ class ChatDialect:
         return self._reasoning_tags is not None and bool(self._reasoning_tags.closing_tag(text))
 
     def _closed_reasoning(self, template: Template, options: Options, text: str) -> str:
-        """Return text that closes the reasoning at the end of the prompt ``text``, so that the
-        model immediately writes its answer.
+        """Return the text to append to the prompt ``text``, so that the model writes its answer
+        without reasoning. The returned text closes the reasoning. If the prompt has not opened the
+        reasoning, the returned text opens and closes it.
 
-        Returns ``""`` in these cases, because the text is not needed:
+        Returns ``""`` in these cases, because no text is needed:
 
         - The model has no tags for reasoning.
         - The requested reasoning effort is not ``none``.
@@ -461,9 +463,14 @@ def _template_effort(prepared: _PreparedTemplate, accepted: Collection[str], eff
     """Return the word that the template uses for a reasoning effort. ``accepted``: the words that
     the template's variable accepts.
 
-    The function tries, in this order, the template's own word for the effort, the nearest of the
-    levels ``low``, ``medium`` and ``high``, then ``high``, then ``low``. If none of these is
-    accepted, it returns ``effort`` itself.
+    The function returns the first of these words that is accepted:
+
+    1. a synonym of ``effort`` in the template's source, such as ``no_think`` for ``none``
+    2. the nearest of the levels ``low``, ``medium`` and ``high``
+    3. ``high``
+    4. ``low``
+
+    If none of them is accepted, the function returns ``effort`` itself.
     """
     own = [word for word in _EFFORT_WORDS.get(effort, ()) if prepared.template.quotes(word)]
     words = (*own, LEVELS.get(effort, effort), "high", "low")

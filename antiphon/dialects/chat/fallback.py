@@ -1,9 +1,10 @@
 """Rewrite messages that a chat template does not support, for example roles that the template
 lacks, or tools that it does not show.
 
-The tool prompt is the text that describes the tools. Hermes and Qwen models were trained with this
-text. Models without a tool format of their own follow it better than other texts. With constrained
-decoding, even the smallest models write calls correctly.
+If the template does not show tools, the prompt contains another text that describes them. Hermes
+and Qwen models were trained with this text. Models without a tool format of their own follow it
+better than other texts. With this text and constrained decoding, even the smallest models write
+calls correctly.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def _merge_leading_system(messages: list[Message]) -> list[Message]:
 
 def _system_first(messages: list[Message]) -> list[Message]:
     """Merge all system and developer messages, in their order, into one system message at the
-    start. This is for templates that accept a system message only there."""
+    start. This is for templates that accept a system message only at the start."""
     texts = [m["content"] for m in messages if m["role"] in ("system", "developer")]
     rest = [m for m in messages if m["role"] not in ("system", "developer")]
     return [{"role": "system", "content": "\n\n".join(texts)}, *rest] if texts else rest

@@ -38,8 +38,8 @@ _TAIL = 16
 
 
 class _Beginning(Struct, frozen=True):
-    """The first part of a prompt, which ends with a control token: its token ids and their text. In
-    the text, private-use characters mask the control tokens that users wrote."""
+    """The start of a prompt, up to a control token, as token ids and as text. ``text``: the text of
+    the ids, in which private-use characters replace the control tokens that users wrote."""
 
     ids: tuple[int, ...]
     text: str

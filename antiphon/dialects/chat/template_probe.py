@@ -262,7 +262,7 @@ def _tool() -> dict[str, Any]:
 
 def _call_samples() -> list[list[dict[str, Any]]]:
     """Return sample conversations that consist of a question, a call and its result. There is one
-    for each format of calls that a template may require."""
+    conversation for each way of writing a call that a template may require."""
     forms: list[list[dict[str, Any]]] = []
     for id in ("call_alpha", "a" * SHORT_ID, _NAME_ID):
         for arguments in ({"city": _VALUE}, f'{{"city": "{_VALUE}"}}'):

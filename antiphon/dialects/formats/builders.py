@@ -2,8 +2,8 @@
 few literals.
 
 ``types.ToolFormat`` explains the fields of a format. These parameters occur in most functions:
-``name`` is the format's name, ``mark`` is the regex that finds the format in a chat template, and
-``metadata`` is its documentation.
+``name`` is the format's name, ``mark`` is a regex that matches the chat templates of models with
+this format, and ``metadata`` is the format's documentation.
 
 These variables occur in most functions. ``opening`` and ``closing`` are the texts or special tokens
 before and after one call. ``first`` and ``last`` are the texts or special tokens before the first
@@ -88,8 +88,8 @@ def json_calls(
     - ``bare``: the first character of calls that may start without any of ``opens``: ``{`` for an
       object, or ``[`` for a list. ``""`` means that there are no such calls.
     - ``written``: the syntax in which calls are written.
-    - ``name``, ``mark``, ``metadata``: the format's name, the regex that finds it in a chat
-      template, and its documentation.
+    - ``name``, ``mark``, ``metadata``: the format's name, a regex that matches the chat templates
+      of models with this format, and the format's documentation.
     """
     ends = dict.fromkeys(closes, START) | dict.fromkeys((*opens, *inside), "records")
     return ToolFormat(
@@ -118,7 +118,8 @@ def keyed_json_calls(
     tool's name, and its value is the arguments.
 
     ``opening``, ``closing``: the texts before and after the list. ``name``, ``mark``, ``metadata``:
-    the format's name, the regex that finds it in a chat template, and its documentation.
+    the format's name, a regex that matches the chat templates of models with this format, and the
+    format's documentation.
     """
     ends = {opening: "calls", closing: START}
     return ToolFormat(
@@ -186,7 +187,8 @@ def deepseek_calls(
 
     ``typed``: True for V3, which writes the type of a call, and puts its arguments into a fenced
     Markdown code block. False for V3.1, which does neither. ``name``, ``mark``, ``metadata``: the
-    format's name, the regex that finds it in a chat template, and its documentation.
+    format's name, a regex that matches the chat templates of models with this format, and the
+    format's documentation.
     """
     first, last = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
     begin, sep, end = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -260,8 +262,8 @@ def inkling_calls(
     """Build the tool format of Inkling.
 
     A reply is one or more messages of several types. A call is a message with the tool's name in
-    its header. The prompt already opens the header of the first message. ``name``, ``metadata``:
-    the format's name and its documentation.
+    its header. The prompt already opens the header of the first message, so the reply starts inside
+    this header. ``name``, ``metadata``: the format's name and its documentation.
     """
     header, call, end = "<|message_model|>", "<|content_invoke_tool_json|>", "<|end_message|>"
     ends = {end: START, header: "header", call: "record"}
@@ -327,8 +329,8 @@ def function_json_calls(
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
     """Build a tool format whose calls are ``<function=NAME>{…}</function>``. Llama 3.1 writes calls
-    of custom functions this way. ``name``, ``mark``, ``metadata``: the format's name, the regex
-    that finds it in a chat template, and its documentation."""
+    of custom functions this way. ``name``, ``mark``, ``metadata``: the format's name, a regex that
+    matches the chat templates of models with this format, and the format's documentation."""
     opening, closing = "<function=", "</function>"
     ends = {opening: "name", closing: START}
     return ToolFormat(
@@ -354,8 +356,10 @@ def recipient_line_calls(
     text for this recipient.
 
     The recipient is a tool's name, or ``all`` for an answer. The prompt already contains the first
-    ``>>>``. ``name``, ``mark``, ``metadata``: the format's name, the regex that finds it in a chat
-    template, and its documentation.
+    ``>>>``, so the reply starts with a recipient.
+
+    ``name``, ``mark``, ``metadata``: the format's name, a regex that matches the chat templates of
+    models with this format, and the format's documentation.
     """
     opens = {">>>": "name"}
     ends = opens | {">>>all\n": START}
@@ -384,8 +388,11 @@ def harmony_template_calls(
     own.
 
     The name of the called function stands after the role or the channel of the message. Some
-    vocabularies write a space after their control tokens. ``name``, ``mark``, ``metadata``: the
-    format's name, the regex that finds it in a chat template, and its documentation.
+    vocabularies write a space after their control tokens, so the format accepts calls with and
+    without this space.
+
+    ``name``, ``mark``, ``metadata``: the format's name, a regex that matches the chat templates of
+    models with this format, and the format's documentation.
     """
     to, message = "to=functions.", "<|message|>"
     again = "<|end|><|start|>assistant"
@@ -472,11 +479,12 @@ def python_calls(
 ) -> ToolFormat:
     """Build a tool format whose calls are Python function calls.
 
-    ``opening``, ``closing``: the texts before the first call and after the last call. If
-    ``opening`` is empty, calls can stand only at the start of an answer. ``in_list``: whether the
-    calls are in a Python list. Otherwise each call is on a line of its own. ``name``, ``mark``,
-    ``metadata``: the format's name, the regex that finds it in a chat template, and its
-    documentation.
+    - ``opening``, ``closing``: the texts before the first call and after the last call. If
+      ``opening`` is empty, the parser recognizes calls only at the start of an answer.
+    - ``in_list``: whether the calls are in a Python list. Otherwise each call is on a line of its
+      own.
+    - ``name``, ``metadata``: the format's name and its documentation.
+    - ``mark``: a regex that matches the chat templates of models with this format.
     """
     ends = {opening: "calls", closing: START} if opening else {}
     left, right, line = ("[", "]", "") if in_list else ("", "", "\n" if opening else "")
@@ -588,8 +596,8 @@ def _tagged_calls(
     - ``lenient``: whether a call may stand outside of the section, and the text after a value may
       be missing.
     - ``trims``: whether one line end on each side of a value is dropped.
-    - ``name``, ``mark``, ``metadata``: the format's name, the regex that finds it in a chat
-      template, and its documentation.
+    - ``name``, ``mark``, ``metadata``: the format's name, a regex that matches the chat templates
+      of models with this format, and the format's documentation.
     """
     first, last = section
     opening, after_name, closing = call
@@ -630,8 +638,8 @@ def function_tags(
     """Build a tool format whose calls are written as ``<function=NAME><parameter=KEY>value``.
 
     ``section``: the name of the tag around each call. ``lines``: whether each value stands on lines
-    of its own. ``name``, ``mark``, ``metadata``: the format's name, the regex that finds it in a
-    chat template, and its documentation.
+    of its own. ``name``, ``mark``, ``metadata``: the format's name, a regex that matches the chat
+    templates of models with this format, and the format's documentation.
     """
     first, last = f"<{section}>", f"</{section}>"
     begin, end = (">\n", "\n</parameter>{line}") if lines else (">", "</parameter>{line}")
@@ -665,13 +673,13 @@ def invoke_tags(
     mark: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Build a tool format whose calls are written as
-    ``<invoke name="…"><parameter name="…">value``.
+    """Build a tool format whose calls are written as ``<invoke name="…"><parameter
+    name="…">value``.
 
     ``section``: the name of the tag around all calls. ``tag``: the prefix of the tag names
     ``invoke`` and ``parameter``. If this prefix is not empty, each parameter also states whether
-    its value is a string. ``name``, ``mark``, ``metadata``: the format's name, the regex that finds
-    it in a chat template, and its documentation.
+    its value is a string. ``name``, ``mark``, ``metadata``: the format's name, a regex that matches
+    the chat templates of models with this format, and the format's documentation.
     """
     first, last = f"<{section}>", f"</{section}>"
     key, end = f'<{tag}parameter name="', f"</{tag}parameter>"
@@ -1038,8 +1046,8 @@ def key_value_tags(
       with a slash, such as ``</arg_key>``. If ``key_end`` is ``""``, a key ends where its value
       begins.
     - ``line``: the text between the name, keys and values. By default, it is an optional line end.
-    - ``name``, ``mark``, ``metadata``: the format's name, the regex that finds it in a chat
-      template, and its documentation.
+    - ``name``, ``mark``, ``metadata``: the format's name, a regex that matches the chat templates
+      of models with this format, and the format's documentation.
     """
     opening, closing = call
     key, value = tags
@@ -1094,8 +1102,8 @@ def sectioned_key_value_tags(
     - ``after_name``: the name of the tag after a tool's name, or ``""`` if there is no such tag.
     - ``line``: the text between the name, keys and values. By default, it is an optional line end.
     - ``lenient``: whether a call may be JSON instead, and may state the types of its values.
-    - ``name``, ``mark``, ``metadata``: the format's name, the regex that finds it in a chat
-      template, and its documentation.
+    - ``name``, ``mark``, ``metadata``: the format's name, a regex that matches the chat templates
+      of models with this format, and the format's documentation.
     """
 
     def pair(word: str) -> tuple[str, str]:

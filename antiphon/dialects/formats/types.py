@@ -80,8 +80,9 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
         return self.open[0].rstrip() + ("" if self.header else "\n")
 
     def closing_text(self, prompt: str) -> str:
-        """Return the text that closes the reasoning at the end of ``prompt``. After this text, the
-        model can write an answer or a call."""
+        """Return the text that closes the reasoning if it is appended to ``prompt``. The model then
+        writes an answer or a call. If ``prompt`` ends with an opening tag, the text contains the
+        closing tag of the same pair."""
         close = self.closing_tag(prompt) or self.close[0]
         return f"{close}{self.header}" if self.header else f"\n{close}\n\n"
 
@@ -96,18 +97,19 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
 class ParameterSyntax(Struct, frozen=True, kw_only=True):
     """How a model writes one argument, in formats whose arguments are not a JSON object.
 
-    A string is written as ``before`` KEY ``text`` VALUE ``text_end``. Any other value is written as
-    ``before`` KEY ``json`` VALUE ``json_end``.
+    An argument with a string as its value is written as ``before`` KEY ``text`` VALUE ``text_end``.
+    Any other argument is written as ``before`` KEY ``json`` VALUE ``json_end``.
 
     - ``separator``: the text between two arguments.
-    - ``quoted``: whether strings are written like other values, as JSON or Python values in quotes.
+    - ``quoted``: whether a string is written in quotes, as JSON or as a Python value. It then
+      stands between ``json`` and ``json_end``, like any other value.
     - ``plain``: a regex. A string that matches it may also be written between ``json`` and
       ``json_end``.
     - ``in_order``: whether arguments are written in alphabetical order. Otherwise they have the
       schema's order.
 
-    Placeholders in these texts: ``{key}`` repeats the key, ``{type}`` is the value's JSON type,
-    ``{line}`` is an optional line end.
+    These texts may contain placeholders: ``{key}`` repeats the key, ``{type}`` is the value's JSON
+    type, ``{line}`` is an optional line end.
     """
 
     before: str
@@ -276,8 +278,8 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
       them is a call only if it names a known tool.
     - ``begins``: the state in which a reply starts, if the prompt already contains the text that
       leads to this state.
-    - ``quote``: for arguments of the kind ``pairs``, the quote around strings. For arguments of the
-      kind ``elements``, the prefix of each tag.
+    - ``quote``: in a state with ``reads="pairs"``, the quote around strings. In a state with
+      ``reads="elements"``, the prefix of each tag.
     - ``written``: how a call is written, for grammars and for prompts.
     - ``mark``: a regex. A model whose chat template matches it has this format.
     - ``trims``: whether one line end before and after each value is dropped.

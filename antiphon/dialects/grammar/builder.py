@@ -288,8 +288,8 @@ class GrammarBuilder:
         """Return the rule for the text before a call's arguments. ``name``: the name of the tool.
 
         If an answer may start with the same text, the rule is one regex, so that llguidance's lexer
-        can tell a call from an answer. If no tag or special token marks a call, this regex also
-        matches white space before the call.
+        can tell a call from an answer. In formats without a tag or special token before calls, this
+        regex also matches white space before the call.
         """
         is_marked = self._header or (self._opening and not self._form.doubtful)
         if is_marked or not self._literals.is_plain(text):
@@ -374,11 +374,12 @@ class GrammarBuilder:
     def _answer_then_calls(
         self, rules: LarkRules, prompt_tools: PromptTools, parallel: bool
     ) -> str:
-        """Return the rule for an answer that calls may follow, or for calls only.
+        """Return the rule for an answer with optional calls after it, or for calls alone.
 
-        An answer may contain the text that opens calls. So a call is recognized only by the whole
-        text before its arguments. In some formats, the prompt already contains the text that opens
-        the first call.
+        This rule is for formats in which an answer may contain the text that opens calls. So only
+        the whole text before a call's arguments, which contains the tool's name, identifies the
+        call. In some formats, the prompt already contains the text that opens the first call. The
+        rule for this call then starts after that text.
         """
         syntax, opened = self._form.written, self._opening
         sign = pattern(opened or syntax.separator)

@@ -131,10 +131,11 @@ def _exceeded_limit(key: str, value: Any) -> str | None:
 
 
 def _check_references(whole: Schema, path: str) -> None:
-    """Raise ``InvalidRequest`` for a reference that leads only back to itself.
+    """Raise ``InvalidRequest`` if a reference in the schema leads only back to itself.
 
-    No value matches such a schema, but llguidance accepts some of them. The check takes time linear
-    in the schema's size. ``whole``: the schema. ``path``: its path in the request.
+    No value matches a schema with such a reference. llguidance rejects some of these schemas, but
+    accepts others. The check takes time linear in the schema's size. ``whole``: the schema.
+    ``path``: its path in the request.
     """
     settled: set[str] = set()
     schemas: list[Any] = [whole]
@@ -338,9 +339,9 @@ def keywords_of(schema: Any) -> set[str]:
 
 
 def require_all_properties(schema: Schema) -> dict[str, Any]:
-    """Return a copy of a strict function's schema, as the grammar enforces it. Each object with
-    properties requires all of them. It also excludes additional properties, unless its schema
-    states ``additionalProperties``."""
+    """Return a copy of a strict function's schema, as the grammar enforces it. In this copy, each
+    object with properties requires all of its properties. Such an object also excludes additional
+    properties, unless its schema states ``additionalProperties``."""
     return _closed(schema, required=True)
 
 
@@ -392,8 +393,8 @@ _MAX_FORMS = 64
 
 
 def object_forms(schema: Schema) -> list[Schema]:
-    """Return the alternative object schemas that ``schema`` allows, from 1 to ``_MAX_FORMS``. An
-    object is valid if it matches one of them.
+    """Return the alternative object schemas that ``schema`` allows. The list has at least 1 and at
+    most ``_MAX_FORMS`` entries. An object is valid if it matches one of them.
 
     For example, each entry of ``anyOf`` and ``oneOf`` becomes one alternative. The parts of
     ``allOf`` are merged into one. References are followed.
@@ -438,7 +439,8 @@ _OF_OBJECTS = ("properties", "required", "additionalProperties")
 
 
 def _merged(forms: tuple[Schema, ...]) -> Schema:
-    """Return one object schema that contains the properties and rules of all ``forms``."""
+    """Return one object schema that combines all ``forms``, which are object schemas. It contains
+    the properties and the other keywords of all of them."""
     if len(forms) == 1:
         return forms[0]
     merged: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Write rules and literals of a grammar in llguidance's Lark."""
+"""Write rules and literals of a grammar in llguidance's dialect of Lark."""
 
 from __future__ import annotations
 

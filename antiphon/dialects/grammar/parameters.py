@@ -40,9 +40,9 @@ def json_rule(schema: Mapping[str, Any]) -> str:
 
 
 def _pythons(schema: Mapping[str, Any]) -> list[str]:
-    """Return the rules for Python's spellings of a value, such as ``True``. The list is empty if
-    the schema restricts more than the value's type, or if Python's spelling is the same as JSON's.
-    """
+    """Return the rules for the values that a schema allows, as Python spells them, such as
+    ``True``. The list is empty if the schema restricts more than the value's type, or if Python's
+    spelling is the same as JSON's."""
     named = types_of(schema) if schema.keys() <= _ABOUT else ()
     return [_PYTHON[name] for name in sorted(named) if name in _PYTHON]
 
@@ -146,8 +146,9 @@ class Parameters:
         return rules.add(name, self._json(key, value))
 
     def _json(self, key: str, value: str) -> str:
-        """Return the rule for a parameter that is written between the texts ``json`` and
-        ``json_end`` of the syntax. ``value``: the rule for its value.
+        """Return the rule for a parameter whose value stands between the texts ``json`` and
+        ``json_end`` of the syntax. ``key``: the parameter's name. ``value``: the rule for its
+        value.
 
         All values that are not strings are written this way. A string is written this way only if
         the syntax is ``quoted`` or the string matches ``plain``.

@@ -87,8 +87,8 @@ class _Writer:
         return name
 
     def body(self, raw: Any, path: str, ends: tuple[str, ...] = (), depth: int = 0) -> str:
-        """Return the body of a rule for the format ``raw``, followed by one of the texts
-        ``ends``."""
+        """Return the body of a rule that matches the format ``raw`` and, after it, one of the texts
+        ``ends``. If ``ends`` is empty, the rule matches only the format."""
         self._count += 1
         if depth > _MAX_DEPTH or self._count > _MAX_FORMATS:
             raise _invalid(path, "it contains too many formats or nests them too deeply")
@@ -117,8 +117,8 @@ class _Writer:
 
     def _text(self, ends: Sequence[str], excludes: Sequence[str]) -> str:
         """Return the rule for free text that ends after the first occurrence of any text in
-        ``ends``. If ``ends`` is empty, the free text has any length. ``excludes``: texts that it
-        must not contain."""
+        ``ends``. If ``ends`` is empty, the free text has any length. ``excludes``: texts that the
+        free text must not contain."""
         if not ends:
             # llguidance combines regexes only in terminals.
             return self.add(_text_without(excludes), is_terminal=True) if excludes else _ANY_TEXT
@@ -288,8 +288,9 @@ def _any_of(texts: Sequence[str]) -> str:
 
 
 def _is_unlimited(raw: Any, depth: int = 0) -> bool:
-    """Return whether a format is free text or ends with free text. Only the text after such a
-    format can show where it ends. ``raw``: the format. ``depth``: its nesting depth."""
+    """Return whether a format, a part of a structural tag, is free text or ends with free text.
+    Only the text after such a format can show where it ends. ``raw``: the format. ``depth``: its
+    nesting depth."""
     if not isinstance(raw, dict) or depth > _MAX_DEPTH:
         return False
     inner = raw.get("elements")

@@ -51,7 +51,7 @@ _ANY = r"[\s\S]"
 
 
 class _Pattern(Struct, frozen=True):
-    """A text or one character of the grammar, as a regex in Rust's syntax."""
+    """A fixed text or a character class of the grammar, as a regex in Rust's syntax."""
 
     regex: str
 

@@ -65,8 +65,8 @@ def lark_rules(definition: str, prefix: str, escapes: Escapes) -> tuple[str, str
 
 
 class _LarkRewriter:
-    """Rewrites one Lark grammar. Text that the grammar ignores (``%ignore``) may stand after each
-    terminal of the grammar."""
+    """Rewrites one Lark grammar. If the grammar ignores some text (``%ignore``), the rewritten
+    rules accept this text after each terminal."""
 
     def __init__(self, prefix: str, escapes: Escapes) -> None:
         self._prefix = prefix
@@ -133,7 +133,11 @@ class _LarkRewriter:
 
     def _body(self, body: str, terminal: bool) -> str:
         """Rewrite the body of a rule or of a terminal. ``terminal``: whether the body belongs to a
-        terminal. In a rule, text that the grammar ignores may follow each terminal."""
+        terminal.
+
+        If the user's grammar ignores some text (``%ignore``), the rewritten body of a rule accepts
+        this text after each terminal.
+        """
         weave = "" if terminal or not self._ignored else f" {self._skip}"
         out: list[str] = []
         tokens = list(_TOKEN.finditer(body.strip()))
@@ -153,8 +157,8 @@ class _LarkRewriter:
         return "".join(out)
 
     def _said(self, token: re.Match[str], weave: str) -> str:
-        """Rewrite one token of a rule's body. ``weave``: the rule for text that the grammar
-        ignores. This text may follow a terminal. ``weave`` is ``""`` if the grammar ignores no
+        """Rewrite one token of a rule's body. ``weave``: the text to add after a terminal. It is a
+        space and the name of the rule for ignored text, or ``""`` if the grammar ignores no
         text."""
         if token["string"] is not None:
             return f"({self._string(token['string'], bool(token['any_case']))}{weave})"

@@ -108,8 +108,8 @@ class RegexRewriter:
         self._escapes = escapes
 
     def sequence(self, tree: Any, dotall: bool, any_case: bool) -> str:
-        """Return the rule for a syntax tree. ``dotall``: whether a dot matches line ends.
-        ``any_case``: whether case is ignored."""
+        """Return the rule for the syntax tree of a regex. ``dotall``: whether a dot matches line
+        ends. ``any_case``: whether case is ignored."""
         parts: list[str] = []
         literal: list[str] = []
         for op, argument in tree:

@@ -115,8 +115,8 @@ def _script(words: list[str]) -> str:
 
 
 def _prelude(arguments: Mapping[str, Any]) -> str:
-    """Return the lines of shell code that must precede the command. They change to the folder and
-    set the environment variables."""
+    """Return the lines of shell code that must precede the command. They change to the folder
+    ``workdir`` and set the environment variables ``env`` of the call's arguments."""
     lines: list[str] = []
     if isinstance(folder := arguments.get("workdir"), str) and folder:
         lines.append(f"cd {shlex.quote(folder)} || exit\n")
@@ -128,8 +128,9 @@ def _prelude(arguments: Mapping[str, Any]) -> str:
 
 
 class ExecCall:
-    """Reads a call of ``container.exec`` and emits it as a call of the shell function ``shape``.
-    The arguments are collected until they are complete, and then translated."""
+    """Reads a call of ``container.exec`` and emits it as a call of Antiphon's shell function.
+    ``shape``: the name and schema of the shell function. The arguments are translated once they are
+    complete."""
 
     def __init__(self, sink: CallSink, shape: ToolShape) -> None:
         self._sink = sink

@@ -138,8 +138,9 @@ class HarmonyDialect:
         backend needs them to end the reasoning when its token budget is used up. Returns an empty
         dict if the request sets no budget.
 
-        After the reasoning, the model writes a call if a call is required, and otherwise the
-        answer.
+        If a call is required, the ids end after the model's role, so that the model writes the
+        header of a call. Otherwise, the ids contain the header of an answer, so that the model
+        writes an answer.
         """
         if options.thinking_budget is None:
             return {}
@@ -220,8 +221,13 @@ def _developer_message(
 ) -> Message | None:
     """Build the developer message. Returns None if it would be empty.
 
-    It contains, in this order, ``instructions``, the texts of the conversation's system and
-    developer messages, ``tools`` and the output format.
+    The message contains the following, in this order:
+
+    - the argument ``instructions``
+    - the texts of the conversation's system and developer messages
+    - the instructions for the verbosity, for a grammar and for namespaces of tools
+    - the definitions of ``tools``
+    - the requested JSON format
     """
     from openai_harmony import DeveloperContent, Message, Role, TextContent
 

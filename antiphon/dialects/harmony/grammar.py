@@ -1,4 +1,5 @@
-"""Grammars for replies in the harmony format: first the reasoning, then a call or an answer.
+"""Grammars for replies in the harmony format. Such a reply is reasoning, followed by a call or an
+answer.
 
 These grammars also prevent invalid headers. ``grammar.builder`` writes the rules for JSON and for
 users' grammars.
@@ -55,9 +56,9 @@ class HarmonyGrammar(Base):
 
         - ``open_kind``: the kind of message inside which the prompt ends. None means that the
           prompt ends after the model's role.
-        - ``reasoning_done``: whether the reasoning was ended because its budget was used up. If a
-          call is required, the reply then goes on after the model's role. Otherwise, it goes on
-          inside the answer.
+        - ``reasoning_done``: whether the backend has ended the reasoning because its budget was
+          used up. If a call is required, the constrained text then starts after the model's role.
+          Otherwise, it starts inside the answer.
         """
         schema = self._format_schema(options)
         has_format = schema is not None or options.guide is not None
@@ -112,8 +113,8 @@ class HarmonyGrammar(Base):
 
     def _call_rule(self, rules: LarkRules, number: int, recipient: str) -> str:
         """Return the rule for a call. ``number``: the number of the tool, which makes the rule's
-        name unique. ``recipient``: the tool's name in the header. It may stand before or after the
-        channel."""
+        name unique. ``recipient``: the tool's name as it stands in the header of the message. It
+        may stand before or after the channel's name."""
         to = json.dumps(f" to={recipient}")
         name = "commentary" if recipient.startswith(FUNCTIONS) else "analysis"
         channel = f"{self._literal(_CHANNEL)} {json.dumps(name)}"

@@ -58,8 +58,9 @@ def read_header(text: str, *, ended: bool = True) -> Header:
     """Parse the text of a header. In ``text``, the characters ``CHANNEL`` and ``CONSTRAIN`` stand
     for the control tokens of these names.
 
-    ``ended``: whether ``<|message|>`` follows the header. If it does not, the words after the known
-    words are text of the reply.
+    ``ended``: whether ``<|message|>`` follows the header. If it does not, only known header words,
+    such as ``assistant`` and ``final``, belong to the header. The words after them are text of the
+    reply.
     """
     is_own = _OTHERS.match(text) is None
     channel: str | None = None
@@ -81,8 +82,9 @@ def read_header(text: str, *, ended: bool = True) -> Header:
 
 
 def _read(region: str) -> tuple[str | None, list[str], str]:
-    """Parse one part of a header: the text between two ``CHANNEL`` characters. Returns its channel,
-    its recipients, and the text after the known words.
+    """Parse one part of a header: the text between two ``CHANNEL`` characters. Returns the part's
+    channel, its recipients, and the text after the known header words, such as ``assistant`` and
+    ``final``.
 
     If the output was cut off inside a known word, such as ``comm``, this word is not part of the
     returned text.
@@ -103,9 +105,12 @@ def _read(region: str) -> tuple[str | None, list[str], str]:
 
 
 def bare_text(text: str) -> int | None:
-    """Return the position in ``text`` where the message's text begins, for a text without control
-    tokens. The text before this position is a header with a recipient. Without such a header, the
-    position is 0. Returns None as long as the whole text may be a header."""
+    """Find the end of a header at the start of ``text``, which contains no control token. Text
+    without control tokens is a header only if it names a recipient.
+
+    Returns the position after the header, or 0 if ``text`` does not start with a header. Returns
+    None as long as the whole text may be a header.
+    """
     found = _BARE.match(text)
     assert found is not None
     left = text[found.end() :]

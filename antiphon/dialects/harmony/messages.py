@@ -41,9 +41,10 @@ PYTHON, BROWSER = "python", "browser"
 class HarmonyMessage(Struct, frozen=True, kw_only=True):
     """One message of the harmony format.
 
-    ``author``: ``user``, ``assistant``, or the name of the tool whose result the message is.
-    ``channel``: ``analysis`` (reasoning), ``commentary`` or ``final``; None for users.
-    ``recipient``: in a call, the name of the tool that is called. In a result, ``assistant``.
+    - ``author``: ``user`` or ``assistant``. For a tool result, it is the name of the tool.
+    - ``channel``: ``analysis`` (reasoning), ``commentary`` or ``final``. None for a user's message.
+    - ``recipient``: for a call, the name of the called tool. For a tool result, it is
+      ``assistant``.
     """
 
     author: str

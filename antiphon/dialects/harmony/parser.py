@@ -84,8 +84,8 @@ class _PlainInputCall:
 class HarmonyParser:
     """``dialects.base.Parser`` for the harmony format.
 
-    - ``shapes``: name of a tool in the prompt → the tool as the API shows it. If empty, the parser
-      recognizes no calls.
+    - ``shapes``: name of a tool in the prompt → the tool's name and schema in the API. If empty,
+      the parser recognizes no calls.
     - ``native_tools``: recipient of calls → name of the tool in the prompt, for the tools with
       which gpt-oss was trained.
     - ``parallel``: whether the reply may have more than one call.
@@ -217,7 +217,7 @@ class HarmonyParser:
                 self._json_span.read(text)
 
     def _count_reasoning(self, tokens: int) -> None:
-        """Add to the number of reasoning tokens if the current message is reasoning."""
+        """If the current message is reasoning, add ``tokens`` to the number of reasoning tokens."""
         if self._kind == "analysis":
             self.reasoning_tokens += tokens
 
@@ -252,8 +252,8 @@ class HarmonyParser:
         """Start a message from ``self._header``, which contains no control token and may be plain
         text. ``at``: the position where the possible header ends.
 
-        If the header names the recipient of a call, the text after it is the arguments of this
-        call. Otherwise, the possible header and the text after it are an answer.
+        If the possible header names the recipient of a call, the text after the header is the
+        arguments of this call. Otherwise, the possible header and the text after it are an answer.
         """
         text, header = self._header, read_header(self._header[:at])
         if at and self._resolve_recipient(header.recipient, is_header=False) is None:
@@ -288,7 +288,8 @@ class HarmonyParser:
         self._count_reasoning(tokens)
 
     def _follow_json(self) -> None:
-        """Start to track JSON strings if the engine enforces JSON in the current message."""
+        """Start to track JSON strings if the engine enforces JSON in the current message. A control
+        token inside such a string is text."""
         is_json = (
             not isinstance(self._call, _PlainInputCall)
             if self._kind == "call"
@@ -299,7 +300,8 @@ class HarmonyParser:
         )
 
     def _open_call(self, name: str) -> CallBuilder | _PlainInputCall | ExecCall:
-        """Start a call of the tool ``name``, which is its name in the prompt."""
+        """Start a call of the tool whose name in the prompt is ``name``. Returns the object that
+        receives the call's arguments."""
         for recipient, reader in ((PYTHON, _PlainInputCall), (EXEC, ExecCall)):
             if name == self._native_tools.get(recipient):
                 return reader(self._sink, self._shapes[name])
@@ -351,8 +353,9 @@ class HarmonyParser:
         self._has_answered = True
 
     def _end_message(self, *, is_cut: bool = False) -> None:
-        """End the current message, or a header that no message follows. If the output was cut off
-        (``is_cut``), the message stays open."""
+        """Process the end of the current message, or of a header that no message follows.
+        ``is_cut``: whether the output was cut off. If so, the message's item or call is not
+        closed."""
         if self._kind is None:
             self._rescue_header(is_cut=is_cut)
         elif not is_cut:

@@ -62,8 +62,9 @@ class HarmonyPromptEncoder:
         """Return the token ids of the prompt: the messages ``head``, the messages of the
         conversation, and the start of the message that the model must write.
 
-        ``stored``: an earlier prompt with its reply, whose ids are reused. ``has_functions``:
-        whether the prompt declares functions.
+        ``stored``: the ids of an earlier prompt and its reply. They are reused up to the first
+        message that differs from the new prompt. ``has_functions``: whether the prompt declares
+        functions.
         """
         first = [self._render(message, has_functions) for message in head]
         found = list(self._reusable_messages(first, history, stored))
@@ -124,8 +125,9 @@ class HarmonyPromptEncoder:
         return (*body, self.ids["call" if is_call else "end"])
 
     def _is_message(self, message: Sequence[int], expected: HarmonyMessage) -> bool:
-        """Return whether the token ids ``message`` have the same meaning as the message
-        ``expected``."""
+        """Return whether the token ids ``message`` encode the message ``expected``. The order of
+        the words in the header may differ, and so may the spelling of arguments that are equal as
+        JSON."""
         controls, marks = self._codes.controls, self._codes.marks
         names = [controls.get(id) for id in message]
         if "message" not in names:
@@ -140,8 +142,8 @@ class HarmonyPromptEncoder:
         return self._has_text(content, expected) and self._has_header(header, expected)
 
     def _has_text(self, content: Sequence[int], expected: HarmonyMessage) -> bool:
-        """Return whether the token ids ``content`` have the same text as ``expected``. For a call,
-        it is enough that both texts are equal as JSON."""
+        """Return whether the token ids ``content`` spell the text of ``expected``. For a call, it
+        is enough that both texts are equal as JSON."""
         text = b"".join(map(self._piece, content))
         if text == replace_lone_surrogates(expected.text).encode():
             return True

@@ -121,8 +121,9 @@ class _Simplifier:
         return out
 
     def _resolved(self, schema: Any, within: tuple[str, ...]) -> tuple[Schema, tuple[str, ...]]:
-        """Follow the ``$ref`` of a schema until a schema has none. ``within``: the references
-        followed so far. Returns the last schema, and all references followed so far.
+        """Follow the ``$ref`` of a schema, and the ``$ref`` of the schema found there, until a
+        schema has none. ``within``: the references followed so far. Returns the last schema, and
+        all references followed so far.
 
         If a reference is circular or leads to no schema, the returned schema has only a description
         with the reference's name.

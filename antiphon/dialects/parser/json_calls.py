@@ -287,7 +287,8 @@ class JsonCallReader:
         fields become its arguments. If it has arguments, the parser emits the other fields after
         the call as text of the answer.
 
-        ``end``: the closing brace of the arguments, or ``""`` if the model did not close the call.
+        ``end``: the text to write after fields that become the arguments. It is a closing brace, or
+        ``""`` if the model did not close the call.
         """
         self._end_field()
         if not self._call.has_started:

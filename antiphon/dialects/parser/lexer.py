@@ -67,7 +67,7 @@ class StateTerminals:
 
     def find(self, text: str, final: bool) -> tuple[int, str | None]:
         """Search ``text`` for the first terminal, a text or special token that leads to another
-        state.
+        state of the parser.
 
         Returns the length of the plain text before the terminal, and the terminal. If there is no
         terminal, returns the length of the plain text and None.

@@ -44,17 +44,17 @@ _BETWEEN = _SEPARATORS + "[{("
 
 
 class _Markup:
-    """Text that may be part of a tool call. The parser collects it from the place where a call may
-    start. If the text turns out not to be a call, the parser emits it as plain text.
+    """A part of the reply that may contain tool calls. It begins where a call may start. Text in it
+    that turns out not to be a call is emitted as plain text.
 
-    - ``origin``: the parser's state before this text. ``position``: where this text starts in the
+    - ``origin``: the parser's state before this part. ``position``: where this part starts in the
       reply.
-    - ``is_bare``: whether no special token marks the call, and only the syntax of the text suggests
-      it.
-    - ``text``: the collected text. ``plain_text``: the same text without terminals. A terminal is a
-      text or special token with a meaning in the format.
-    - ``terminal``: the terminal at the end of the text, or ``""``.
-    - ``call_count``: the number of complete calls since ``position``.
+    - ``is_bare``: whether no special token marks the calls, and only the syntax of the text
+      suggests them.
+    - ``text``: the collected text that belongs to no call yet. ``plain_text``: the same text
+      without terminals. A terminal is a text or special token with a meaning in the format.
+    - ``terminal``: the terminal at the end of ``text``, or ``""``.
+    - ``call_count``: the number of complete calls in this part.
     """
 
     def __init__(self, origin: str, position: int, *, is_bare: bool) -> None:
@@ -86,12 +86,12 @@ class FormatParser:
     """``dialects.base.Parser`` for any reasoning format and tool format.
 
     - ``reasoning``, ``tools``: the model's formats, or None if the model has none.
-    - ``shapes``: name of a tool in the prompt → the tool as the API shows it. If empty, the parser
-      recognizes no calls.
+    - ``shapes``: name of a tool in the prompt → the tool's name and schema in the API. If empty,
+      the parser recognizes no calls.
     - ``thinking``: whether the prompt has already opened the reasoning.
     - ``parallel``: whether the reply may have more than one call.
     - ``constrained``: whether the engine enforces a grammar. If so, a special token inside a string
-      argument of a call is read as text.
+      argument of a call is part of the string, and the parser reads it as text.
     - ``json_answer``: whether the answer must be JSON. If the engine enforces this, a special token
       inside a JSON string is also read as text.
     - ``lexer``: the lexer for these formats and this tokenizer. If None, the parser creates it.
@@ -219,7 +219,7 @@ class FormatParser:
 
     def _is_plain(self, text: str) -> bool:
         """Return whether ``text`` can only continue the current answer or reasoning. This is the
-        common case, and needs no scan."""
+        common case. Such text need not be searched for terminals."""
         return (
             text != ""
             and (self._state == TEXT or self._state == THINKING)
@@ -229,7 +229,8 @@ class FormatParser:
         )
 
     def _emit_plain(self, text: str, logprob: TokenLogprob | None) -> None:
-        """Emit the text of a token for which ``_is_plain`` is true."""
+        """Emit a token's text for which ``_is_plain`` is true: it can only continue the current
+        answer or reasoning."""
         self._position += len(text)
         if self._state == THINKING:
             self.reasoning_tokens += 1
@@ -240,7 +241,8 @@ class FormatParser:
             )
 
     def _add_to_buffer(self, text: str, logprob: TokenLogprob | None) -> None:
-        """Add a token's text to the buffer, and scan the buffer."""
+        """Add a token's text to the buffer, and search the buffer for terminals (texts or special
+        tokens with a meaning)."""
         self._origins.add(self._position + len(self._buffer), len(text), logprob)
         self._scan(text)
 
@@ -261,8 +263,8 @@ class FormatParser:
 
     @property
     def _max_steps(self) -> int:
-        """The maximum number of consecutive state changes that read no text. After more of them,
-        the parser reads the possible call as plain text."""
+        """The maximum number of consecutive state changes that read no text. If there are more, the
+        parser reads the possible call as plain text."""
         return len(self._states) + 4
 
     def _abandon_markup(self) -> None:
@@ -329,7 +331,8 @@ class FormatParser:
 
     def _handle_terminal(self, terminal: str) -> None:
         """Process the terminal at the start of the buffer. A terminal is a text or special token
-        with a meaning in the current state. It changes the state, or is treated as text."""
+        with a meaning in the current state. The terminal changes the parser's state, or it is
+        treated as text."""
         lead = self._lexer.states[self._state].transitions.get(terminal)
         if lead is None:
             self._handle_stray_terminal(terminal)
@@ -394,8 +397,9 @@ class FormatParser:
             self._skip_terminal(terminal)
 
     def _read_as_text(self, literal: str) -> None:
-        """Replace the special token at the start of the buffer with its text, ``literal``, and read
-        this text. In the buffer, one character stands for a special token."""
+        """Read the special token at the start of the buffer as text. The buffer contains one
+        character that stands for this token. The method replaces that character with the token's
+        text, ``literal``."""
         self._buffer = literal + self._buffer[1:]
         self._position -= len(literal) - 1
         self._read(len(literal))
@@ -408,8 +412,8 @@ class FormatParser:
             self._markup.add_terminal(text)
 
     def _enter(self, state: str) -> None:
-        """Go to the state ``state`` of the tool format, or leave the tool format for the state
-        ``state``."""
+        """Go to the next state, ``state``. It is either a state of the tool format, or a state
+        outside of it, such as ``start``."""
         reads = self._states[state].reads if state in self._states else "between"
         if not self._leave(reads):
             self._reject_call()
@@ -455,8 +459,8 @@ class FormatParser:
     @staticmethod
     def _ends_call(call: CallBuilder, kind: str, next_kind: str) -> bool:
         """Return whether the current call ends when the parser goes from one state to the next.
-        ``kind``, ``next_kind``: what the old and the new state read, such as ``name`` or ``json``.
-        """
+        ``kind``, ``next_kind``: the kind of text that the old state reads, and the kind that the
+        new state reads, such as ``name`` or ``json``."""
         if kind == "id" and not call.name:  # the name follows the id
             return next_kind in _BETWEEN_CALLS | {"id"} and next_kind != "name"
         is_next_id = next_kind == "id" and call.has_started  # the id stands before the name
@@ -503,12 +507,14 @@ class FormatParser:
             markup.text.append(terminal)
 
     def _end_markup(self, state: str, *, is_text: bool = False) -> None:
-        """End the text of a possible call. The parts of this text that belong to no call are
-        emitted.
+        """End the text of a possible call, and emit the parts of this text that belong to no call.
 
-        The parser then goes to ``state`` if the text contained a call, or if ``state`` is THINKING.
-        Otherwise, it goes back to the state before the possible call. If it has emitted text of the
-        answer, it goes to the state TEXT.
+        The next state of the parser depends on the text:
+
+        - If the parser emits text of the answer, the next state is TEXT.
+        - Otherwise, if the text contained a call or ``state`` is THINKING, the next state is
+          ``state``.
+        - Otherwise, the parser goes back to the state before the possible call.
 
         ``is_text``: whether the possible call turned out to be plain text. If it is False and the
         parts consist only of special tokens and separators, they are dropped.
@@ -539,11 +545,12 @@ class FormatParser:
         return text, end - len(text)
 
     def _emit_uncalled(self, text: str, start: int, end: int) -> bool:
-        """Emit ``text``, the part of a possible call's text that belongs to no call. Returns
-        whether it is more than white space.
+        """Emit ``text``, a part of a possible call that belongs to no call. Returns whether
+        ``text`` contains more than white space.
 
-        ``start``, ``end``: its positions in the reply. If the possible call began in the reasoning,
-        the text becomes reasoning. Otherwise it becomes part of the answer.
+        ``start``, ``end``: the positions in the reply where ``text`` starts and ends. If the
+        possible call began in the reasoning, ``text`` becomes reasoning. Otherwise it becomes part
+        of the answer.
         """
         markup = self._markup
         text = self._lexer.spell_out(text)

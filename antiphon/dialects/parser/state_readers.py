@@ -178,8 +178,8 @@ class _JsonReader(_TextReader):
 
 
 class _PlainArgumentsReader(_JsonReader):
-    """Reads a call's arguments that are not written in tags. Arguments that are a JSON object are
-    passed on incrementally. Other text is passed on once it is complete."""
+    """Reads the arguments of a call in formats that write them without tags. Arguments that are a
+    JSON object are passed on incrementally. Any other text is passed on once it is complete."""
 
     def __init__(self, call: CallBuilder) -> None:
         super().__init__(call)
@@ -210,8 +210,8 @@ class _KeyReader(_TextReader):
 
 
 class _LiteralReader(_TextReader):
-    """Reads an argument's value of any type, and passes it on once it is complete. ``trims``: drop
-    one line end on each side of the value."""
+    """Reads the value of an argument, which may have any type, and passes it on once it is
+    complete. ``trims``: drop one line end on each side of the value."""
 
     def __init__(self, call: CallBuilder, *, trims: bool) -> None:
         super().__init__(call)
@@ -223,8 +223,8 @@ class _LiteralReader(_TextReader):
 
 
 class _StringReader(_TextReader):
-    """Reads an argument's value that is a string, and passes it on incrementally. ``trims``: drop
-    one line end on each side of the value."""
+    """Reads the value of an argument that is a string, and passes it on incrementally. ``trims``:
+    drop one line end on each side of the value."""
 
     def __init__(self, call: CallBuilder, *, trims: bool) -> None:
         super().__init__(call)

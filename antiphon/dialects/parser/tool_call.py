@@ -44,8 +44,8 @@ class CallSink(Protocol):
     """Receives the parsed calls of a reply. ``ParserDeltaBuilder`` implements it."""
 
     def open_call(self, shape: ToolShape, call_id: str) -> None:
-        """Start a call of the tool ``shape``. ``call_id``: the id that the model wrote, or
-        ``""``."""
+        """Start a call. ``shape``: the name and schema of the called tool. ``call_id``: the id that
+        the model wrote, or ``""``."""
 
     def add_arguments(self, text: str) -> None:
         """Add text to the call's arguments, or to a custom tool's input."""
@@ -165,9 +165,11 @@ class CallBuilder:
         self._write_unwrapped(text)
 
     def _write_unwrapped(self, text: str, *, final: bool = False) -> None:
-        """Pass on a piece of the arguments. Some models wrap the arguments in another object, such
-        as ``{"arguments": {…}}``; this object is removed. ``final``: whether this is the
-        last piece."""
+        """Pass on a piece of the arguments. ``final``: whether this is the last piece.
+
+        Some models wrap the arguments in another object, such as ``{"arguments": {…}}``. Only the
+        inner object is passed on.
+        """
         if self._wrapped_span is not None:
             end = 0
             if not self._wrapped_span.complete:

@@ -32,7 +32,7 @@ class XmlTarget(Protocol):
         """The JSON schema of the arguments."""
 
     def start_parameter(self, key: str) -> None:
-        """Start the parameter ``key``. Its value follows."""
+        """Start the parameter ``key``. The caller adds the parameter's value next."""
 
     def add_json_value(self, text: str) -> None:
         """Add the complete value of the current parameter, as JSON."""
@@ -213,7 +213,8 @@ class XmlArgumentReader:
         return element.name
 
     def _flush_pending(self) -> None:
-        """Pass on the values of one key that were held back because the key could occur again."""
+        """Pass the values of the pending key on to ``target``. They were held back because the key
+        could occur again."""
         if self._pending is None:
             return
         (name, values), self._pending = self._pending, None
