@@ -1,7 +1,7 @@
-"""Translate messages of the Chat Completions API to input items.
+"""Translate messages of the Chat Completions API to input items of the Responses API.
 
-One message may become several items: reasoning, text and calls. This module checks the structure
-that is specific to Chat Completions. ``wire.parsing`` checks the resulting items.
+One message may become several items: reasoning, text and tool calls. This module checks the
+structure that is specific to Chat Completions. ``wire.parsing`` checks the resulting items.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _CALL_TYPES = ("function", "custom")
 
 def read_messages(raw: Any, path: str, paths: ErrorPaths, limits: BodyLimits) -> list[Json]:
     """Translate ``messages`` to input items, in the JSON form of the Responses API. ``path``: the
-    field's name in error messages. ``paths`` receives the path of each translated field. Raises
-    ``InvalidRequest``.
+    field's name in error messages. ``paths`` records from which field of ``messages`` each item was
+    read. Raises ``InvalidRequest``.
     """
     messages = read_array(raw, path, limits.items)
     if not messages:
@@ -87,8 +87,8 @@ class _MessageReader:
         self._add({"type": "message", "role": fields["role"], "content": content}, path)
 
     def _assistant_message(self, fields: Json, path: str) -> None:
-        """Translate a message of the model. Each of its fields is optional, but it must have at
-        least one field."""
+        """Translate a message with the role ``assistant``. Raises ``InvalidRequest`` if the message
+        lacks the field ``content`` and has neither reasoning nor a refusal nor a call."""
         count_before = len(self.items)
         reasoning = fields.get("reasoning_content", fields.get("reasoning"))
         if reasoning:
@@ -185,7 +185,8 @@ class _MessageReader:
 
 
 def _arguments(call: Json) -> Json:
-    """Return the arguments of a call. For a call without arguments, clients send null or ""."""
+    """Return the field ``arguments`` of a call. For a call without arguments, clients send null or
+    "". The result is then an empty JSON object."""
     return {"arguments": call.get("arguments") or "{}"}
 
 
@@ -217,8 +218,8 @@ def _part(raw: Any, path: str, kinds: Mapping[str, Callable[[Json, str], Json]])
 
 
 def _inner(fields: Json, name: str, path: str) -> Json:
-    """Return the content of a part. It is the object in the field ``name``, which has the same name
-    as the part's type, such as ``file``."""
+    """Return the object in the field ``name`` of the content part ``fields``. This field contains
+    the content of the part. Its name is the type of the part, such as ``file``."""
     if name not in fields:
         raise missing_parameter(f"{path}.{name}")
     return read_object(fields[name], f"{path}.{name}")

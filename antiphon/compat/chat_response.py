@@ -1,7 +1,7 @@
 """Translate responses to answers of the Chat Completions API.
 
-The texts, reasoning and calls of all items become one message. Fields with ``None`` are encoded as
-null. Fields with ``UNSET`` are omitted.
+The texts, reasoning and tool calls of all items become one message. Fields with ``None`` are
+encoded as null. Fields with ``UNSET`` are omitted.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
 
 def chat_completion(responses: Sequence[Response], *, legacy: bool) -> ChatCompletion:
     """Translate finished responses to one answer with one choice per response. All responses must
-    have the same input messages. Call it only if no response failed. ``legacy``: return calls in
-    the deprecated field ``function_call``."""
+    have the same input messages, because the tokens of the input are counted once. Call this only
+    if no response failed. ``legacy``: return calls in the deprecated field ``function_call``."""
     first = responses[0]
     return ChatCompletion(
         id=chat_completion_id(first.id),
@@ -117,7 +117,7 @@ def chat_completion_id(response_id: str) -> str:
 
 def finish_reason(response: Response, *, legacy: bool) -> ChatFinishReason:
     """Return the finish reason of a response. It is ``length`` for a response that reached a limit,
-    even if the response has calls."""
+    even if the response contains tool calls."""
     if response.incomplete_details is not None:
         reason = response.incomplete_details.reason
         return "content_filter" if reason == "content_filter" else "length"

@@ -1,7 +1,7 @@
 """Translate events to the stream of the Chat Completions API.
 
 Each chunk holds a delta of one choice. The first chunk of a choice has the role. Chunks with
-reasoning, text and calls follow. The last chunk has the finish reason.
+reasoning, text and tool calls follow. The last chunk has the finish reason.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _ReasoningEvent = ev.ReasoningTextDelta | ev.ReasoningDelta | ev.ReasoningSummar
 
 
 class ChatCallDelta(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A piece of a call. The first piece has the id and the name of the call. Later pieces have
-    parts of its arguments or input."""
+    """A piece of a tool call. The first piece has the id of the call and the name of the tool.
+    Later pieces have parts of the arguments or of the input."""
 
     index: int
     id: str | UnsetType = UNSET

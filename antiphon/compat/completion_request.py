@@ -1,5 +1,6 @@
 """Translate the body of ``POST /completions``. The result is a list of prompts and a list of
-Responses requests. These requests contain no input, only the options, such as the sampling options.
+Responses requests. The Responses requests contain no input. They contain only the options, such as
+the sampling options.
 
 The accepted fields are the fields of the ``openai`` SDK 3.54 and the sampling extensions in
 ``wire.request``.
@@ -38,8 +39,9 @@ _DEFAULT_TOKENS = 16
 class CompletionRequest(Struct, frozen=True, kw_only=True):
     """A translated Completions request: ``n`` continuations of each prompt.
 
-    ``requests`` and ``prompts`` have one entry per continuation. ``echo``: the text of each choice
-    starts with its prompt. ``include_usage``: a stream ends with a usage chunk.
+    ``requests``: the Responses requests, without input. ``prompts``: the prompts. Both have one
+    entry per continuation: ``requests[i]`` continues ``prompts[i]``. ``echo``: the text of each
+    choice starts with the prompt. ``include_usage``: the stream ends with a usage chunk.
     """
 
     requests: tuple[CreateResponse, ...]

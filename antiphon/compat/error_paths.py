@@ -34,8 +34,8 @@ class ErrorPaths:
         return path
 
     def translate(self, error: RequestError | RunError) -> None:
-        """Replace the path of the field in an error by the client's path, both in ``param`` and in
-        the message."""
+        """Replace the path of a Responses API field by the path that the client wrote, both in
+        ``error.param`` and in ``error.message``."""
         if error.param is None:
             return
         param = self.client_path(error.param)

@@ -1,4 +1,4 @@
-"""Read the number of choices of a request, and give each choice its seed."""
+"""Read the number of choices of a request, and give each choice a seed of its own."""
 
 from __future__ import annotations
 

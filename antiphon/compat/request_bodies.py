@@ -169,7 +169,7 @@ class ChatResponseFormat(Struct, frozen=True, kw_only=True):
 
 
 class ChatFields(Struct, frozen=True, kw_only=True):
-    """A request of the Chat Completions API. Answers are not stored. ``functions`` and
+    """A request of the Chat Completions API. Answers of this API are not stored. ``functions`` and
     ``function_call`` are the deprecated form of ``tools`` and ``tool_choice``.
     """
 

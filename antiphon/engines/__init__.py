@@ -1,1 +1,2 @@
-"""Engines. An engine continues token ids; all engines have the same interface."""
+"""Engines. An engine gets a prompt as token ids and generates the next tokens. All engines have the
+same interface."""

@@ -1,6 +1,7 @@
-"""The interface of an engine. An engine gets the token ids of a prompt and continues them.
+"""The interface of an engine. An engine gets a prompt as token ids and generates the next tokens.
 
-A dialect renders messages and tools to token ids before the engine is called.
+Before the engine is called, a dialect renders messages and tools to token ids. A dialect is the
+prompt syntax of one model family.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
       If so, the engine uses no cache that it cannot divide among these scopes.
     - ``engine_options``: options of this engine, under the engine's own names. They override the
       other fields.
-    - ``progress``: callback for the loading progress. Its arguments are a name, the bytes read so
-      far, and the total bytes or None. It may be called from any thread.
+    - ``progress``: callback for the loading progress. Its arguments are a name for what is loaded,
+      the bytes read so far, and the total bytes or None. It may be called from any thread.
     """
 
     name: str | None = None
@@ -82,7 +83,8 @@ DEFAULT_LOAD_OPTIONS = LoadOptions()
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
-    """What an engine supports. A request that needs more is refused before its run starts.
+    """What an engine supports. A request that needs another feature is refused before its
+    generation starts.
 
     - ``max_logprobs``: the largest number of alternatives per token; None if the engine reports no
       log-probabilities.
@@ -122,7 +124,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
 
 class Engine(Protocol):
-    """Continues token ids. The caller that creates an engine must close it once."""
+    """Generates the next tokens after the token ids of a prompt. The caller that creates an engine
+    must close it once."""
 
     @property
     def card(self) -> ModelCard: ...
@@ -134,7 +137,7 @@ class Engine(Protocol):
     def tokenizer(self) -> Tokenizer: ...
 
     def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        """Continue ``prompt``. Each chunk is yielded as soon as its tokens exist.
+        """Generate the tokens after ``prompt``. Each chunk is yielded as soon as its tokens exist.
 
         The last chunk has ``finish``. If the engine reports a sampled end token, this token is
         yielded as the last id. Closing the iterator (``aclose``) aborts the generation after at

@@ -52,7 +52,8 @@ class AnswerForm(Struct, frozen=True, kw_only=True):
 
 
 def message_answer(response: Response, form: AnswerForm) -> MessageAnswer:
-    """Translate a finished response to an answer. Call it only for a response that did not fail."""
+    """Translate a finished response to an answer of the Messages API. Call this only for a response
+    that did not fail."""
     end = message_end(response, form)
     return MessageAnswer(
         id=message_id(response),

@@ -152,8 +152,8 @@ class CountTokensFields(Struct, frozen=True, kw_only=True):
 
 
 class MessagesFields(CountTokensFields, frozen=True, kw_only=True):
-    """A request of the Messages API. Answers are not stored. If ``max_tokens`` is 0, the model
-    caches the prompt and generates nothing."""
+    """A request of the Messages API. Answers of this API are not stored. If ``max_tokens`` is 0,
+    the model caches the prompt and generates nothing."""
 
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)]
     stream: bool | None = None

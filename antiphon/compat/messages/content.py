@@ -1,7 +1,8 @@
-"""Translate messages of the Messages API to input items.
+"""Translate messages of the Messages API to input items of the Responses API.
 
-One message may become several items: reasoning, text, calls and results. This module checks the
-structure that is specific to the Messages API. ``wire.parsing`` checks the resulting items.
+One message may become several items: reasoning, text, tool calls and their results. This module
+checks the structure that is specific to the Messages API. ``wire.parsing`` checks the resulting
+items.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ def read_messages(
     """Translate ``messages`` to input items, in the JSON form of the Responses API.
 
     ``path``: the field's name in error messages. ``tools`` receives the tools that messages add.
-    ``paths`` receives the path of each translated field. ``thinking_turns``: number of most recent
-    answers whose thinking the model sees. None means all answers. Raises ``InvalidRequest``.
+    ``paths`` records from which field of ``messages`` each item was read. ``thinking_turns``:
+    number of most recent answers whose thinking the model sees. None means all answers. Raises
+    ``InvalidRequest``.
     """
     messages = [
         read_object(message, f"{path}[{index}]")
@@ -130,7 +132,8 @@ class _MessageReader:
                 known[kind](self, fields, at)
 
     def leave_open(self) -> None:
-        """Mark the last message as incomplete. The model then continues its text ("prefill")."""
+        """Mark the last message as incomplete. The model then continues the text of this message
+        instead of writing a new message ("prefill")."""
         if self._open is not None:
             self._open["status"] = "incomplete"
 
@@ -465,8 +468,8 @@ def _search_result(raw: Any, path: str) -> Json:
 
 
 def text_of_result(content: str) -> str:
-    """Return the text of a search result from its ``encrypted_content``. Returns "" if another
-    server created the value."""
+    """Return the text of a search result from its ``encrypted_content``. Returns "" if this value
+    is not a text in base64. Such a value usually comes from another server."""
     try:
         return base64.b64decode(content, validate=True).decode()
     except ValueError:

@@ -43,7 +43,7 @@ def message_error(
 
 
 def message_error_of_code(code: str, message: str) -> MessageError:
-    """Build the error of a run that failed after its first event. ``code``: Antiphon's error
-    code."""
+    """Build the error event for a response that failed after its stream had begun. ``code``:
+    Antiphon's error code."""
     known = ERROR_CODES.get(code)
     return message_error(500 if known is None else known.status, message, code)

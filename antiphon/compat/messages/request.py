@@ -120,13 +120,13 @@ class MessagesRequest(Struct, frozen=True, kw_only=True):
         return InputTokensRequest(**{name: getattr(self.request, name) for name in names})
 
     def answer(self, responses: Sequence[Response]) -> MessageAnswer:
-        """Translate a finished response to an answer. Call it only for a response that did not
-        fail."""
+        """Translate a finished response to an answer. ``responses`` contains only this response.
+        Call this only if the response did not fail."""
         return message_answer(responses[0], self.form)
 
     def choice_stream(self, first: Response, index: int) -> MessageStream:
-        """Return an encoder for the stream of the answer. ``first``: the response at the start of
-        the stream."""
+        """Return an encoder for the stream of the answer. ``first``: the response as it is at the
+        start of the stream. It determines the id and the model of the answer."""
         return MessageStream(first, self.form)
 
 
@@ -210,7 +210,7 @@ def _merge(fields: Json, more: Json) -> None:
 
 def _conversation(raw: Json, paths: ErrorPaths, limits: BodyLimits) -> Json:
     """Translate ``system``, ``messages``, ``tools`` and ``tool_choice`` to fields of the Responses
-    request. Messages may add and remove tools."""
+    request. They are translated together, because messages may add and remove tools."""
     tools = ToolCollector(paths, limits)
     tools.declare(raw.get("tools", []), "tools")
     items = read_messages(
@@ -280,8 +280,8 @@ def _service_tier(raw: Any, path: str, paths: ErrorPaths) -> Json:
 
 
 def _thinking(raw: Any, path: str, paths: ErrorPaths) -> Json:
-    """Translate ``thinking``. The type ``adaptive`` changes nothing, because it is the default
-    behaviour of models on this server."""
+    """Translate ``thinking``. The type ``adaptive`` lets the model decide how much it thinks. This
+    is the default for all models on this server, so the type changes nothing."""
     fields = read_object(raw, path)
     kind = read_tag(fields, path, ("enabled", "disabled", "adaptive"))
     read_choice(fields.get("display", _DISPLAYS[0]), f"{path}.display", _DISPLAYS)

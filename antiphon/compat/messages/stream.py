@@ -1,7 +1,8 @@
 """Translate events to the stream of the Messages API.
 
-The content blocks of a message are numbered. A block opens with its first delta. So an item without
-deltas, such as an empty text, has no block.
+The content blocks of a message are numbered. A block with text or thinking opens with its first
+delta. So an item without deltas, such as an empty text, has no block. The block of a tool call
+opens when the call begins. The blocks of a web search open when the search has ended.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ PING = _frame(Ping())
 
 
 class MessageStream:
-    """Encodes the events of one response as the events of one message. ``first``: the response at
-    the start of the stream."""
+    """Encodes the events of one response as the events of one message. ``first``: the response as
+    it is at the start of the stream. It determines the id and the model of the message."""
 
     def __init__(self, first: Response, form: AnswerForm) -> None:
         self._first = first
@@ -78,7 +79,7 @@ class MessageStream:
         return b"".join(_frame(each) for event in events for each in self._events(event))
 
     def usage_frame(self, responses: Sequence[Response]) -> bytes:
-        """Return b"": the last event of the message contains the usage."""
+        """Return b"", because the event ``message_delta`` already contains the usage."""
         return b""
 
     def _events(self, event: ev.Event) -> Iterator[MessageEvent]:
@@ -96,7 +97,7 @@ class MessageStream:
         return BlockDeltaEvent(self._blocks[output_index], delta)
 
     def _stop(self, output_index: int) -> Iterator[MessageEvent]:
-        """Close the block of an item, if the item has an open block."""
+        """If the item has an open block, close the block."""
         index = self._blocks.pop(output_index, None)
         if index is not None:
             yield BlockStop(index)

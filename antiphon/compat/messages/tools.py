@@ -56,8 +56,8 @@ class ToolCollector:
             self.define(tool, f"{path}[{index}]")
 
     def define(self, raw: Any, path: str) -> None:
-        """Declare one tool. If it does not set ``defer_loading``, the model may use it immediately.
-        Raises ``InvalidRequest``."""
+        """Declare one tool. If the tool does not set ``defer_loading``, the model may use it
+        immediately. Raises ``InvalidRequest``."""
         fields = read_object(raw, path)
         kind = read_tag({"type": "custom", **fields}, path, TOOL_TYPES)
         if "name" not in fields:
@@ -114,7 +114,7 @@ class ToolCollector:
         return fields
 
     def is_web_search(self, name: str) -> bool:
-        """Return whether the declared tool with this name is the server's web search."""
+        """Return whether the tool that the request declares under this name is a web search."""
         return name in self._declared and self._declared[name][0]["type"] == "web_search"
 
 

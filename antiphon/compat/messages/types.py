@@ -62,8 +62,8 @@ StopReason = Literal[
 class WebSearchResultLocation(
     Struct, frozen=True, kw_only=True, tag_field="type", tag="web_search_result_location"
 ):
-    """A citation of a search result. ``cited_text`` is always empty: the server does not know the
-    cited text."""
+    """A citation of a search result. ``cited_text`` is always empty, because Antiphon records only
+    the URL and the title of the cited page."""
 
     url: str
     title: str
@@ -149,7 +149,7 @@ class MessageUsage(Struct, frozen=True, kw_only=True):
 
 
 class MessageAnswer(Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
-    """An answer. ``stop_reason`` is null only at the start of a stream."""
+    """An answer of the Messages API. ``stop_reason`` is null only at the start of a stream."""
 
     id: str
     role: Literal["assistant"] = "assistant"
@@ -232,7 +232,8 @@ class MessageEnd(Struct, frozen=True):
 
 
 class MessageDelta(Struct, frozen=True, tag_field="type", tag="message_delta"):
-    """The end of the message. ``usage``: token usage of the whole message."""
+    """The event after the last content block of a message. ``usage``: token usage of the whole
+    message."""
 
     delta: MessageEnd
     usage: MessageUsage

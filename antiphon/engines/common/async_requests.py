@@ -129,7 +129,8 @@ def token_logprob(
     """Convert the log-probabilities that vLLM and TensorRT-LLM report for one sampled token.
 
     ``candidates``: the likeliest ids and the sampled id, each mapped to an object with a
-    ``logprob``. ``top_count``: the requested number of alternatives.
+    ``logprob``. If the request asks for no log-probabilities, ``candidates`` is None, and the
+    result has the log-probability 0. ``top_count``: the requested number of alternatives.
     """
     if candidates is None:
         return TokenLogprob(id, 0.0)

@@ -29,7 +29,7 @@ _BIAS = 100.0
 
 
 class GrammarTracker:
-    """Creates a ``GrammarState`` for each reply of one model."""
+    """Creates the ``GrammarState`` of a reply, for replies of one model."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

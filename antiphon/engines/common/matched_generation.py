@@ -28,9 +28,9 @@ class MatchedGeneration:
     engine samples without the grammar.
 
     When a sampled token does not match, the token is dropped and the request to the engine ends.
-    The next request samples only one token, with a ``logit_bias`` that allows the matching tokens.
-    The request after that samples freely again. ``grammar``: the state of the grammar after the
-    prompt.
+    The next request samples only one token, with a ``logit_bias`` that allows only the matching
+    tokens. The request after that samples freely again. ``grammar``: the state of the grammar after
+    the part of the reply that is already in the prompt.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """Find stop strings in a stream of tokens, also across token boundaries. Sans-IO.
 
-The search reads the bytes of the tokens. Its results are numbers of tokens.
+The search gets the bytes of each token. It returns how many tokens can be sent, because they
+contain no part of a stop string.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class StopStrings:
         self.tail = ""
 
     def feed(self, piece: bytes) -> int:
-        """Add a piece. Return the number of pieces that are released now, the oldest first.
+        """Add a piece. Return how many of the oldest pieces are released: they are not held back
+        any more.
 
         A released piece contains no part of a stop string. When this method sets ``matched_stop``,
         the pieces that are still held back contain the stop string. They are never released.

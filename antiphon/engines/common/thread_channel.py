@@ -45,8 +45,9 @@ class ThreadChannel:
     def fail(self, error: BaseException) -> bool:
         """Send an error to the event loop. Return False if the event loop is closed.
 
-        An unexpected exception is sent as the cause of a ``BackendError`` with a general message.
-        Clients see only this message, and the text of the exception goes to the log.
+        An ``AntiphonError`` is sent as it is. Any other exception is sent as the cause of a
+        ``BackendError`` with a general message. Clients see only the general message. The text of
+        the exception goes to the log.
         """
         if isinstance(error, AntiphonError):
             return self.send(error)

@@ -24,10 +24,9 @@ _CONTROL = 0xFF
 def check_grammar(constraint: Constraint, extra: str) -> str:
     """Return the constraint's grammar in llguidance's format.
 
-    ``extra``: the optional dependency group of Antiphon that installs llguidance. The error message
-    names it.
     Raises ``InvalidRequest`` if the grammar is unusable, and ``SetupError`` if llguidance is not
-    installed.
+    installed. ``extra``: the optional dependency group of Antiphon that installs llguidance. The
+    message of the ``SetupError`` names it.
     """
     if importlib.util.find_spec("llguidance") is None:
         raise SetupError(needs_extra("llguidance is not installed", extra))
@@ -81,7 +80,7 @@ class TokenMask:
 
     def forbidden_tokens(self) -> Any:
         """Return a numpy array with one bool per token id: True if the token may not come next.
-        Raises ``BackendError`` if the grammar fails."""
+        Raises ``BackendError`` if llguidance reports an error."""
         import numpy
         from llguidance.numpy import fill_next_token_bitmask
 
@@ -109,8 +108,8 @@ class TokenMask:
             forbidden[[token, plain[0]]] = True, False
 
     def accept(self, token: int) -> None:
-        """Advance the grammar by the sampled ``token``. Raises ``BackendError`` if the grammar
-        fails."""
+        """Advance the state of the grammar over the sampled ``token``. Raises ``BackendError`` if
+        llguidance reports an error, such as a token that does not match."""
         if not self._matcher.is_stopped():
             self._matcher.consume_token(token)
             self._raise_on_error()

@@ -1,1 +1,2 @@
-"""An engine that continues token ids on a server, through the server's completions endpoint."""
+"""An engine that sends the token ids of a prompt to the completions endpoint of an upstream server,
+and gets the ids of the next tokens from it."""

@@ -1,4 +1,5 @@
-"""Encode constraints for servers that continue token ids, and test whether a server enforces them.
+"""Encode constraints for the kinds of server in the module ``servers``, and test whether a server
+enforces them.
 
 A constraint is a grammar or a JSON schema that the output must match. Servers report little about
 their features and ignore unknown fields. So each syntax is tested with a probe: a request whose
@@ -29,7 +30,8 @@ class ConstraintSyntax(Struct, frozen=True):
     """One way to write a constraint in a request to a server.
 
     ``kind``: the language of the constraint, which is llguidance's Lark, xgrammar's EBNF, or JSON
-    Schema. ``fields``: function from a constraint in that language to the request fields for it.
+    Schema. ``fields``: function that takes a constraint in that language and returns the request
+    fields that contain it.
     """
 
     kind: Literal["lark", "ebnf", "schema"]
@@ -86,9 +88,9 @@ class ConstraintEncoder:
         self._ebnf = EbnfConverter(tokenizer)
 
     def capabilities(self, server: Capabilities) -> Capabilities:
-        """Return a copy of ``server`` with the constraints that the server enforces.
+        """Return all capabilities of the server, including the constraints that it enforces.
 
-        ``server``: all other capabilities of the server.
+        ``server``: the capabilities of the server without constraints.
         """
         kind = None if self._syntax is None else self._syntax.kind
         return replace(
@@ -99,7 +101,7 @@ class ConstraintEncoder:
         )
 
     def encode(self, sampling: Sampling) -> Mapping[str, Any]:
-        """Return the request fields for the constraint of ``sampling``.
+        """Return the fields of a request to the server that state the constraint of ``sampling``.
 
         Raises ``InvalidRequest`` if the server cannot enforce the constraint.
         """

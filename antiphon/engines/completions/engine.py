@@ -1,6 +1,7 @@
-"""An engine that continues token ids on a server, over HTTP.
+"""An engine that sends the token ids of a prompt to an upstream server over HTTP. The server
+generates the next tokens and returns their ids.
 
-Supports vLLM, SGLang, TensorRT-LLM and llama-server. The module ``servers`` lists their
+The engine supports vLLM, SGLang, TensorRT-LLM and llama-server. The module ``servers`` lists their
 differences. Antiphon renders prompts to token ids itself, so the model's tokenizer must be on this
 machine.
 """
@@ -111,13 +112,13 @@ async def load(
 
 
 class CompletionsEngine:
-    """``Engine`` for one model of a server.
+    """``Engine`` for one model of an upstream server.
 
     ``upstream``: the HTTP client for the server. ``close`` closes this client. ``model``: name of
-    the model on the server. ``body``: extra fields for every request. They override the fields that
-    the engine sets. ``adapters``: name of a LoRA adapter in Antiphon → its name on the server.
-    ``image_encoder``: None if the model accepts no images. ``constraint_syntax``: None if the
-    server enforces no constraints.
+    the model on the server. ``body``: extra fields for the body of every request to the server.
+    They override the fields that the engine sets. ``adapters``: name of a LoRA adapter in Antiphon
+    → its name on the server. ``image_encoder``: None if the model accepts no images.
+    ``constraint_syntax``: None if the server enforces no constraints.
     """
 
     def __init__(
@@ -254,8 +255,8 @@ class CompletionsEngine:
             raise UnreadableImage(error.message.rstrip("."), image.content) from None
 
     async def _extra_tokens(self, prompt: Prompt) -> int:
-        """Return the number of prompt tokens that the upstream reports, minus the number of ids in
-        the prompt. The difference is the number of image tokens."""
+        """Return the number of tokens that the images add to ``prompt``: the number of prompt
+        tokens that the upstream reports, minus the number of ids in ``prompt``."""
         sampling = Sampling(max_tokens=1)
         request = await self._encode_request(prompt, sampling)
         async with aclosing(self._stream(request, sampling)) as batches:
@@ -364,8 +365,8 @@ def _find_flavour(
 
 
 def _adapters(flavour: CompletionsFlavour, listed: Any) -> frozenset[str]:
-    """Return the names of the server's LoRA adapters. The server lists them as models with a
-    parent."""
+    """Return the names of the server's LoRA adapters. In the server's model list ``listed``, an
+    adapter is a model with the field ``parent``."""
     ids = (each.get("id") for each in model_entries(listed) if each.get("parent"))
     return frozenset(id for id in ids if flavour.has_adapters and isinstance(id, str))
 

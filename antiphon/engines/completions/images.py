@@ -1,7 +1,8 @@
-"""Encode prompts with images for servers that continue token ids.
+"""Encode requests whose prompts have images, for the kinds of server in the module ``servers``.
 
-llama-server takes a prompt with images as text. vLLM and SGLang take ids and replace the
-placeholder tokens of the model's chat template. Images are not supported for TensorRT-LLM.
+llama-server takes a prompt with images as text. vLLM and SGLang take token ids, and replace the
+placeholder tokens of the model's chat template by image tokens. Images are not supported for
+TensorRT-LLM.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class ImageRequestEncoder(Protocol):
         """Return a prompt with this image, for a request that counts the image's tokens."""
 
     async def encode(self, request: StreamRequest) -> EncodedRequest:
-        """Encode a prompt with images.
+        """Encode a request whose prompt has images.
 
         Raises ``InvalidRequest`` if the prompt or an image is not usable. Raises ``BackendError``
         if the server no longer accepts images.
@@ -87,12 +88,13 @@ class _TextImageEncoder:
 
 
 class _TokenImageEncoder:
-    """Encoder for a server that takes ids and replaces the image placeholder of the chat template
-    by image tokens.
+    """Encoder for a server that takes the prompt as token ids and replaces the image placeholder of
+    the chat template by image tokens.
 
     ``encode_body``: function that returns the request body. Its arguments are the request and the
     data URLs of the prompt's images, in order. ``detokenizer``: escapes user text that looks like a
-    placeholder. It is needed only for a server that searches the detokenized text for placeholders.
+    placeholder. It is needed only for a server that converts the ids back to text and searches this
+    text for placeholders. For other servers, it is None.
     """
 
     image_mode: Literal["apart", "template"] = "template"

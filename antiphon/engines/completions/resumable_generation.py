@@ -27,14 +27,14 @@ _MAX_CONTINUATIONS = 10
 
 
 class ResumableGeneration:
-    """The state of one generation, which may need several requests.
+    """One generation, which may need several requests to the server.
 
     A server can apply a grammar only from the first token of a request. So only the first request
     has a constraint. This class matches the tokens of later requests to the grammar.
 
-    ``context_left``: number of tokens that still fit into the context. ``constraints``: returns the
-    grammar that the server enforces for a constraint. ``tracker``: creates the state that this
-    grammar has after the tokens that were already sampled.
+    ``context_left``: number of tokens that still fit into the context. ``constraints``: the encoder
+    that knows which grammar the server enforces for a constraint. ``tracker``: creates the state
+    that this grammar has after the tokens that were already sampled.
     """
 
     def __init__(

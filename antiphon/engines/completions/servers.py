@@ -1,4 +1,5 @@
-"""Differences between servers that continue token ids.
+"""Differences between the kinds of server that this engine supports. Every kind takes the token ids
+of a prompt and returns the ids of the next tokens.
 
 ``FLAVOURS`` has one entry per kind of server: path, request body, parser and capabilities.
 """
@@ -31,8 +32,9 @@ class CompletionsFlavour(Struct, frozen=True, kw_only=True):
     """One kind of server, such as vLLM: how it is called and what it supports.
 
     ``path``: the path of its completions endpoint. ``versioned``: whether the path is below
-    ``/v1``. ``owner``: the value of ``owned_by`` in the server's model list. ``encode``: returns
-    the body of a request. ``make_parser``: creates the parser for a request's response stream.
+    ``/v1``. ``owner``: the value of ``owned_by`` in the server's model list, which identifies the
+    kind of server. ``encode``: function that returns the body of a request. ``make_parser``:
+    function that creates the parser for a request's response stream.
     ``usage_after_finish``: whether the server sends the token usage after the finish reason.
     ``has_adapters``: whether a request may name a LoRA adapter.
     """

@@ -1,4 +1,4 @@
-"""Parsers for the response streams of servers that continue token ids. Sans-IO.
+"""Parsers for the response streams of the kinds of server in the module ``servers``. Sans-IO.
 
 A parser extracts tokens, finish reasons and token counts.
 """
@@ -258,7 +258,8 @@ class SglangParser:
     """Parses responses of SGLang's ``/generate``.
 
     Each payload holds all ids that were sampled so far. If the server runs with
-    ``--incremental-streaming-output``, a payload holds only the new ids.
+    ``--incremental-streaming-output``, a payload holds only the new ids. The parser handles both
+    forms.
     """
 
     def __init__(self, request: StreamRequest) -> None:

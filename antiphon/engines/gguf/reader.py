@@ -248,7 +248,8 @@ class _HeaderReader:
         return Tensor(name, shape, kind, start, math.prod(shape) // in_block * block)
 
     def locate_tensors(self, rows: list[Tensor], alignment: Any) -> tuple[Tensor, ...]:
-        """Return the tensor table with each ``start`` counted from the start of the file. Raises
+        """Return the rows of the tensor table with each ``start`` counted from the start of the
+        file. In ``rows``, each ``start`` is counted from the start of the first tensor. Raises
         ``_DamagedFile`` if a tensor ends after the end of the file."""
         if not isinstance(alignment, int) or alignment <= 0:
             raise _DamagedFile(f"its alignment is {alignment!r}")

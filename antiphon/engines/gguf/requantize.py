@@ -28,8 +28,8 @@ Q4_1, Q8_0 = 3, 8
 
 
 def to_q8_0(source: Path, target: Path) -> None:
-    """Convert the file ``source``, and write the result to ``target`` atomically. Takes half a
-    second for 100 MB.
+    """Convert the Q4_1 weights of the file ``source`` to Q8_0, and write the result to ``target``
+    atomically. The conversion takes half a second for 100 MB.
 
     Raises ``SetupError`` when the Python binding of llama.cpp is not installed or ``source`` is not
     usable.

@@ -1,1 +1,1 @@
-"""Hosted engines: engines that run in another process of the same server."""
+"""Hosted engines: engines that run in another process of the same Antiphon server."""

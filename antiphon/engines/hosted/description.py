@@ -21,10 +21,11 @@ class EngineCapabilities(Capabilities, frozen=True, kw_only=True):
 class EngineDescription(Struct, frozen=True, kw_only=True):
     """The constant properties of one engine.
 
-    ``checks_grammars``: whether ``Capabilities.grammars`` of the engine is a function.
-    ``measures_images``: whether the engine implements ``ImageMeasurer``. ``special``: text of a
-    control token → its id. ``end_ids``: ids of the tokens that end an output. ``pieces``: the bytes
-    of each token, in the order of the ids.
+    ``checks_grammars``: whether ``Capabilities.grammars`` of the engine is a function. If so,
+    ``HostedEngine`` calls this function in the engine's process. ``measures_images``: whether the
+    engine implements ``ImageMeasurer``. ``special``: text of a control token → its id. ``end_ids``:
+    ids of the tokens that end an output. ``pieces``: the bytes of each token, in the order of the
+    ids.
     """
 
     card: ModelCard

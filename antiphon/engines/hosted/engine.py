@@ -1,7 +1,7 @@
 """An ``Engine`` that calls a hosted engine: an engine in another process of the same server.
 
-The requests go over a Unix socket. This process renders prompts and parses outputs. The other
-process only continues token ids.
+The requests go over a Unix socket. This process renders prompts to token ids and parses the output.
+The other process gets the token ids of a prompt and generates the next tokens.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class HostedEngine:
                 yield chunk
 
     async def close(self) -> None:
-        """End all running generations with a ``BackendError``, and refuse later generations. The
-        model stays loaded in its process."""
+        """Refuse later generations, and end each running generation with a ``BackendError`` at its
+        next chunk. The model stays loaded in the other process."""
         self._is_closed = True
 
 
@@ -102,8 +102,9 @@ class _MeasuringEngine(HostedEngine):
 def hosted_engine(
     name: str, description: EngineDescription, calls: CallClient, host: BlockingClient
 ) -> HostedEngine:
-    """Create a ``HostedEngine`` that calls the engine that ``description`` describes. The created
-    engine implements ``ImageMeasurer`` if the described engine implements it."""
+    """Create a ``HostedEngine`` that calls the engine ``name`` in another process.
+    ``description``: the properties of that engine. The ``HostedEngine`` implements
+    ``ImageMeasurer`` if that engine implements it."""
     kind = _MeasuringEngine if description.measures_images else HostedEngine
     return kind(name, description, calls, host)
 

@@ -139,8 +139,8 @@ class FastTokenizer:
         """Return a copy of the tokenizer that does not parse special tokens.
 
         The copy doubles the memory, so it is created only when a text contains the text of a
-        special token. The library can ignore only tokens that are marked as special, so the copy
-        marks all added tokens as special, except whitespace.
+        special token. The library can switch off parsing only for tokens that are marked as
+        special. So the copy marks all added tokens as special, except tokens of whitespace.
         """
         with self._plain_lock:
             if self._plain is None:

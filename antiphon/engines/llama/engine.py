@@ -223,8 +223,9 @@ class LlamaEngine:
     """``Engine`` that runs llama.cpp. ``load`` creates it. Use it on one event loop only.
 
     ``server``: a result of ``start_server``. ``parallel``: number of llama.cpp's slots.
-    ``adapters``: names of the LoRA adapters, in the order in which they were loaded. ``samplers``:
-    options of llama.cpp's own samplers. They are used only if the output may be any text.
+    ``adapters``: names of the LoRA adapters, in the order in which they were loaded. llama.cpp
+    identifies an adapter by its index in this order. ``samplers``: options of llama.cpp's own
+    samplers. They are used only if the output may be any text.
     """
 
     def __init__(
@@ -302,7 +303,8 @@ class LlamaEngine:
 
     def _slot_contents(self, prompt: Prompt, sampling: Sampling) -> tuple[int, ...]:
         """Return the ids that ``Slots`` stores for the state of this prompt: the ids of the prompt.
-        If the prompt uses an adapter, a negative number that stands for the adapter comes first."""
+        If the prompt uses an adapter, a negative number that stands for the adapter comes first.
+        So a prompt never continues a state that was computed with another adapter."""
         if sampling.adapter is None:
             return prompt.ids
         return (-1 - self._adapters.index(sampling.adapter), *prompt.ids)
@@ -393,7 +395,8 @@ def _request(prompt: Prompt, sampling: Sampling, slot: Slot) -> dict[str, Any]:
 
 
 def _check_constraint(constraint: Constraint) -> None:
-    """Raise ``InvalidRequest`` for a bad grammar, because llama.cpp would silently ignore it."""
+    """Raise ``InvalidRequest`` if the constraint's grammar is unusable, because llama.cpp would
+    silently ignore such a grammar. Raise ``SetupError`` if llguidance is not installed."""
     try:
         import llguidance
     except ImportError:

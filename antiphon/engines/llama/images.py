@@ -56,8 +56,8 @@ class PromptDetokenizer:
         self._forbidden = re.compile("|".join(map(re.escape, longest_first)))
 
     def request_prompt(self, prompt: Prompt) -> dict[str, Any]:
-        """Return the JSON value of the field ``prompt`` in a request. Raises ``InvalidRequest`` for
-        an unreadable image."""
+        """Return the JSON value of the field ``prompt`` in a request to llama.cpp. Raises
+        ``InvalidRequest`` for an unreadable image."""
         content = [base64.b64encode(readable_content(image)).decode() for image in prompt.images]
         return {"prompt_string": self.text(prompt), "multimodal_data": content}
 
@@ -72,8 +72,9 @@ class PromptDetokenizer:
         return "".join((*parts, *self._texts(prompt.ids[start:])))
 
     def escaped_ids(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the ids of the same prompt, with separators in user text that looks like a control
-        token. This is for a server that detokenizes the ids and parses the resulting text."""
+        """Return a copy of the prompt ``ids`` that has separators in user text that looks like a
+        control token. This is for a server that converts the ids back to text and parses control
+        tokens in this text."""
         escaped: list[int] = []
         for control, run in self._runs(ids):
             text, found = ("", 0) if control else self._escape(run)
@@ -96,7 +97,8 @@ class PromptDetokenizer:
         yield False, ids[start:]
 
     def _escape(self, plain: tuple[int, ...]) -> tuple[str, int]:
-        """Return the text of the ids with separators inserted, and the number of separators."""
+        """Return the text of the text tokens ``plain``, and the number of separators inserted in
+        it. A separator breaks a text that looks like a control token, or a very long word."""
         text = b"".join(map(self._tokenizer.piece, plain)).decode("utf-8", "replace")
         text, found = self._forbidden.subn(lambda at: f"{at[0][0]}{_SEPARATOR}{at[0][1:]}", text)
         first, *rest = split_long_words(text, {})
@@ -121,8 +123,8 @@ def measuring_prompt(image: EncodedImage, tokenizer: Tokenizer, bos: int | None)
 
 
 def check_image_positions(prompt: Prompt) -> None:
-    """Raise ``InvalidRequest`` if the prompt ends with an image, because llama.cpp's process would
-    exit."""
+    """Raise ``InvalidRequest`` if the prompt ends with an image. llama.cpp would end its whole
+    process on such a prompt."""
     if prompt.images and prompt.images[-1].position >= len(prompt.ids):
         raise InvalidRequest("An image cannot be the end of a prompt.", param="input")
 

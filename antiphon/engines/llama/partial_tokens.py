@@ -17,14 +17,16 @@ __all__ = ["PartialTokens"]
 
 
 class PartialTokens:
-    """Recovers the ids of withheld tokens, for the vocabulary of one tokenizer."""
+    """Recovers the ids of tokens that llama.cpp's server withheld. All tokens belong to the
+    vocabulary of one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
 
     def recover(self, text: str, last: int, count: int) -> list[int]:
-        """Return the ids of the tokens that spell ``text``: ``count`` withheld tokens, then the
-        token ``last``. The method tries two ways:
+        """Return the ids of the ``count`` + 1 tokens that spell ``text``. The last of these tokens
+        is ``last``. llama.cpp's server withheld the ids of the ``count`` tokens before it. The
+        method tries two ways:
 
         1. Encode ``text`` with the tokenizer. The result is used if it has ``count`` + 1 ids and
            ends with ``last``.
@@ -44,9 +46,9 @@ class PartialTokens:
         return usual
 
     def _split(self, spelled: bytes, count: int) -> list[int] | None:
-        """Find ``count`` tokens whose bytes together are ``spelled``. Only tokens with invalid
-        UTF-8 are used, and longer tokens are tried first. Return the ids of the tokens, or None if
-        there are no such tokens."""
+        """Find ``count`` tokens whose bytes together are ``spelled``. Return the ids of the tokens,
+        or None if there are no such tokens. The search uses only tokens whose bytes are not valid
+        UTF-8, because the server withholds only such tokens. It tries longer tokens first."""
         if count == 0:
             return None if spelled else []
         for length in range(len(spelled) - count + 1, 0, -1):
@@ -60,7 +62,7 @@ class PartialTokens:
     @functools.cached_property
     def _partial_pieces(self) -> Mapping[bytes, int]:
         """The tokens whose bytes are not valid UTF-8: the bytes of the token → its id. The mapping
-        is built only once, because this takes a pass over the vocabulary."""
+        is built only once, because building it takes a pass over the vocabulary."""
         partial: dict[bytes, int] = {}
         for token in range(self._tokenizer.size):
             piece = self._tokenizer.piece(token)

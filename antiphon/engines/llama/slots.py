@@ -30,8 +30,8 @@ class Slot(Struct, frozen=True):
     """A slot that one generation holds.
 
     ``number``: the slot's number in llama.cpp. ``is_reusable``: whether the generation may reuse
-    the state in the slot, because the state is from the same scope (see ``Slots``). ``tenant``: the
-    tenant of the generation.
+    the state in the slot. This is allowed only if the state is from the same scope (see ``Slots``).
+    ``tenant``: the tenant of the generation.
     """
 
     number: int
@@ -42,10 +42,11 @@ class Slot(Struct, frozen=True):
 class Slots:
     """The slots of one llama.cpp server. Each slot remembers the ids of its last generation.
 
-    If a prompt repeats nearly all ids of a free slot (``CONTINUATION_RATIO``), it continues the
-    slot's conversation and gets this slot. Any other prompt gets the slot that has been idle
-    longest. llama.cpp itself would pick the slot with the longest common prefix. With that rule,
-    conversations with the same beginning would overwrite each other in one slot.
+    If a prompt begins with nearly all ids of a free slot, the prompt continues the slot's
+    conversation and gets this slot. ``CONTINUATION_RATIO`` is the required share of the ids. Any
+    other prompt gets the slot that has been idle longest. llama.cpp itself would pick the slot with
+    the longest common prefix. With that rule, conversations with the same beginning would overwrite
+    each other in one slot.
 
     A scope is a group of requests that may share cached states, such as the requests of one tenant.
     A prompt never continues the ids of a slot whose last generation had another scope.
@@ -78,7 +79,8 @@ class Slots:
         """Free the slot.
 
         ``ids``: the ids computed in the slot. ``is_started``: whether the generation has replaced
-        the slot's earlier state. If it has not, the slot may still have the state of another scope.
+        the slot's earlier state. If it has not, and the earlier state is from another scope, the
+        ids are not stored, and no later generation may reuse the state.
         """
         if not (is_started or slot.is_reusable):
             self._scopes[slot.number] = _FOREIGN

@@ -130,8 +130,8 @@ class LlamaStream:
             self._channel.fail(error)
 
     def _read(self, event: bytes) -> bool:
-        """Handle one event of llama.cpp's Python binding. Returns True if the generation must
-        stop."""
+        """Handle one event of llama.cpp's Python binding. The result True tells the binding to stop
+        the generation."""
         if self._aborted or self._finished:
             return True
         try:

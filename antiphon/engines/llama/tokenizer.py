@@ -94,7 +94,8 @@ def require_llama() -> None:
 
 
 class _Library:
-    """llama.cpp's C functions, as the binding's extension module exports them."""
+    """llama.cpp's C functions, as the extension module of llama.cpp's Python binding exports
+    them."""
 
     def __init__(self) -> None:
         self.loading = threading.Lock()
@@ -156,8 +157,8 @@ def library_path() -> str:
 class LlamaTokenizer:
     """A ``Tokenizer`` that calls llama.cpp. Thread-safe.
 
-    Its memory is freed when the object is garbage-collected. The constructor raises ``SetupError``
-    if llama.cpp cannot read the vocabulary of the file ``path``.
+    llama.cpp's copy of the vocabulary is freed when the object is garbage-collected. The
+    constructor raises ``SetupError`` if llama.cpp cannot read the vocabulary of the file ``path``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -265,10 +266,15 @@ class LlamaTokenizer:
         return self.piece(token).decode("utf-8", "replace") if token >= 0 else None
 
     def _dividing(self) -> Iterator[str]:
-        """Yield the texts of some end tokens. A long text can be split before each of them.
+        """Yield the texts of the end tokens before which a long text can be split. The split does
+        not change the tokens of the text.
 
-        An end token is left out if its text is part of another special token. It is also left out
-        if it absorbs the white space before it.
+        Two kinds of end tokens are left out:
+
+        - End tokens whose text is part of another special token. The split could cut the other
+          token.
+        - End tokens that absorb the white space before them. After the split, the white space would
+          be tokenized separately.
         """
         look_up, vocabulary = self._library.vocab_get_attr, self._vocabulary
         for literal, token in self._special.items():

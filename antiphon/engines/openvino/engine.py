@@ -65,8 +65,8 @@ async def load(source: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Ope
     ``options.context_size``: maximum tokens of each of the ``parallel`` generations. The default is
     8192; the limit is the size that the model was trained for. ``options.engine_options``:
     ``device`` (default ``CPU``), ``scheduler`` (attributes of ``SchedulerConfig``),
-    ``prompt_lookup`` (true, or a table with the keys of ``PROMPT_LOOKUP_DEFAULTS``), and properties
-    of the device.
+    ``prompt_lookup`` (speculative decoding with tokens that are copied from the context: true, or a
+    table with the keys of ``PROMPT_LOOKUP_DEFAULTS``), and properties of the device.
 
     Raises ``SetupError`` if OpenVINO GenAI is not installed, an option is invalid, or the model
     cannot be loaded.
@@ -143,7 +143,8 @@ class OpenvinoEngine:
     """``Engine`` that uses one worker process. ``load`` creates it. It must be used on the event
     loop that called ``load``.
 
-    ``request_options``: attributes of ``GenerationConfig`` that every request sets.
+    ``request_options``: attributes of OpenVINO's ``GenerationConfig`` that the engine sets for
+    every request.
     """
 
     def __init__(
@@ -240,7 +241,8 @@ class OpenvinoEngine:
 
 
 class _ChunkBuilder:
-    """Converts the worker's messages for one generation to chunks, and sends them to ``chunks``."""
+    """Converts the worker's messages for one generation to chunks, and sends the chunks over the
+    channel ``chunks``."""
 
     def __init__(self, stop_conditions: StopConditions) -> None:
         self._stop_conditions = stop_conditions

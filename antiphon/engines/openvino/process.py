@@ -103,10 +103,11 @@ class WorkerProcess:
 
     def submit(self, request: GenerateRequest, on_message: MessageHandler) -> None:
         """Send a request to the worker process. The caller must await ``start`` directly before
-        this call, without another ``await`` in between.
+        this call, without another ``await`` in between. During another ``await``, the process could
+        end.
 
-        ``on_message`` is called with each message of the request. If the process ends,
-        ``on_message`` is called with a ``BackendError``.
+        ``on_message`` is called with each message that the worker process sends for this request.
+        If the process ends, ``on_message`` is called with a ``BackendError``.
         """
         self._listeners[request.id] = on_message
         self._send(request)

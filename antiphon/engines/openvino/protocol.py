@@ -36,7 +36,7 @@ class _Message(Struct, frozen=True, array_like=True, tag=True):
 
 
 class GenerateRequest(_Message, frozen=True):
-    """A request to continue the token ids ``ids``.
+    """A request to generate the tokens after the prompt ``ids``, a list of token ids.
 
     ``id``: number of the request, which later messages repeat. ``config``: attributes of OpenVINO's
     ``GenerationConfig``. ``grammar``: the grammar of the output in xgrammar's EBNF, or None.
@@ -77,8 +77,8 @@ class GenerationEnd(_Message, frozen=True):
 
 class GenerationFailed(_Message, frozen=True):
     """The generation of the request ``id`` did not start. ``problem``: the reason. ``invalid``:
-    whether the request is assumed to be invalid. It is True if the request has a grammar, because
-    this grammar is assumed to be the cause."""
+    whether the client gets an error about an invalid request. It is True if the request has a
+    grammar, because the grammar is then the likely cause."""
 
     id: int
     problem: str

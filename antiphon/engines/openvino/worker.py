@@ -38,7 +38,7 @@ __all__ = ["WorkerSetup", "main"]
 
 
 class WorkerSetup(Struct, frozen=True):
-    """The pipeline's configuration.
+    """The configuration of the OpenVINO pipeline in the worker process.
 
     ``model``: path of the model. ``device``: OpenVINO's name of the device, such as ``CPU``.
     ``scheduler``: attributes of ``SchedulerConfig``. ``properties``: properties of the device's
@@ -101,8 +101,8 @@ class _Pipeline:
         return self._pipeline.add_request(request.id, ids, config)
 
     def step(self) -> list[ToParent]:
-        """Generate one token for each running request, and return the messages for the parent.
-        Raises the exceptions of OpenVINO."""
+        """Generate one token for each running request, and return the messages for the parent
+        process. Raises the exceptions of OpenVINO."""
         if self._pipeline.has_non_finished_requests():
             self._pipeline.step()
         messages: list[ToParent] = []
@@ -159,7 +159,8 @@ def _serve(
 
 
 def main() -> None:
-    """Run the worker. If the model cannot be loaded, send the reason to the parent and return."""
+    """Run the worker. If the model cannot be loaded, send the reason to the parent process and
+    return."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # keep the libraries' output out of the messages
     try:

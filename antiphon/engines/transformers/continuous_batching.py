@@ -74,8 +74,8 @@ class BatchRunner:
         cache.search_prefix_match = search_and_report
 
     def start(self, generation: Generation) -> str:
-        """Start a generation. Call this on the event loop. Returns the generation's name for
-        ``cancel``."""
+        """Start a generation. Call this on the event loop. Returns a name for the generation, which
+        the caller passes to ``cancel``."""
         name = str(next(self._names))
         self._generations[name] = generation
         self._manager.register_result_handler(name, lambda result: self._on_result(name, result))

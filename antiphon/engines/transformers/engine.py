@@ -53,8 +53,8 @@ async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Tra
     PyTorch's threads in the whole process. ``options.engine_options``: ``device`` (``cuda`` or
     ``cpu``; the default is this machine's accelerator), ``batching`` (``paged`` or ``single``; the
     default is ``paged`` where possible), and any other argument of ``from_pretrained`` (``dtype``,
-    ``attn_implementation``, ``quantization_config`` …). ``options.progress`` is called from a
-    thread, with the name ``weights``.
+    ``attn_implementation``, ``quantization_config`` …). ``options.progress`` is called on a worker
+    thread. Its first argument is always ``weights``.
 
     Raises ``SetupError`` if a required package is not installed, an option is invalid, or the model
     cannot be loaded.

@@ -1,4 +1,4 @@
-"""The state of one generation of the transformers engine.
+"""One generation of the transformers engine: its sampler, its stop conditions and its chunks.
 
 The thread that runs the model passes logits to ``Generation.choose`` and gets the id of the next
 token. Chunks are sent to the event loop through a channel.
@@ -21,10 +21,10 @@ __all__ = ["Generation"]
 
 
 class Generation:
-    """The state of one generation.
+    """One generation: its prompt, its sampler, its stop conditions and the channel for its chunks.
 
     ``choose`` and ``report_cached_tokens`` are called only on the thread that runs the model.
-    ``fail`` may be called on any thread. ``abort`` is called on the event loop.
+    ``fail`` may be called on any thread. ``abort`` is called only on the event loop.
     """
 
     def __init__(

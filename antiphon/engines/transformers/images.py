@@ -90,8 +90,8 @@ class ImageProcessor:
     def _pieces(
         self, prompt: Prompt, processed_images: list[_ProcessedImage]
     ) -> Iterator[tuple[list[int], _ProcessedImage | None]]:
-        """Yield the parts of the prompt in order. Each part is either a list of token ids or a
-        processed image."""
+        """Yield the parts of the prompt in order. For a sequence of token ids, yield the ids and
+        None. For an image, yield an empty list and the processed image."""
         start = 0
         for image, each in zip(prompt.images, processed_images, strict=True):
             index = self._image_token_index(prompt, max(image.position, start))

@@ -24,9 +24,10 @@ class Sampler:
     """The sampler of one generation.
 
     ``prompt``: the ids of the prompt, for the repetition penalty. ``defaults``: the sampling values
-    of the model's files, by Hugging Face's names. ``end_ids``: the end-of-text ids, which are
-    masked if the request sets ``ignore_eos``. ``mask``: the state of the request's grammar, or None
-    if the request has no grammar.
+    from the model's files, by Hugging Face's field names. A default applies if the request does not
+    set the value. ``end_ids``: the ids of the end tokens, which are masked if the request sets
+    ``ignore_eos``. ``mask``: computes the tokens that the request's grammar forbids; None if the
+    request has no grammar.
     """
 
     def __init__(

@@ -21,8 +21,8 @@ __all__ = ["SequentialRunner"]
 
 
 class SequentialRunner:
-    """Runs generations one after another in one thread, because some models keep state between
-    steps."""
+    """Runs generations one after another in one thread. They must not alternate, because some
+    models keep the state of a generation between the steps."""
 
     def __init__(self, model: Any) -> None:
         from transformers import GenerationConfig

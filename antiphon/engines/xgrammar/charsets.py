@@ -34,7 +34,7 @@ def intersection(one: Ranges, other: Ranges) -> Ranges:
 
 
 def complement(ranges: Ranges) -> Ranges:
-    """Return the characters not in the set."""
+    """Return the characters that are not in ``ranges``."""
     edges = [-1, *(edge for first, last in ranges for edge in (first - 1, last)), _LAST_CODE_POINT]
     gaps = ((edges[n] + 1, edges[n + 1]) for n in range(0, len(edges), 2))
     return intersection(
@@ -48,8 +48,8 @@ def category_ranges(name: str) -> Ranges:
 
     ``name``: the letter of the category, such as ``d``. To keep the sets short, some non-ASCII
     characters are left out of both a category and its negation. For example, ``é`` is neither in
-    ``\w`` nor in ``\W``. The model then cannot write such a character there, but everything that it
-    writes is still valid.
+    ``\w`` nor in ``\W``. So where a regex has ``\w`` or ``\W``, the model cannot write ``é``. But
+    every text that the model can write is valid.
     """
     return _CATEGORIES[name]()
 

@@ -67,11 +67,11 @@ def parse_lark(lark: str) -> dict[str, Node]:
 def _rules_before_token(rules: Mapping[str, Node]) -> Iterator[str]:
     """Yield the names of the rules that are repeated without limit directly before a control token.
 
-    An example is ``line* <token>``, where the rule ``line`` matches any text and then a terminator.
-    ``line*`` matches any number of terminators. So it makes no difference whether the text of one
-    ``line`` may contain a terminator. ``parse_lark`` therefore removes the terminator from the
-    ``AnyText`` node of the rule. This is useful because a terminator of one ``AnyText`` node is
-    excluded from all ``AnyText`` nodes of the grammar.
+    An example is ``line* <token>``, where the rule ``line`` matches a text without a terminator,
+    and then the terminator. ``line*`` matches the same outputs if the text of one ``line`` may
+    contain the terminator too. So ``parse_lark`` removes the terminator from the ``AnyText`` node
+    of the rule. Otherwise, the terminator would be excluded from all ``AnyText`` nodes of the
+    grammar.
     """
     for rule in rules.values():
         for row in walk(rule):

@@ -1,5 +1,5 @@
-"""Reject grammars that crash xgrammar, block the inference server, or continue after an end
-token."""
+"""Reject grammars that would crash xgrammar, would block the inference server that runs xgrammar,
+or continue after an end token."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_limits(rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
     """Check the rules of a grammar. ``end_ids``: ids of the tokens that end the output.
 
     Raises ``UnsupportedGrammar`` if a repeat count is too large, if a repeated node may match the
-    empty text, or if something follows an end token.
+    empty text, or if something may follow an end token.
     """
     for rule in rules.values():
         for node in walk(rule):
@@ -41,7 +41,8 @@ def check_limits(rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
 class _EmptyLoopCheck:
     """Rejects grammars with a repeated node that may match the empty text.
 
-    For such a grammar, xgrammar would examine all derivations again at every token.
+    For such a grammar, xgrammar would examine all derivations again at every token. This would
+    block the inference server.
     """
 
     def __init__(self, rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
@@ -80,8 +81,8 @@ class _EmptyLoopCheck:
 
 
 class _EndTokenCheck:
-    """Rejects grammars in which something follows an end token, because the generation stops at
-    the end token."""
+    """Rejects grammars in which something may follow an end token. The generation stops at the end
+    token, so the model could not write what follows."""
 
     def __init__(self, rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
         self._rules = rules
@@ -89,9 +90,9 @@ class _EndTokenCheck:
         self._checked: set[tuple[str, bool]] = set()
 
     def check(self, node: Node, *, is_last: bool) -> None:
-        """Check one node. Raises ``UnsupportedGrammar`` if something follows an end token.
+        """Check one node. Raises ``UnsupportedGrammar`` if something may follow an end token.
 
-        ``is_last``: whether nothing follows the node in the output.
+        ``is_last``: True if nothing can follow the text of this node in the output.
         """
         match node:
             case TokenNode(id) if id in self._end_ids and not is_last:

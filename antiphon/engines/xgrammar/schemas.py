@@ -97,7 +97,7 @@ class SchemaTree:
 
     ``root``: the schema. ``prefix``: start of the names of the schema's rules. ``rules``: the rules
     of the grammar, by name. The rules of the schema are added to them. ``body``: a function that
-    parses the body of a Lark rule.
+    parses the body of a Lark rule. It is used for regexes in the keyword ``pattern``.
     """
 
     def __init__(
@@ -285,8 +285,9 @@ class SchemaTree:
         return Concatenation((LiteralText('"'), body, LiteralText('"')))
 
     def _pattern(self, pattern: str) -> Node:
-        """Build a node for the strings that match the pattern as a whole. JSON Schema would also
-        accept a string if only a part of it matches."""
+        """Build a node for the content of a string with the keyword ``pattern``. The whole string
+        must match the pattern. This is stricter than JSON Schema, which also accepts a string if
+        only a part of it matches."""
         try:
             return self._body(regex_rule(pattern, JSON))
         except UnwritableGrammar as reason:
