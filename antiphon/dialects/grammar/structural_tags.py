@@ -15,7 +15,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.wire.parsing.errors import invalid_type, json_type_name, missing_parameter, truncated
 from antiphon.wire.parsing.fields import read_object
 
-from .json_schema import check_schema
+from .json_schema import check_schema, llguidance_schema
 from .parameters import json_rule
 from .user_ebnf import ebnf_rules
 from .user_regex import PLAIN, UnwritableGrammar, class_member, regex_rule
@@ -215,8 +215,9 @@ class _Writer:
         if isinstance(schema, bool):
             schema = {} if schema else _not_any(path)
         where = f"{path}.json_schema"
-        check_schema(json.dumps(read_object(schema, where)), where)
-        return self.add(json_rule(schema))
+        plain = llguidance_schema(read_object(schema, where))
+        check_schema(json.dumps(plain), where)
+        return self.add(json_rule(plain))
 
     def _regex(self, format: Json, path: str, depth: int) -> str:
         _check_fields(format, ("type", "pattern"), path)

@@ -29,6 +29,8 @@ _OTHER: Json = {
 }
 _TAGS: Json = {"type": "triggered_tags", "triggers": ["<f="], "tags": [_TAG, _OTHER]}
 _TEXT: Json = {"type": "any_text"}
+#: An option of llguidance, with which it ignores keywords that it cannot enforce.
+_LENIENT: Json = {"x-guidance": {"lenient": True}}
 _ONE = '<f=one>{"a": 1}</f>'
 
 
@@ -47,6 +49,11 @@ def _rules(tag: Json) -> str:
     [
         (_const("Hi"), ["Hi"], ["", "Hii"]),
         (_JSON, ['{"a": 1}'], ['{"a": "1"}', "{}"]),
+        (
+            {"type": "json_schema", "json_schema": {"type": "string", "pattern": '^[^"]*$'}},
+            ['"a"'],
+            ['"a\\"b"'],
+        ),
         ({"type": "regex", "pattern": "a+b"}, ["aab"], ["b"]),
         ({"type": "grammar", "grammar": 'root ::= "(" root? ")"'}, ["(())"], ["("]),
         (_TEXT, ["", "any <f> text\n"], []),
@@ -142,6 +149,10 @@ def test_older_form_matches() -> None:
         ({"format": {"type": "json_schema", "json_schema": False}}, "tag.format.json_schema"),
         (
             {"format": {"type": "json_schema", "json_schema": {"not": {}}}},
+            "tag.format.json_schema",
+        ),
+        (
+            {"format": {"type": "json_schema", "json_schema": {"not": {}, **_LENIENT}}},
             "tag.format.json_schema",
         ),
         ({"format": {"type": "regex", "pattern": "("}}, "tag.format.pattern"),
