@@ -40,8 +40,8 @@ RELOADED_SETTINGS = frozenset(
 
 
 class SettingsChange(Struct, frozen=True):
-    """The names of changed settings. ``applied``: settings that a reload applies.
-    ``needs_restart``: settings that need a restart."""
+    """The names of changed settings. ``applied``: settings that a reload can apply.
+    ``needs_restart``: settings whose change has an effect only after a restart."""
 
     applied: tuple[str, ...]
     needs_restart: tuple[str, ...]

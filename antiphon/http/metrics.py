@@ -331,8 +331,8 @@ class Metrics:
             self.record_response(timing, response, events, now)
 
     def record_background(self, response: Response) -> None:
-        """Count a background response that ended in this process, and its tokens. Its times are not
-        recorded, because no client waits for them."""
+        """Count a background response that ended in this process, and count its tokens. Latencies
+        are not recorded, because no client waits for the response."""
         self._count(self._runs, response.model, response.status)
         if response.usage is not None:
             _count_tokens(self._series_of(response.model), response.usage)

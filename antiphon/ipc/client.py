@@ -114,8 +114,8 @@ class CallClient:
             self._frames.send(encode((MessageKind.NOTICE, 0, method, arguments)))
 
     async def connect(self) -> None:
-        """Open the connection now. Raises the error that ``on_lost`` creates if the other process
-        does not listen."""
+        """Open the connection now, instead of at the first call. If the other process does not
+        listen, raises an error, which the function ``on_lost`` of this client creates."""
         await self._open()
 
     def close(self) -> None:

@@ -93,7 +93,7 @@ class VectorStores:
         self._searcher = Searcher(store.vectors, embeddings, model, rerankers, reranker)
 
     def start(self) -> None:
-        """Resume the indexing of files that an earlier process did not finish."""
+        """Resume the indexing of files whose indexing an earlier process did not finish."""
         self._indexer.start()
 
     async def stop(self) -> None:

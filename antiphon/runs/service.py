@@ -402,8 +402,10 @@ class Service:
         claim: bool = True,
     ) -> _Accepted:
         """Check that the client may use the model and the tools. Then lock the conversation of the
-        request, reserve room for its response, and prepare the request. ``claim``: whether
-        the response will run the calls that the request approves."""
+        request, reserve space for the response in the tenant's quota, and prepare the request.
+
+        ``claim``: whether this response takes the MCP calls that the request approves. No other
+        response can then run these calls."""
         self._supervisor.admit()
         resolved = await self.prompts.resolve(request)
         request = resolved.request

@@ -231,5 +231,5 @@ class RunStore(Protocol):
         the run may have been stored."""
 
     def set_listener(self, listener: RunListener) -> None:
-        """Set the listener that is notified of changes by other processes from now on. It replaces
-        an earlier listener."""
+        """Set the listener. From now on, the listener is told when another process has changed a
+        run. The new listener replaces an earlier one."""

@@ -121,9 +121,9 @@ def usage_cutoffs(now: int) -> tuple[tuple[Rollup, int], ...]:
 
 
 class UsageLog(Protocol):
-    """The contract of a usage log. ``Store.save`` and ``RunStore.end`` add the record of a response
-    in the transaction that stores the response. ``Store.sweep`` replaces old rows by sums over
-    longer intervals, and deletes sums that are too old."""
+    """The contract of a usage log. ``Store.save`` and ``RunStore.end`` add the usage record of a
+    response in the transaction that stores the response. ``Store.sweep`` replaces old usage records
+    with their sums over longer intervals, and deletes sums that are too old."""
 
     async def add(self, records: Sequence[UsageRecord]) -> None:
         """Add the usage records of requests that store no response, such as embeddings. Returns

@@ -79,10 +79,12 @@ class Annotate(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """Report progress of a server-side tool. The event belongs to the item with ``key``, or to the
-    open item if ``key`` is empty.
+    """Report progress of a server-side tool. Clients receive an event, for example
+    ``response.web_search_call.searching``.
 
-    ``name``: a key of ``ItemKind.progress``. ``fields``: further fields of the event.
+    - ``name``: which event it is, for example ``searching``. It must be in ``ItemKind.progress``.
+    - ``key``: identifies the item of the tool call. Empty means the open item.
+    - ``fields``: further fields of the event.
     """
 
     name: str

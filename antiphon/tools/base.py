@@ -84,8 +84,8 @@ class ToolProgress(Struct, frozen=True):
     - ``name``: the name of the event, for example ``searching``. See ``ItemKind.progress``.
     - ``fields``: further fields of the event.
 
-    Handlers do not yield the final ``completed`` and ``failed`` events. The result of the call
-    produces these two events.
+    Handlers do not yield the final event, ``completed`` or ``failed``. When a handler returns its
+    result, the run sends one of these two events.
     """
 
     name: str

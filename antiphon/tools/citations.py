@@ -31,8 +31,9 @@ class CitationNotation(Struct, frozen=True, kw_only=True):
     """The notation for citations of one kind.
 
     - ``pattern``: matches a citation mark, such as ``【f3】``.
-    - ``partial_pattern``: matches the beginning of a mark at the end of a text. The reader holds
-      back such a beginning, up to ``max_length`` characters.
+    - ``partial_pattern``: matches the beginning of a mark at the end of a text. Such a beginning is
+      not sent to the client until it is known whether it becomes a mark.
+    - ``max_length``: maximum number of characters that are held back.
     - ``cite``: makes the citation. Its arguments are the match, the number of code points before
       the match, and the code point before the match. If the message begins with the match, the last
       argument is a space. ``cite`` returns None if the mark refers to nothing. In this case, the

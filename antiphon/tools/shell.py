@@ -162,7 +162,8 @@ class ShellProvider:
 def _hosted_function(
     skills: Iterable[SkillSummary], policy: wc.NetworkPolicy | None, container_id: str = ""
 ) -> ToolFunction:
-    """Return the function that runs commands in a container. Its handler is not set yet."""
+    """Return the description of the tool function ``shell``, with which the model runs commands in
+    a container. The caller sets the handler, which runs the commands."""
     network = network_prompt(policy)
     description = _DESCRIPTION.format(network="" if network else " without network") + network
     return ToolFunction(

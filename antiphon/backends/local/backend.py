@@ -443,7 +443,7 @@ class LocalReply(Reply):
         return is_separate and not self._reasoning_cut
 
     def _replay(self) -> FinishReason | None:
-        """Feed the tokens that were sampled before the interruption into the parser. Discard the
+        """Give the parser the tokens that were sampled before the run was interrupted. Discard the
         deltas, because the client already has them.
 
         Returns the finish reason if the reply had already ended before the interruption. Otherwise,

@@ -181,8 +181,8 @@ def _unfinished_text(item: Item) -> str | None:
 
 
 def is_answer(delta: Delta) -> TypeGuard[Open]:
-    """Return whether the delta opens a message that must have the answer format. Messages of the
-    phase ``commentary`` may have any format."""
+    """Return whether the delta opens an answer, that is, a message that must have the format which
+    the request sets. Messages of the phase ``commentary`` may have any format."""
     return (
         isinstance(delta, Open)
         and isinstance(delta.item, Message)

@@ -99,7 +99,7 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
 
     - ``max_body_bytes``: maximum size of a request body, except for uploaded files.
     - ``max_file_bytes``: maximum size of an uploaded file.
-    - ``body``: limits of the JSON in a request body.
+    - ``body``: limits of the JSON in a request body, such as its nesting depth.
     - ``max_concurrent_requests``: maximum number of requests in progress.
     - ``max_requests_per_tenant``: maximum number of requests in progress of one tenant; None means
       no limit per tenant.

@@ -1,4 +1,5 @@
-"""Compaction: replaces the beginning of a conversation with a summary that the model itself writes.
+"""Compaction replaces the beginning of a conversation with a summary. The model itself writes the
+summary.
 
 ``CompactingReply`` writes one compaction item. If the request wants an answer, it then answers the
 compacted conversation.

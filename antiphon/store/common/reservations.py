@@ -16,8 +16,8 @@ def exceeds(total: int, limit: int | None) -> bool:
 
 
 class Reservations:
-    """The reservations of all tenants. Each reservation has the id of a response and an owner, the
-    server that generates the response."""
+    """Counts responses that are being generated, so that quotas include them. A reservation
+    contains the id of such a response, and the id of the server that generates it (the owner)."""
 
     def __init__(self, owners: OwnerHeartbeats) -> None:
         self._owners = owners

@@ -1,4 +1,5 @@
-"""The PostgreSQL store, for many processes: responses and conversations.
+"""The PostgreSQL store, which many processes can use together. This module stores responses and
+conversations.
 
 The rows contain values in the same format as in the SQLite store (see
 ``common/row_mapping.py``).

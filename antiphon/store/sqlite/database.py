@@ -362,7 +362,7 @@ def _log_damage(error: Exception) -> None:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Apply new migrations, each in one transaction."""
+    """Apply the migrations that the database does not have yet, each in one transaction."""
     connection.execute("CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY)")
     applied = {name for (name,) in connection.execute("SELECT name FROM migrations")}
     known = migrations(__package__)

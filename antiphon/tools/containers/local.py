@@ -202,8 +202,9 @@ class LocalContainers:
         await container.close()
 
     async def close_expired(self) -> None:
-        """Close the sandbox environments of expired containers. If more than ``_MAX_EXPIRED``
-        containers have expired, remove the oldest of them from memory."""
+        """Close the sandbox environments of expired containers. Requests can still retrieve an
+        expired container, but this process keeps at most ``_MAX_EXPIRED`` of them, and forgets the
+        oldest."""
         expired = [container for container in self if not container.is_active]
         for container in expired:
             await container.close()

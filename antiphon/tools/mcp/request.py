@@ -32,8 +32,8 @@ _NO_ARGUMENTS: Json = {"type": "object", "properties": {}}
 
 
 class ListedTool(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tool of an MCP server, in the form of a ``mcp_list_tools`` item. Fields without a value are
-    omitted, because clients reject nulls."""
+    """A tool of an MCP server, as an entry in the field ``tools`` of a ``mcp_list_tools`` item.
+    Fields without a value are omitted, because clients reject nulls."""
 
     name: str
     input_schema: Any = {}

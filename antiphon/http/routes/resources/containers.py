@@ -97,7 +97,7 @@ class ContainerRoutes:
 
     @operation("retrieveContainerFile", answer=ContainerFile)
     async def retrieve_file(self, request: Request) -> Reply:
-        """Return a file without its content."""
+        """Return the metadata of a file."""
         return json_reply(
             await self._containers.retrieve_file(*_container_key(request), _file_id(request))
         )

@@ -88,10 +88,12 @@ class FollowedRuns:
             run.grew = run.grew_here = True
 
     def on_batches(self, payload: bytes) -> None:
-        """Deliver the batches of events in a notification to the readers. If a notification leaves
-        out the lines of a batch, or if earlier batches of the run are missing, fetch the missing
-        batches from the store. ``payload``: the payload of the notification, made by
-        ``encode_batches``. An invalid payload is ignored."""
+        """Take the batches of events from a notification, and deliver them to the readers of their
+        runs. A large batch is announced without its events. If a batch has no events, or if earlier
+        batches of the run are missing, fetch the batches from the store.
+
+        ``payload``: the payload of the notification, made by ``encode_batches``. An invalid payload
+        is ignored."""
         try:
             batches = decode_batches(payload)
         except msgspec.MsgspecError:
