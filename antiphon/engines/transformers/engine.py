@@ -194,7 +194,9 @@ class TransformersEngine:
         self.card = card
         self._batch_runner = batch_runner
         self._sequential_runner = (
-            SequentialRunner(model) if image_processor or not batch_runner else None
+            SequentialRunner(model, card.context_size)
+            if image_processor or not batch_runner
+            else None
         )
         self._image_processor = image_processor
         self._mask_factory = mask_factory

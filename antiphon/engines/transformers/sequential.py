@@ -22,12 +22,14 @@ __all__ = ["SequentialRunner"]
 
 class SequentialRunner:
     """Runs generations one after another in one thread. They must not alternate, because some
-    models keep the state of a generation between the steps."""
+    models keep the state of a generation between the steps. ``context_size``: maximum number of
+    tokens of a prompt and its output."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, context_size: int) -> None:
         from transformers import GenerationConfig
 
         self._model = model
+        self._context_size = context_size
         # The sampler applies the model's recommended values; `generate` must not apply them again.
         model.generation_config = GenerationConfig()
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="transformers")
@@ -38,11 +40,16 @@ class SequentialRunner:
         self._threads.submit(self._run, generation, image_processor)
 
     def _run(self, generation: Generation, image_processor: ImageProcessor | None) -> None:
-        import torch
-        from transformers import GenerationConfig
-
         if generation.finished:
             return
+        try:
+            self._generate(generation, image_processor)
+        except Exception as error:  # otherwise, the client would wait for the next token forever
+            generation.fail(error)
+
+    def _generate(self, generation: Generation, image_processor: ImageProcessor | None) -> None:
+        import torch
+        from transformers import GenerationConfig
 
         def choose(ids: Any, scores: Any) -> Any:
             chosen = torch.full_like(scores, float("-inf"))
@@ -52,23 +59,19 @@ class SequentialRunner:
         def is_finished(ids: Any, scores: Any, **_: Any) -> Any:
             return torch.full((1,), generation.finished, device=ids.device, dtype=torch.bool)
 
-        context_left = self._model.config.get_text_config().max_position_embeddings
         config = GenerationConfig(
-            do_sample=False, max_length=context_left, eos_token_id=None, pad_token_id=0
+            do_sample=False, max_length=self._context_size, eos_token_id=None, pad_token_id=0
         )
-        try:
-            inputs = self._inputs(generation.prompt, image_processor)
-            # Without a mask `generate` takes tokens with the id 0 for padding.
-            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-            with torch.no_grad():
-                self._model.generate(
-                    **inputs,
-                    generation_config=config,
-                    logits_processor=[choose],
-                    stopping_criteria=[is_finished],
-                )
-        except Exception as error:
-            generation.fail(error)
+        inputs = self._inputs(generation.prompt, image_processor)
+        # Without a mask `generate` takes tokens with the id 0 for padding.
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        with torch.no_grad():
+            self._model.generate(
+                **inputs,
+                generation_config=config,
+                logits_processor=[choose],
+                stopping_criteria=[is_finished],
+            )
 
     def _inputs(self, prompt: Prompt, image_processor: ImageProcessor | None) -> dict[str, Any]:
         import torch

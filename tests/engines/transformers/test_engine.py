@@ -106,7 +106,7 @@ async def test_penalties_keep_a_token_from_coming_again(engine: TransformersEngi
 
 
 async def test_ids_outside_the_vocabulary_raise(engine: TransformersEngine) -> None:
-    with pytest.raises(BackendError, match="invalid tokens"):
+    with pytest.raises(BackendError, match="outside the model's vocabulary"):
         await collect(engine, Prompt((10**6,)), hot())
 
 
@@ -177,10 +177,42 @@ async def test_models_without_paging_run_sequentially(monkeypatch: pytest.Monkey
     def refuse(*_: Any) -> None:
         raise ValueError("a state that is no cache")
 
-    monkeypatch.setattr(module, "Paged", refuse)
+    monkeypatch.setattr(module, "BatchRunner", refuse)
     engine = await load(FOLDER, LoadOptions(threads=1))
     assert not engine.capabilities.cached_tokens
     assert len((await collect(engine, prompt(engine, "Hi"), hot())).ids) == 30
     await engine.close()
     with pytest.raises(SetupError, match="a state that is no cache"):
         await load(FOLDER, LoadOptions(threads=1, engine_options={"batching": "paged"}))
+
+
+async def test_model_without_attention_generates(tmp_path: Path) -> None:
+    """Its configuration has no maximum number of positions."""
+    import transformers
+
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(FOLDER / name, tmp_path)
+    size = json.loads((FOLDER / "config.json").read_text())["vocab_size"]
+    config = transformers.MambaConfig(
+        vocab_size=size, hidden_size=16, num_hidden_layers=1, state_size=4
+    )
+    transformers.MambaForCausalLM(config).save_pretrained(tmp_path)
+    engine = await load(tmp_path, LoadOptions(threads=1, context_size=64))
+    async with asyncio.timeout(60):
+        output = await collect(engine, prompt(engine, TEXT), hot(seed=1))
+    assert len(output.ids) == 30
+    await engine.close()
+
+
+async def test_failure_before_the_first_token_ends_the_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise AttributeError("no such field")
+
+    monkeypatch.setattr("antiphon.engines.transformers.sequential.SequentialRunner._inputs", fail)
+    engine = await load(FOLDER, LoadOptions(threads=1, engine_options={"batching": "single"}))
+    async with asyncio.timeout(60):
+        with pytest.raises(BackendError):
+            await collect(engine, prompt(engine, TEXT), hot())
+    await engine.close()
